@@ -1,0 +1,82 @@
+"""Reinforcement learning and bandits where every algorithm is a plugin.
+
+The public names are loaded when they are first used: `import rlplug` alone imports neither torch
+nor gymnasium nor mlflow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlplug.batch import Batch
+    from rlplug.config import option
+    from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
+    from rlplug.hooks.markers import hookimpl
+    from rlplug.plugin import (
+        ALL_MODULES,
+        DEFAULT_MODULE,
+        ActInput,
+        Acted,
+        AddOn,
+        Algorithm,
+        LearnerView,
+        Loss,
+        Module,
+        NoOptions,
+    )
+    from rlplug.registry import Registry
+
+_HOME = {
+    "ALL_MODULES": "rlplug.plugin",
+    "ActInput": "rlplug.plugin",
+    "Acted": "rlplug.plugin",
+    "AddOn": "rlplug.plugin",
+    "Algorithm": "rlplug.plugin",
+    "Batch": "rlplug.batch",
+    "DEFAULT_MODULE": "rlplug.plugin",
+    "LearnerView": "rlplug.plugin",
+    "Loss": "rlplug.plugin",
+    "Module": "rlplug.plugin",
+    "NoOptions": "rlplug.plugin",
+    "Registry": "rlplug.registry",
+    "RequestError": "rlplug.errors",
+    "RlplugError": "rlplug.errors",
+    "RunFailedError": "rlplug.errors",
+    "UnsupportedSpaceError": "rlplug.errors",
+    "hookimpl": "rlplug.hooks.markers",
+    "option": "rlplug.config",
+}
+
+__all__ = [
+    "ALL_MODULES",
+    "DEFAULT_MODULE",
+    "ActInput",
+    "Acted",
+    "AddOn",
+    "Algorithm",
+    "Batch",
+    "LearnerView",
+    "Loss",
+    "Module",
+    "NoOptions",
+    "Registry",
+    "RequestError",
+    "RlplugError",
+    "RunFailedError",
+    "UnsupportedSpaceError",
+    "hookimpl",
+    "option",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'rlplug' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

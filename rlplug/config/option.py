@@ -1,0 +1,94 @@
+"""One option of a config class: its default, its one line of help and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from rlplug.config.schedule import Schedule, points
+
+__all__ = [
+    "Check",
+    "above",
+    "at_least",
+    "at_most",
+    "below",
+    "between",
+    "not_empty",
+    "one_of",
+    "option",
+]
+
+Check = Callable[[Any], str | None]
+"""Takes a value and says what is wrong with it, or nothing."""
+
+
+def option(
+    default: Any,
+    help: str,
+    *checks: Check,
+    schedulable: bool = False,
+    factory: bool = False,
+) -> Any:
+    """A field of a frozen attrs class that a person can set.
+
+    `help` is the option's only documentation. A `schedulable` option also takes
+    `[[step, value], …]`; hooks see the number that holds at the current step.
+    `factory=True` calls `default` for each new config (for mappings).
+    """
+
+    def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        values = points(value) if isinstance(value, Schedule) else [value]
+        for one in values:
+            for check in checks:
+                complaint = check(one)
+                if complaint is not None:
+                    raise ValueError(complaint)
+
+    metadata = {"help": help, "schedulable": schedulable}
+    if factory:
+        return attrs.field(factory=default, validator=validate, metadata=metadata, kw_only=True)
+    return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)
+
+
+def at_least(lowest: float) -> Check:
+    """Refuse anything below `lowest`."""
+    return lambda value: None if value >= lowest else f"must be at least {lowest}, got {value!r}"
+
+
+def at_most(highest: float) -> Check:
+    """Refuse anything beyond `highest`."""
+    return lambda value: None if value <= highest else f"must be at most {highest}, got {value!r}"
+
+
+def above(bound: float) -> Check:
+    """Refuse `bound` itself and anything below it."""
+    return lambda value: None if value > bound else f"must be greater than {bound}, got {value!r}"
+
+
+def below(bound: float) -> Check:
+    """Refuse `bound` itself and anything beyond it."""
+    return lambda value: None if value < bound else f"must be less than {bound}, got {value!r}"
+
+
+def between(lowest: float, highest: float) -> Check:
+    """Refuse anything outside of the closed interval."""
+    return lambda value: (
+        None
+        if lowest <= value <= highest
+        else f"must be between {lowest} and {highest}, got {value!r}"
+    )
+
+
+def one_of(choices: Iterable[Any]) -> Check:
+    """Refuse anything that is not among the choices."""
+    allowed = tuple(choices)
+    words = ", ".join(repr(choice) for choice in allowed)
+    return lambda value: None if value in allowed else f"must be one of {words}, got {value!r}"
+
+
+def not_empty(value: Any) -> str | None:
+    """Refuse an empty text, list or mapping."""
+    return None if value else "must not be empty"

@@ -1,0 +1,366 @@
+"""HookCalls: the hooks of one run, each with the contract's rule for combining results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from rlplug.config.schedule import resolve as resolve_schedules
+from rlplug.errors import PluginError
+from rlplug.hooks.resolved import HOOKS, Implementation, Participant, resolve
+from rlplug.seeding import derive, forked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import gymnasium
+    from torch import Tensor, nn
+
+    from rlplug.batch import Batch
+    from rlplug.plugin import LearnerView, Module
+
+__all__ = ["HookCalls", "Participant"]
+
+
+class HookCalls:
+    """The hooks of one run: one algorithm, its add-ons in order, and the core's own listeners.
+
+    Every method takes what its hook offers, except `config` and `extra`: each plugin gets its own.
+    Methods that collect return `(plugin name, result)` pairs, so that each can be traced.
+    """
+
+    def __init__(
+        self,
+        algorithm: Participant,
+        addons: Sequence[Participant] = (),
+        listeners: Sequence[Participant] = (),
+    ) -> None:
+        self.algorithm = algorithm
+        self.addons = tuple(addons)
+        _refuse_twins([algorithm, *addons])
+        self._implementations = resolve([algorithm, *addons, *listeners])
+        self._overrides: dict[tuple[str, str], Any] = {}
+        self._options: dict[tuple[str, str], Any] = {}
+        self._step = 0
+        self._bind()
+
+    @property
+    def participants(self) -> tuple[Participant, ...]:
+        """The algorithm and its add-ons, in call order."""
+        return (self.algorithm, *self.addons)
+
+    def implementations(self, hook: str) -> tuple[Implementation, ...]:
+        """Who implements a hook, in call order."""
+        return self._implementations[hook]
+
+    def implements(self, hook: str) -> bool:
+        """Whether anybody does."""
+        return bool(self._implementations[hook])
+
+    def wants(self, hook: str, argument: str) -> bool:
+        """Whether some implementation of a hook names this argument."""
+        return any(argument in one.arguments for one in self._implementations[hook])
+
+    def order(self) -> dict[str, list[str]]:
+        """Hook → names of plugins in call order, for the record of a run."""
+        return {
+            hook: [one.name for one in self._implementations[hook]]
+            for hook in HOOKS
+            if self._implementations[hook]
+        }
+
+    # -- options ------------------------------------------------------------------------------
+
+    def config_of(self, plugin: str, module_id: str) -> Any:
+        """A plugin's options for a module, schedules resolved at the current step."""
+        key = (plugin, module_id)
+        if key not in self._options:
+            raw = self._overrides.get(key, self._raw[plugin])
+            self._options[key] = raw if raw is None else resolve_schedules(raw, self._step)
+            self._scheduled = self._scheduled or self._options[key] is not raw
+        return self._options[key]
+
+    def override_config(self, plugin: str, module_id: str, config: Any) -> None:
+        """Give a plugin other options for one module."""
+        self._overrides[plugin, module_id] = config
+        self._options.pop((plugin, module_id), None)
+
+    def at_step(self, step: int) -> None:
+        """Move schedules to an environment step."""
+        self._step = step
+        if self._scheduled:
+            self._options.clear()
+
+    # -- building ------------------------------------------------------------------------------
+
+    def build(
+        self,
+        module_id: str,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        seed: int,
+    ) -> Module:
+        """The algorithm's module, wrapped by add-ons, the first of them outermost."""
+        answer, *wrappers = self._implementations["build"]
+
+        def offered(one: Implementation) -> tuple[Any, ...]:
+            config = self.config_of(one.name, module_id)
+            return (module_id, observation_space, action_space, config, _own(seed, one))
+
+        def draws(one: Implementation) -> AbstractContextManager[None]:
+            return forked(_own(seed, one))
+
+        module = _nested(wrappers, answer, offered, draws)
+        _check_module(module, answer)
+        return module
+
+    def build_extra(
+        self,
+        module_id: str,
+        module: Module,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        seed: int,
+    ) -> dict[str, nn.Module]:
+        """What each plugin keeps beside a module, by plugin name."""
+        extras = {}
+        for one in self._implementations["build_extra"]:
+            config = self.config_of(one.name, module_id)
+            own = _own(seed, one)
+            with forked(own):
+                extra = one(module_id, module, observation_space, action_space, config, own)
+            if extra is not None:
+                extras[one.name] = extra
+        return extras
+
+    def configure_optimizers_for_module(
+        self, module_id: str, module: Module, learner: LearnerView
+    ) -> list[tuple[str, Any]]:
+        """Each implementing plugin's optimizers, in any of the six forms; `None` is kept."""
+        return [
+            (name, one(module_id, module, extra, config, learner))
+            for name, one, extra, config in self._each(self._optimizers, module_id, learner)
+        ]
+
+    # -- updating ------------------------------------------------------------------------------
+
+    def prepare_batch(
+        self,
+        module_id: str,
+        module: Module,
+        batch: Batch,
+        batches: Mapping[str, Batch],
+        timestep: int,
+        learner: LearnerView,
+    ) -> Batch:
+        """The batch with everybody's columns: add-ons in order, the algorithm last."""
+        for _, one, extra, config in self._each(self._preparers, module_id, learner):
+            columns = one(module_id, module, extra, config, batch, batches, timestep, learner)
+            if columns:
+                batch = batch.with_columns(columns)
+        return batch
+
+    def compute_loss_for_module(
+        self,
+        module_id: str,
+        module: Module,
+        batch: Batch,
+        fwd_out: Mapping[str, Tensor],
+        optimizers: tuple[str, ...],
+        learner: LearnerView,
+    ) -> list[tuple[str, Any]]:
+        """Each plugin's loss as it gave it; those that gave None are left out."""
+        results = []
+        for name, one, extra, config in self._each(self._losses, module_id, learner):
+            loss = one(module_id, module, extra, config, batch, fwd_out, optimizers, learner)
+            if loss is not None:
+                results.append((name, loss))
+        return results
+
+    def postprocess_gradients(
+        self,
+        module_id: str,
+        module: Module,
+        gradients: Callable[[str], MutableMapping[str, Tensor]],
+        term_gradients: Mapping[str, Mapping[str, Tensor]],
+        metrics: MutableMapping[str, Any],
+        learner: LearnerView,
+    ) -> None:
+        """Everybody in order; `gradients(plugin)` is what that plugin may see."""
+        for name, one, extra, config in self._each(self._gradients, module_id, learner):
+            seen = gradients(name)
+            one(module_id, module, extra, config, seen, term_gradients, metrics, learner)
+
+    def additional_update(
+        self,
+        module_id: str,
+        module: Module,
+        batch: Batch,
+        timestep: int,
+        metrics: Mapping[str, Any],
+        learner: LearnerView,
+    ) -> list[tuple[str, Mapping[str, Any]]]:
+        """Each plugin's metrics; those that gave none are left out."""
+        results = []
+        for name, one, extra, config in self._each(self._additional, module_id, learner):
+            given = one(module_id, module, extra, config, batch, timestep, metrics, learner)
+            if given:
+                results.append((name, given))
+        return results
+
+    def inference_module(self, module_id: str, module: Module, learner: LearnerView) -> Module:
+        """What to evaluate and serve: the last answer, or the module itself."""
+        chosen = module
+        for _, one, extra, config in self._each(self._inference, module_id, learner):
+            answer = one(module_id, module, extra, config, learner)
+            chosen = chosen if answer is None else answer
+        return chosen
+
+    # -- state and events ----------------------------------------------------------------------
+
+    def save_state(self) -> dict[str, Mapping[str, Any]]:
+        """Every plugin's own state, by plugin name."""
+        return {one.name: one() for one in self._implementations["save_state"]}
+
+    def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Hand every plugin its own state back."""
+        for one in self._implementations["load_state"]:
+            if one.name in states:
+                one(states[one.name])
+
+    def run_started(self, run: Any) -> None:
+        for one in self._implementations["run_started"]:
+            one(run)
+
+    def update_finished(
+        self, step: int, update: int, results: Mapping[str, Any], learner: LearnerView
+    ) -> None:
+        for one in self._update_finished:
+            one(step, update, results, learner)
+
+    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        for one in self._implementations["metrics_reported"]:
+            one(step, metrics)
+
+    def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        for one in self._implementations["evaluation_finished"]:
+            one(step, metrics)
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        for one in self._implementations["checkpoint_saved"]:
+            one(step, path)
+
+    def run_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        for one in self._implementations["run_finished"]:
+            one(step, metrics)
+
+    def run_failed(self, step: int, error: BaseException) -> None:
+        for one in self._implementations["run_failed"]:
+            one(step, error)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Look up once what is called in every update."""
+        of = self._implementations
+        self._raw = {one.name: one.config for one in self.participants}
+        self._scheduled = False
+        self._optimizers = of["configure_optimizers_for_module"]
+        # Add-ons first: the algorithm's advantages and targets must see their bonuses.
+        preparers = of["prepare_batch"]
+        self._preparers = tuple(
+            sorted(preparers, key=lambda one: one.participant is self.algorithm)
+        )
+        self._losses = of["compute_loss_for_module"]
+        self._gradients = of["postprocess_gradients"]
+        self._additional = of["additional_update"]
+        self._inference = of["inference_module"]
+        self._update_finished = of["update_finished"]
+
+    def _each(
+        self, implementations: tuple[Implementation, ...], module_id: str, learner: LearnerView
+    ) -> Iterator[tuple[str, Implementation, nn.Module | None, Any]]:
+        """Every implementation with its plugin's own extra and options."""
+        if not implementations:
+            return
+        extras = learner.extra.get(module_id, _NOTHING)
+        for one in implementations:
+            name = one.name
+            key = (name, module_id)
+            config = self._options.get(key)
+            if config is None:
+                config = self.config_of(name, module_id)
+            yield name, one, extras.get(name), config
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _own(seed: int, one: Implementation) -> int:
+    """A seed per plugin, so that an add-on changes nobody else's numbers."""
+    return derive(seed, one.participant.found.kind, one.name)
+
+
+def _nested(
+    wrappers: Sequence[Implementation],
+    answer: Implementation,
+    offered: Callable[[Implementation], tuple[Any, ...]],
+    draws: Callable[[Implementation], AbstractContextManager[None]],
+) -> Any:
+    """Run the answer inside its wrappers: generators that yield once and return the result."""
+    if not wrappers:
+        with draws(answer):
+            return answer(*offered(answer))
+    outer, *inner = wrappers
+    generator = outer(*offered(outer))
+    with draws(outer):
+        _advance(outer, lambda: next(generator), finished=False)
+    try:
+        result = _nested(inner, answer, offered, draws)
+    except BaseException as error:
+        raised = error
+        with draws(outer):
+            return _advance(outer, lambda: generator.throw(raised), finished=True)
+    with draws(outer):
+        return _advance(outer, lambda: generator.send(result), finished=True)
+
+
+def _advance(one: Implementation, step: Callable[[], Any], *, finished: bool) -> Any:
+    try:
+        step()
+    except StopIteration as stop:
+        if finished:
+            return stop.value
+    except BaseException as error:
+        one.blame(error)
+        raise
+    else:
+        if not finished:
+            return None
+    raise PluginError(
+        f"{one.participant.label}: its wrapper of {one.hook!r} must yield exactly once.",
+        "try: module = yield; return module",
+    )
+
+
+def _check_module(module: Any, answer: Implementation) -> None:
+    from rlplug.plugin import Module
+
+    if not isinstance(module, Module):
+        raise PluginError(
+            f"{answer.participant.label}: 'build' gave {type(module).__name__}, "
+            "which is not an rlplug.Module.",
+            "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
+        )
+
+
+def _refuse_twins(participants: Sequence[Participant]) -> None:
+    seen: dict[str, Participant] = {}
+    for one in participants:
+        if one.name in seen:
+            raise PluginError(
+                f"{one.label} takes part twice, or shares its name with {seen[one.name].label}.",
+                "try: name each plugin once",
+            )
+        seen[one.name] = one

@@ -1,0 +1,303 @@
+"""The contract: the hooks by which plugins say how modules are built, learn and are kept.
+
+Each docstring says when and how often a hook is called, what its arguments are, what `None`
+means, how several plugins' results combine, and shows a short example. docs/hooks.md is
+generated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from rlplug.hooks.markers import hookspec
+
+if TYPE_CHECKING:
+    import gymnasium
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from rlplug.batch import Batch
+    from rlplug.plugin import LearnerView, Loss, Module
+
+__all__ = ["LearnerHooks"]
+
+
+class LearnerHooks:
+    """How modules are built and learn: never called per environment step."""
+
+    @hookspec(firstresult=True)
+    def build(
+        self,
+        module_id: str,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: Any,
+        seed: int,
+    ) -> Module:
+        """Make the module that acts and is trained.
+
+        Called: once per module id, at the start of a run and on `add_module`.
+        module_id: `"default"` if the run has one module.
+        observation_space, action_space: of one environment, after wrappers.
+        config: the called plugin's own options for this module.
+        seed: for generators of your own; the global ones are seeded from it around the call and
+            put back afterwards.
+        None: not allowed.
+        Several plugins: the algorithm answers. An add-on may only wrap, with
+            `@hookimpl(wrapper=True)`, and returns what `yield` gave or a module around it.
+
+        Example:
+            @hookimpl
+            def build(self, observation_space, action_space, config):
+                if not isinstance(action_space, Discrete):
+                    raise UnsupportedSpaceError(f"dqn needs discrete actions, found {action_space}.")
+                return QModule(observation_space, int(action_space.n), config.net_arch)
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def build_extra(
+        self,
+        module_id: str,
+        module: Module,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: Any,
+        seed: int,
+    ) -> nn.Module | None:
+        """Make what the plugin keeps beside a module: a reward model, averaged weights.
+
+        Called: once per module and plugin, right after `build`.
+        module: what `build` returned. The other arguments are those of `build`.
+        None: nothing is kept.
+        Several plugins: each keeps its own, at `learner.extra[module_id][plugin]`. It is moved,
+            saved and removed with the module, is not sent to samplers, and comes back to its
+            plugin as `extra`. Its parameters are named `plugin.name`.
+
+        Example:
+            @hookimpl
+            def build_extra(self, observation_space, config):
+                return Curiosity(observation_space, width=config.width)
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def configure_optimizers_for_module(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        learner: LearnerView,
+    ) -> Any:
+        """Make the optimizers of your own parameters.
+
+        Called: once per module and plugin, after `build_extra`; once more with
+            `module_id=ALL_MODULES` for parameters that modules share.
+        module, extra: what `build` and `build_extra` made; `extra` is None without one. The
+            algorithm optimizes `module` (and its own `extra`), an add-on its own `extra` only.
+        learner: for `learner.register_optimizer(...)`, if you would rather register than return.
+        Returns one of six forms: an optimizer (named `default`; an add-on's bears the add-on's
+            name); a list or tuple of them, which all act on each minibatch; a mapping from names
+            to optimizers; two lists, optimizers and schedulers; a dict with `optimizer` and
+            maybe `lr_scheduler`; a tuple of such dicts with `frequency`, of which one acts at a
+            time. `lr_scheduler` is a scheduler or a dict: `scheduler`, `interval` (`"step"`,
+            `"epoch"`), `frequency`, `monitor`, `strict`, `name`.
+        None: no optimizer. A module without any skips the whole gradient stage, and
+            `forward_train` is not called. An algorithm without this hook gets Adam at its option
+            `learning_rate`.
+        Several plugins: all of them, each over its own parameters.
+
+        Example:
+            @hookimpl
+            def configure_optimizers_for_module(self, module, config):
+                return {
+                    "actor": Adam(module.actor.parameters(), lr=config.learning_rate),
+                    "critic": Adam(module.critic.parameters(), lr=config.critic_learning_rate),
+                }
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def prepare_batch(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        batch: Batch,
+        batches: Mapping[str, Batch],
+        timestep: int,
+        learner: LearnerView,
+    ) -> Mapping[str, Tensor] | None:
+        """Compute, once, what every minibatch will need: advantages, targets, bonuses.
+
+        Called: once per module and update, on the learner's device, before minibatches are cut;
+            without gradients.
+        batch: all rows of this update. Read it; what you want changed, return.
+        batches: those of all modules, read-only, for critics that see every agent.
+        timestep: environment steps so far.
+        None: nothing to add.
+        Several plugins: add-ons in their order, the algorithm last; each sees the columns that
+            those before it returned. A returned column replaces or adds; it has one value per row.
+
+        Example:
+            @hookimpl
+            def prepare_batch(self, extra, batch):
+                bonus = extra.surprise(batch["next_observations"])
+                return {"rewards": batch["rewards"] + bonus}
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def compute_loss_for_module(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        batch: Batch,
+        fwd_out: Mapping[str, Tensor],
+        optimizers: tuple[str, ...],
+        learner: LearnerView,
+    ) -> Tensor | Loss | Mapping[str, Any] | None:
+        """Say what gradient descent should lower.
+
+        Called: once per module, minibatch and plugin.
+        batch: the minibatch: `observations`, `actions`, `rewards`, … with n rows each.
+        fwd_out: what `module.forward_train(batch)` returned.
+        optimizers: the names of those acting on this minibatch.
+        Returns a scalar tensor; a mapping with the key `"loss"`, whose other entries are metrics;
+            or a `Loss` with metrics, named terms, per-row values, a stop signal, or a value per
+            optimizer: an optimizer that such a mapping leaves out does not step.
+        None: no term of this plugin; if all return None the minibatch is skipped and counted.
+        Several plugins: all terms are summed, out of place, and reported one by one.
+
+        Example:
+            @hookimpl
+            def compute_loss_for_module(self, batch, fwd_out):
+                chosen = fwd_out["q"].gather(1, batch["actions"][:, None])[:, 0]
+                error = chosen - batch["targets"]
+                return Loss((error**2).mean(), rows={"priority": error.detach().abs()})
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def postprocess_gradients(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        gradients: MutableMapping[str, Tensor],
+        term_gradients: Mapping[str, Mapping[str, Tensor]],
+        metrics: MutableMapping[str, Any],
+        learner: LearnerView,
+    ) -> None:
+        """Change gradients before they are clipped and applied.
+
+        Called: once per module and optimizer step, after the backward pass and the sum over
+            learners, before the core's clipping.
+        gradients: parameter name → gradient. Change it in place or put new tensors in; taking
+            one out is an error. The algorithm sees its own parameters, add-ons see all.
+        term_gradients: loss term → parameter name → gradient. It costs one backward pass per term
+            and is computed only if some plugin names this argument.
+        metrics: of this minibatch so far; add your own.
+        Returns nothing.
+        Several plugins: in their order, the algorithm first; each sees what those before it left.
+
+        Example:
+            @hookimpl
+            def postprocess_gradients(self, gradients, config):
+                for gradient in gradients.values():
+                    gradient.add_(torch.randn_like(gradient), alpha=config.scale)
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def additional_update(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        batch: Batch,
+        timestep: int,
+        metrics: Mapping[str, Any],
+        learner: LearnerView,
+    ) -> Mapping[str, Any] | None:
+        """Update what no gradient moves: closed forms, coefficients, averages.
+
+        Called: once per module and update, after the optimizer steps of all its minibatches.
+        batch: all rows of this update, as `prepare_batch` left them.
+        timestep: environment steps so far.
+        metrics: of this update, averaged over its minibatches and over learners.
+        learner: `learner.all_reduce(tensors)` sums statistics over learners; every learner must
+            call it equally often.
+        Returns a mapping of metrics: numbers or 0-d tensors.
+        None: no metrics.
+        Several plugins: all, the algorithm first, then add-ons in their order.
+
+        Example:
+            @hookimpl
+            def additional_update(self, module, batch, learner):
+                counts, sums = learner.all_reduce(module.statistics(batch))
+                module.absorb(counts, sums)
+                return {"rows": counts.sum()}
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def inference_module(
+        self,
+        module_id: str,
+        module: Module,
+        extra: nn.Module | None,
+        config: Any,
+        learner: LearnerView,
+    ) -> Module | None:
+        """Say what evaluation, export and serving use instead of the module.
+
+        Called: before each evaluation, export and save of a policy.
+        None: the module itself.
+        Several plugins: the last one that answers; add-ons come after the algorithm.
+
+        Example:
+            @hookimpl
+            def inference_module(self, extra):
+                return extra.averaged_module
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def save_state(self) -> Mapping[str, Any]:
+        """Hand over what the plugin keeps in its own attributes and a resumed run needs.
+
+        Called: at every checkpoint. Modules, extras and optimizers are saved by the core; a
+            plugin whose attributes change during an update and that lacks this hook is refused.
+        Returns tensors, numbers, texts, and lists or mappings of them.
+        Several plugins: each its own.
+
+        Example:
+            @hookimpl
+            def save_state(self):
+                return {"kl_coef": self.kl_coef}
+        """
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `save_state` handed over.
+
+        Called: once on resume, after `build`, before the first update.
+        state: equal to what `save_state` returned.
+        Returns nothing.
+        Several plugins: each gets its own.
+
+        Example:
+            @hookimpl
+            def load_state(self, state):
+                self.kl_coef = state["kl_coef"]
+        """
+        raise AssertionError("a specification is never called")

@@ -1,0 +1,251 @@
+"""Find installed plugins without importing them, and load those that a run names."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any, Literal
+
+import attrs
+
+from rlplug.errors import PluginError, did_you_mean
+
+__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Registry", "core_version"]
+
+Kind = Literal["algorithm", "addon"]
+ALGORITHM: Kind = "algorithm"
+ADDON: Kind = "addon"
+
+_GROUPS: dict[str, Kind] = {"rlplug.algorithms": ALGORITHM, "rlplug.addons": ADDON}
+_WORDS = {ALGORITHM: "algorithm", ADDON: "add-on"}
+_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
+_REQUIREMENT = re.compile(r"\s*rlplug(?![\w.-])", re.IGNORECASE)
+
+
+@attrs.frozen(kw_only=True)
+class FoundPlugin:
+    """One entry point of one installed distribution."""
+
+    kind: Kind
+    name: str
+    target: str
+    distribution: str
+    version: str
+    summary: str = ""
+    requires: tuple[str, ...] = ()
+    loaded: type[Any] | None = attrs.field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """`algorithm 'dqn' (rlplug-dqn 0.1.0)`: how every message names it."""
+        return f"{_WORDS[self.kind]} {self.name!r} ({self.package})"
+
+    @property
+    def package(self) -> str:
+        """`rlplug-dqn 0.1.0`."""
+        return f"{self.distribution} {self.version}".strip()
+
+    def incompatibility(self, core: str | None = None) -> str | None:
+        """Why it does not fit the running core, as `needs rlplug<0.3, this is 0.3.2`."""
+        wanted = [line for line in self.requires if _REQUIREMENT.match(line)]
+        if not wanted:
+            return None
+        from packaging.requirements import Requirement
+
+        running = core_version() if core is None else core
+        for line in wanted:
+            requirement = Requirement(line)
+            if requirement.marker is not None and not requirement.marker.evaluate():
+                continue
+            if not requirement.specifier.contains(running, prereleases=True):
+                return f"needs rlplug{requirement.specifier}, this is {running}"
+        return None
+
+
+@attrs.frozen
+class Registry:
+    """What is installed: a value, made by one scan of metadata; nothing is imported."""
+
+    found: tuple[FoundPlugin, ...]
+
+    @classmethod
+    def installed(cls) -> Registry:
+        """Scan the entry points of all installed distributions once."""
+        found: dict[tuple[str, str, str, str], FoundPlugin] = {}
+        for point in metadata.entry_points():
+            kind = _GROUPS.get(point.group)
+            if kind is None:
+                continue
+            plugin = _read(kind, point)
+            # One editable install can be seen twice, as egg-info beside dist-info.
+            key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
+            found.setdefault(key, plugin)
+        return cls(tuple(sorted(found.values(), key=lambda p: (p.kind, p.name, p.distribution))))
+
+    @classmethod
+    def of(cls, **classes: type[Any]) -> Registry:
+        """A registry of classes at hand, for notebooks and tests: `Registry.of(mine=Mine)`."""
+        return cls(
+            tuple(describe(name.replace("_", "-"), plugin) for name, plugin in classes.items())
+        )
+
+    def of_kind(self, kind: Kind) -> tuple[FoundPlugin, ...]:
+        """All algorithms, or all add-ons."""
+        return tuple(plugin for plugin in self.found if plugin.kind == kind)
+
+    def grouped(self, kind: Kind) -> dict[str, list[FoundPlugin]]:
+        """By name; a name that several packages offer has several entries."""
+        groups: dict[str, list[FoundPlugin]] = defaultdict(list)
+        for plugin in self.of_kind(kind):
+            groups[plugin.name].append(plugin)
+        return dict(groups)
+
+    def find(self, kind: Kind, name: str) -> FoundPlugin:
+        """The plugin of this name; `package:name` chooses where two packages offer one."""
+        package, _, short = name.rpartition(":")
+        groups = self.grouped(kind)
+        candidates = [
+            plugin
+            for plugin in groups.get(short, [])
+            if not package or _normalise(plugin.distribution) == _normalise(package)
+        ]
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise _clash(candidates)
+        raise self._unknown(kind, name, groups)
+
+    def load(self, plugin: FoundPlugin) -> type[Any]:
+        """The plugin's class, imported only if its requirements fit the running core."""
+        reason = plugin.incompatibility()
+        if reason is not None:
+            raise PluginError(
+                f"{plugin.label} does not fit this rlplug:",
+                f"it {reason}.".replace(", this is ", ", this is rlplug "),
+                f"try: pip install --upgrade {plugin.distribution}",
+            )
+        loaded = plugin.loaded if plugin.loaded is not None else _import(plugin)
+        base = _base(plugin.kind)
+        if not (isinstance(loaded, type) and issubclass(loaded, base)):
+            raise PluginError(
+                f"{plugin.label}: {plugin.target!r} is not a subclass of rlplug.{base.__name__}.",
+                f"try: class {plugin.target.rpartition(':')[2] or 'Mine'}(rlplug.{base.__name__})",
+            )
+        return loaded
+
+    def _unknown(self, kind: Kind, name: str, groups: dict[str, list[FoundPlugin]]) -> PluginError:
+        word = _WORDS[kind]
+        if not groups and kind == ALGORITHM:
+            return PluginError(
+                "no algorithm is installed.",
+                "try: pip install rlplug-linucb     "
+                "(in the repository: pip install -e plugins/rlplug-linucb)",
+            )
+        other: Kind = ADDON if kind == ALGORITHM else ALGORITHM
+        if name in self.grouped(other):
+            flag = "--with" if other == ADDON else "--algo"
+            return PluginError(
+                f"{name!r} is an {_WORDS[other]}, not an {word}.", f"try: {flag} {name}"
+            )
+        guess = did_you_mean(name, groups).capitalize()
+        installed = ", ".join(sorted(groups)) or "none"
+        return PluginError(
+            f"unknown {word} {name!r}. {guess}".rstrip(),
+            f"installed: {installed}",
+            "see: rlplug plugins list",
+        )
+
+
+def describe(name: str, plugin: type[Any], kind: Kind | None = None) -> FoundPlugin:
+    """What a class at hand would look like if it were installed."""
+    if kind is None:
+        kind = ADDON if issubclass(plugin, _base(ADDON)) else ALGORITHM
+    return FoundPlugin(
+        kind=kind,
+        name=name,
+        target=f"{plugin.__module__}:{plugin.__qualname__}",
+        distribution="not installed",
+        version="",
+        summary=(plugin.__doc__ or "").strip().partition("\n")[0],
+        loaded=plugin,
+    )
+
+
+def core_version() -> str:
+    """The version of the running core."""
+    try:
+        return metadata.version("rlplug")
+    except metadata.PackageNotFoundError:
+        raise PluginError(
+            "rlplug is imported from a folder but not installed.",
+            "try: pip install -e .     (in the folder with pyproject.toml)",
+        ) from None
+
+
+def is_name(name: str) -> bool:
+    """Whether a plugin may have this name."""
+    return _NAME.match(name) is not None
+
+
+def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
+    # Reading metadata is what costs: it is done for the few distributions that offer plugins.
+    distribution = point.dist
+    fields = distribution.metadata if distribution is not None else {}
+    return FoundPlugin(
+        kind=kind,
+        name=point.name,
+        target=point.value,
+        distribution=fields["Name"] if distribution is not None else "unknown",
+        version=distribution.version if distribution is not None else "",
+        summary=(fields.get("Summary") or "") if distribution is not None else "",
+        requires=tuple(distribution.requires or ()) if distribution is not None else (),
+    )
+
+
+def _import(plugin: FoundPlugin) -> Any:
+    point = metadata.EntryPoint(plugin.name, plugin.target, "rlplug")
+    try:
+        # What a plugin prints while it is imported must not end up in piped output.
+        with contextlib.redirect_stdout(sys.stderr):
+            return point.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{plugin.label} could not be imported from {plugin.target!r}:",
+            f"{type(error).__name__}: {error}",
+            f"{_remedy(error, plugin)}     (--debug shows the traceback)",
+        ) from error
+
+
+def _remedy(error: BaseException, plugin: FoundPlugin) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        if top != plugin.target.partition(":")[0].partition(".")[0]:
+            return f"try: pip install {top}"
+    return f"try: pip install --force-reinstall --no-deps {plugin.distribution}"
+
+
+def _clash(candidates: Iterable[FoundPlugin]) -> PluginError:
+    plugins = list(candidates)
+    first = plugins[0]
+    width = max(len(plugin.package) for plugin in plugins)
+    flag = "--algo" if first.kind == ALGORITHM else "--with"
+    return PluginError(
+        f"{_WORDS[first.kind]} {first.name!r} is provided by {len(plugins)} packages:",
+        *(f"{plugin.package:<{width}}  ({plugin.target})" for plugin in plugins),
+        f"choose one, for example {flag} {plugins[-1].distribution}:{first.name}, "
+        "or uninstall the other",
+    )
+
+
+def _base(kind: Kind) -> type[Any]:
+    from rlplug import plugin
+
+    return plugin.Algorithm if kind == ALGORITHM else plugin.AddOn
+
+
+def _normalise(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()

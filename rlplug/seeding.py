@@ -1,0 +1,49 @@
+"""Random streams: all of them grow from one seed, and none touches a global generator for long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy
+
+__all__ = ["derive", "forked"]
+
+
+def derive(seed: int, *path: str | int) -> int:
+    """A seed of its own for each name under `seed`: stable across processes and machines."""
+    words = [
+        int.from_bytes(str(part).encode(), "little") if isinstance(part, str) else part
+        for part in path
+    ]
+    entropy = [seed, *(word for part in words for word in _split(part))]
+    return int(numpy.random.SeedSequence(entropy).generate_state(1, numpy.uint64)[0] >> 1)
+
+
+@contextmanager
+def forked(seed: int) -> Iterator[None]:
+    """Seed the generators of torch, NumPy and Python inside, and leave them as they were."""
+    import torch
+
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            torch.manual_seed(seed)
+            numpy.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+        finally:
+            random.setstate(python_state)
+            numpy.random.set_state(numpy_state)
+
+
+def _split(word: int) -> list[int]:
+    """The 32-bit words of a whole number, lowest first, preceded by their count."""
+    parts = []
+    while word:
+        parts.append(word & 0xFFFFFFFF)
+        word >>= 32
+    return [len(parts), *parts]
