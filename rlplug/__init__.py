@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rlplug.plugin import (
         ALL_MODULES,
         DEFAULT_MODULE,
-        ActInput,
         Acted,
+        ActInput,
         AddOn,
         Algorithm,
         LearnerView,

@@ -18,7 +18,7 @@ class Batch(Mapping[str, Any]):
     """A light mapping of tensors, read `batch["rewards"]`.
 
     Columns that arrive as NumPy arrays become tensors when they are first read as such, without a
-    copy; `array` reads them as NumPy. Observations of Dict and Tuple spaces are nested the same way.
+    copy; `array` reads them as NumPy. Observations of Dict and Tuple spaces are nested likewise.
     """
 
     __slots__ = ("_columns",)

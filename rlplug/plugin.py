@@ -144,7 +144,7 @@ class LearnerView(Protocol):
         """One optimizer by its module and its name."""
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
-        """The tensors combined over all learners (`sum`, `mean`, `max`); with one learner, themselves."""
+        """The tensors combined over all learners; `op` is `sum`, `mean` or `max`."""
 
 
 class _Plugin:

@@ -76,14 +76,13 @@ class Registry:
     def installed(cls) -> Registry:
         """Scan the entry points of all installed distributions once."""
         found: dict[tuple[str, str, str, str], FoundPlugin] = {}
-        for point in metadata.entry_points():
-            kind = _GROUPS.get(point.group)
-            if kind is None:
-                continue
-            plugin = _read(kind, point)
-            # One editable install can be seen twice, as egg-info beside dist-info.
-            key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
-            found.setdefault(key, plugin)
+        points = metadata.entry_points()
+        for group, kind in _GROUPS.items():
+            for point in points.select(group=group):
+                plugin = _read(kind, point)
+                # One editable install can be seen twice, as egg-info beside dist-info.
+                key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
+                found.setdefault(key, plugin)
         return cls(tuple(sorted(found.values(), key=lambda p: (p.kind, p.name, p.distribution))))
 
     @classmethod
@@ -194,15 +193,19 @@ def is_name(name: str) -> bool:
 def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
     # Reading metadata is what costs: it is done for the few distributions that offer plugins.
     distribution = point.dist
-    fields = distribution.metadata if distribution is not None else {}
+    if distribution is None:
+        return FoundPlugin(
+            kind=kind, name=point.name, target=point.value, distribution="unknown", version=""
+        )
+    fields = distribution.metadata
     return FoundPlugin(
         kind=kind,
         name=point.name,
         target=point.value,
-        distribution=fields["Name"] if distribution is not None else "unknown",
-        version=distribution.version if distribution is not None else "",
-        summary=(fields.get("Summary") or "") if distribution is not None else "",
-        requires=tuple(distribution.requires or ()) if distribution is not None else (),
+        distribution=fields["Name"],
+        version=distribution.version,
+        summary=fields.get("Summary") or "",  # type: ignore[attr-defined] # a Message
+        requires=tuple(distribution.requires or ()),
     )
 
 

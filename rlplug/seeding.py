@@ -28,7 +28,7 @@ def forked(seed: int) -> Iterator[None]:
 
     python_state = random.getstate()
     numpy_state = numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call] # untyped in torch
     with torch.random.fork_rng(devices=devices):
         try:
             torch.manual_seed(seed)

@@ -31,12 +31,14 @@ def option(
     *checks: Check,
     schedulable: bool = False,
     factory: bool = False,
+    rest: bool = False,
 ) -> Any:
     """A field of a frozen attrs class that a person can set.
 
     `help` is the option's only documentation. A `schedulable` option also takes
     `[[step, value], …]`; hooks see the number that holds at the current step.
-    `factory=True` calls `default` for each new config (for mappings).
+    `factory=True` calls `default` for each new config (for mappings). `rest=True` marks the one
+    field that takes the keys of its section that no other field has.
     """
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -47,7 +49,7 @@ def option(
                 if complaint is not None:
                     raise ValueError(complaint)
 
-    metadata = {"help": help, "schedulable": schedulable}
+    metadata = {"help": help, "schedulable": schedulable, "rest": rest}
     if factory:
         return attrs.field(factory=default, validator=validate, metadata=metadata, kw_only=True)
     return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)

@@ -43,6 +43,7 @@ class HookCalls:
         self._overrides: dict[tuple[str, str], Any] = {}
         self._options: dict[tuple[str, str], Any] = {}
         self._step = 0
+        self._scheduled = False
         self._bind()
 
     @property
@@ -111,9 +112,7 @@ class HookCalls:
         def draws(one: Implementation) -> AbstractContextManager[None]:
             return forked(_own(seed, one))
 
-        module = _nested(wrappers, answer, offered, draws)
-        _check_module(module, answer)
-        return module
+        return _checked(_nested(wrappers, answer, offered, draws), answer)
 
     def build_extra(
         self,
@@ -265,7 +264,6 @@ class HookCalls:
         """Look up once what is called in every update."""
         of = self._implementations
         self._raw = {one.name: one.config for one in self.participants}
-        self._scheduled = False
         self._optimizers = of["configure_optimizers_for_module"]
         # Add-ons first: the algorithm's advantages and targets must see their bonuses.
         preparers = of["prepare_batch"]
@@ -344,15 +342,16 @@ def _advance(one: Implementation, step: Callable[[], Any], *, finished: bool) ->
     )
 
 
-def _check_module(module: Any, answer: Implementation) -> None:
+def _checked(module: Any, answer: Implementation) -> Module:
     from rlplug.plugin import Module
 
-    if not isinstance(module, Module):
-        raise PluginError(
-            f"{answer.participant.label}: 'build' gave {type(module).__name__}, "
-            "which is not an rlplug.Module.",
-            "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
-        )
+    if isinstance(module, Module):
+        return module
+    raise PluginError(
+        f"{answer.participant.label}: 'build' gave {type(module).__name__}, "
+        "which is not an rlplug.Module.",
+        "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
+    )
 
 
 def _refuse_twins(participants: Sequence[Participant]) -> None:

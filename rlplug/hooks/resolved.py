@@ -139,7 +139,7 @@ def _complaints(one: Participant) -> Iterable[str]:
                 f"  Rename it to {guess!r}, or start its name with an underscore."
             )
     if one.found.kind == ALGORITHM and "build" not in implemented:
-        yield f"{one.label} has no 'build'.\n  Define {kind.__name__}.build, which makes the module."
+        yield f"{one.label} has no 'build'.\n  Define {kind.__name__}.build: it makes the module."
 
 
 def _methods(kind: type[Any]) -> Iterable[tuple[str, Any]]:
@@ -167,7 +167,10 @@ def _shape(
             "  Hooks run in the order of the config: remove it, and list the add-ons in order."
         )
     if options.get("wrapper") and hook != "build":
-        yield f"{where} wraps a hook that cannot be wrapped.\n  Only 'build' can; remove wrapper=True."
+        yield (
+            f"{where} wraps a hook that cannot be wrapped.\n"
+            "  Only 'build' can; remove wrapper=True."
+        )
     if one.found.kind == ADDON and hook == "build" and not options.get("wrapper"):
         yield (
             f"{one.label} would replace the algorithm's 'build'.\n"
@@ -184,7 +187,10 @@ def _parameters(where: str, hook: str, function: Any) -> Iterable[str]:
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
-            yield f"{where} takes {stars}{parameter.name}.\n  Name the arguments it wants, of: {', '.join(offered)}."
+            yield (
+                f"{where} takes {stars}{parameter.name}.\n"
+                f"  Name the arguments it wants, of: {', '.join(offered) or 'none'}."
+            )
         elif parameter.name not in offered:
             guess = did_you_mean(parameter.name, offered).capitalize()
             yield (
@@ -193,7 +199,9 @@ def _parameters(where: str, hook: str, function: Any) -> Iterable[str]:
                 + f"\n  It offers: {', '.join(offered) or 'nothing'}."
             )
         elif parameter.kind == parameter.KEYWORD_ONLY:
-            yield f"{where}: parameter {parameter.name!r} is keyword-only.\n  Move it before the '*'."
+            yield (
+                f"{where}: parameter {parameter.name!r} is keyword-only.\n  Move it before the '*'."
+            )
         elif parameter.default is not parameter.empty:
             yield (
                 f"{where}: parameter {parameter.name!r} has a default.\n"

@@ -15,7 +15,6 @@ from rlplug.hooks.markers import hookspec
 if TYPE_CHECKING:
     import gymnasium
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
     from rlplug.batch import Batch
     from rlplug.plugin import LearnerView, Loss, Module
@@ -51,7 +50,7 @@ class LearnerHooks:
             @hookimpl
             def build(self, observation_space, action_space, config):
                 if not isinstance(action_space, Discrete):
-                    raise UnsupportedSpaceError(f"dqn needs discrete actions, found {action_space}.")
+                    raise UnsupportedSpaceError(f"needs discrete actions, found {action_space}.")
                 return QModule(observation_space, int(action_space.n), config.net_arch)
         """
         raise AssertionError("a specification is never called")

@@ -1,0 +1,75 @@
+"""`rlplug`: the group of all commands, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from rlplug.cli.debug import debug_option
+from rlplug.cli.plugins import plugins
+from rlplug.cli.run import run
+from rlplug.errors import RlplugError
+
+__all__ = ["cli", "main"]
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rlplug", message="rlplug %(version)s")
+@debug_option
+def cli() -> None:
+    """Train decision makers: every algorithm is a plugin.
+
+    \b
+    rlplug plugins list              what is installed
+    rlplug run --algo linucb         train, and record the run
+    """
+
+
+cli.add_command(run)
+cli.add_command(plugins)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and leave with its exit code: 0, 1, 2 or 130."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _invoke(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`| head`): nobody is left to tell, and nothing has failed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False)
+    except RlplugError as error:
+        _complain(error, str(error), debug="--debug" in arguments)
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "rlplug"
+        message = f"{error.format_message()}\n  see: {command} --help"
+        _complain(error, message, debug="--debug" in arguments)
+        return 2
+    except click.ClickException as error:
+        _complain(error, error.format_message(), debug="--debug" in arguments)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("rlplug: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _complain(error: BaseException, message: str, *, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    print(f"rlplug: error: {message}", file=sys.stderr)

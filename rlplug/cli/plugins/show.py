@@ -1,0 +1,98 @@
+"""`rlplug plugins show NAME`: everything a person needs to use one plugin."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import attrs
+import click
+
+from rlplug.cli.complete import names_of
+from rlplug.cli.debug import debug_option
+from rlplug.cli.terminal import console
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+
+__all__ = ["show"]
+
+
+@click.command()
+@click.argument("name", shell_complete=names_of(ALGORITHM, ADDON))
+@debug_option
+def show(name: str) -> None:
+    """Show the package, hooks and options of one plugin."""
+    registry = Registry.installed()
+    found = _find(registry, name)
+    kind = registry.load(found)
+    hooks = _implemented(found, kind)
+    shown = console()
+    shown.print(f"[bold]{found.label}[/bold]  {found.summary}", markup=True)
+    shown.print(f"class    {found.target}")
+    if found.kind == ALGORITHM:
+        shown.print(
+            f"runs     {kind.default_env or 'an --env that you name'}, "
+            f"{kind.default_steps:,} steps, unless you say otherwise"
+        )
+    if kind.__doc__:
+        shown.print("\n" + inspect.cleandoc(kind.__doc__), markup=False)
+    shown.print("\n[bold]Hooks[/bold]\n  " + ", ".join(hooks))
+    _print_options(shown, kind.Config)
+    _print_toml(shown, found, kind)
+
+
+def _find(registry: Registry, name: str) -> FoundPlugin:
+    short = name.rpartition(":")[2]
+    kind = ADDON if short in registry.grouped(ADDON) else ALGORITHM
+    if kind == ADDON and short in registry.grouped(ALGORITHM):
+        kind = ALGORITHM
+    return registry.find(kind, name)
+
+
+def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
+    """The hooks of the class, checked as a run would check them."""
+    from rlplug.hooks.resolved import Participant, resolve
+
+    participant = Participant(found, kind(kind.Config()), kind.Config())
+    return [hook for hook, implementations in resolve([participant]).items() if implementations]
+
+
+def _print_options(shown: Any, config: type[Any]) -> None:
+    from rich.table import Table
+
+    from rlplug.config.options_table import rows
+
+    shown.print("\n[bold]Options[/bold]")
+    listed = rows(config)
+    if not listed:
+        shown.print("  none")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("  name", "type", "default", ""):
+        table.add_column(heading, no_wrap=heading != "", overflow="fold")
+    for row in listed:
+        table.add_row(f"  {row.name}", row.type, row.default, row.help)
+    shown.print(table, markup=False)
+
+
+def _print_toml(shown: Any, found: FoundPlugin, kind: Any) -> None:
+    import tomli_w
+
+    from rlplug.config.toml import plain
+
+    run: dict[str, Any] = {}
+    section: dict[str, Any] = {}
+    options = plain(kind.Config()) if attrs.fields(kind.Config) else {}
+    if found.kind == ALGORITHM:
+        run = {"algorithm": found.name}
+        if kind.default_env:
+            run["env"] = kind.default_env
+        section = {"algorithm": options}
+    else:
+        run = {"addons": [found.name]}
+        section = {"addons": {found.name: options}}
+    text = tomli_w.dumps({"run": run, **section})
+    for path, value in getattr(kind, "defaults", {}).items():
+        text += f"\n# {path} = {json.dumps(value)}     (this algorithm's default)\n"
+    shown.print("\n[bold]run.toml[/bold], ready to copy: rlplug run --config run.toml")
+    shown.print(text.rstrip(), markup=False)

@@ -1,0 +1,51 @@
+"""The options of a config class as rows of a table: for `plugins show` and for READMEs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_type_hints
+
+import attrs
+
+from rlplug.config.strict import type_name
+from rlplug.config.toml import plain
+
+__all__ = ["OptionRow", "markdown", "rows"]
+
+
+@attrs.frozen
+class OptionRow:
+    """One option in words."""
+
+    name: str
+    type: str
+    default: str
+    help: str
+
+
+def rows(config: type[Any]) -> list[OptionRow]:
+    """One row per option, in the order of the class."""
+    types = get_type_hints(config)
+    defaults = config()
+    return [
+        OptionRow(
+            field.name,
+            _type(types[field.name], field),
+            json.dumps(plain(getattr(defaults, field.name))),
+            field.metadata["help"],
+        )
+        for field in attrs.fields(config)
+    ]
+
+
+def _type(declared: Any, field: attrs.Attribute[Any]) -> str:
+    return type_name(declared) + (" or schedule" if field.metadata["schedulable"] else "")
+
+
+def markdown(config: type[Any]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| option | type | default | what it does |", "|---|---|---|---|"]
+    lines += [
+        f"| `{row.name}` | {row.type} | `{row.default}` | {row.help} |" for row in rows(config)
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,96 @@
+"""The options of the core: one frozen class per section of a run's TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from rlplug.config.compute import ComputeSection
+from rlplug.config.learning import LearnerSection
+from rlplug.config.option import at_least, not_empty, option
+
+__all__ = [
+    "CORE_SECTIONS",
+    "EnvSection",
+    "RunConfig",
+    "RunSection",
+    "SamplingSection",
+    "TrackingSection",
+]
+
+
+@attrs.frozen(kw_only=True)
+class RunSection:
+    """`[run]`: what is run."""
+
+    algorithm: str = option("", "Name of the algorithm, as in --algo.", not_empty)
+    env: str = option("", "Id of the environment; empty: the algorithm's own default.")
+    addons: tuple[str, ...] = option((), "Names of the add-ons that take part, in order.")
+    seed: int = option(0, "Seed that all random numbers of the run grow from.", at_least(0))
+    steps: int = option(
+        100_000, "Environment steps to take, summed over environments.", at_least(1)
+    )
+
+
+@attrs.frozen(kw_only=True)
+class EnvSection:
+    """`[env]`: how the environment is made."""
+
+    arguments: Mapping[str, Any] = option(
+        dict,
+        "Every other key of [env]: an argument of the environment's constructor.",
+        factory=True,
+        rest=True,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class SamplingSection:
+    """`[sampling]`: how experience is collected."""
+
+    num_envs: int = option(1, "Environments that are stepped together.", at_least(1))
+
+
+@attrs.frozen(kw_only=True)
+class TrackingSection:
+    """`[tracking]`: where a run is recorded."""
+
+    enabled: bool = option(True, "Record the run in MLflow; false never imports mlflow.")
+    uri: str = option(
+        "",
+        "MLflow tracking URI; empty: MLFLOW_TRACKING_URI, else mlflow.db in the folder of runs.",
+    )
+    experiment: str = option(
+        "", "MLflow experiment; empty: MLFLOW_EXPERIMENT_NAME, else rlplug/<environment>."
+    )
+    run_name: str = option("", "Name of the run; empty: <algorithm>-<environment>-s<seed>.")
+    tags: Mapping[str, str] = option(dict, "Tags of the run, as --tag KEY=VALUE.", factory=True)
+
+
+@attrs.frozen(kw_only=True)
+class RunConfig:
+    """All options of one run, each with the value that holds."""
+
+    run: RunSection
+    algorithm: Any
+    """The algorithm's own `Config`."""
+    addons: Mapping[str, Any] = attrs.field(factory=dict)
+    """Each add-on's own `Config`, by name, in order."""
+    env: EnvSection = attrs.field(factory=EnvSection)
+    sampling: SamplingSection = attrs.field(factory=SamplingSection)
+    learner: LearnerSection = attrs.field(factory=LearnerSection)
+    compute: ComputeSection = attrs.field(factory=ComputeSection)
+    tracking: TrackingSection = attrs.field(factory=TrackingSection)
+
+
+CORE_SECTIONS: dict[str, type[Any]] = {
+    "run": RunSection,
+    "env": EnvSection,
+    "sampling": SamplingSection,
+    "learner": LearnerSection,
+    "compute": ComputeSection,
+    "tracking": TrackingSection,
+}
+"""The core's sections by name, in the order in which they are written."""

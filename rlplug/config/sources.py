@@ -1,0 +1,147 @@
+"""Where options come from: TOML files and `--set`; and which of them wins."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlplug.config.sections import CORE_SECTIONS
+from rlplug.errors import Problem, RequestError, did_you_mean
+
+__all__ = ["Layers", "Setting", "parse_setting", "parse_tag", "read_toml"]
+
+
+@attrs.frozen
+class Setting:
+    """One `--set KEY=VALUE`, its value parsed."""
+
+    key: str
+    value: Any
+
+
+class Layers:
+    """Values laid over each other, with the origin of what is on top."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[tuple[str, ...], str] = {}
+
+    def lay(self, values: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
+        """Lay nested values over those that are there."""
+        for name, value in values.items():
+            where = (*path, name)
+            if isinstance(value, Mapping) and value:
+                self.lay(value, origin, where)
+            else:
+                self.put(where, value, origin)
+
+    def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
+        """Lay one value at its path."""
+        *parents, last = path
+        node = self.values
+        for name in parents:
+            below = node.get(name)
+            if not isinstance(below, dict):
+                below = node[name] = {}
+            node = below
+        node[last] = value
+        self.origins[path] = origin
+
+    def lay_over(self, other: Layers) -> None:
+        """Put another's values on top of these, each with its origin."""
+        for path, origin in other.origins.items():
+            node: Any = other.values
+            for name in path:
+                node = node[name] if isinstance(node, Mapping) and name in node else _GONE
+            if node is not _GONE:
+                self.put(path, node, origin)
+
+    def section(self, *path: str) -> Any:
+        """What was laid under a path; an empty mapping if nothing was."""
+        node: Any = self.values
+        for name in path:
+            node = node.get(name, {}) if isinstance(node, Mapping) else {}
+        return node
+
+
+_GONE = object()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values in a TOML file; what is wrong with it names the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RequestError(
+            f"there is no file {str(path)!r}.", "try: --config with the path of a TOML file"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"{str(path)!r} cannot be read: {error}.", "try: a text file that you may read"
+        ) from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(
+            f"{str(path)!r} is not valid TOML: {error}.", "try: mend that line"
+        ) from error
+
+
+def parse_setting(text: str) -> Setting:
+    """Read `KEY=VALUE`; a value that is no TOML is text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise RequestError(
+            f"--set takes KEY=VALUE, got {text!r}.", f"try: --set {key.strip() or 'gamma'}=VALUE"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return Setting(key.strip(), parsed)
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """Read `--tag KEY=VALUE`; values stay text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise RequestError(f"--tag takes KEY=VALUE, got {text!r}.", "try: --tag team=search")
+    return key.strip(), value
+
+
+def locate(
+    setting: Setting, algorithm: type[Any], addons: Mapping[str, type[Any]]
+) -> tuple[str, ...] | Problem:
+    """The full path that a setting's key means, or what is wrong with it.
+
+    A bare key is the algorithm's option, or else that of the one section that has it.
+    """
+    first, *others = setting.key.split(".")
+    if others:
+        known = [*CORE_SECTIONS, "algorithm", "addons"]
+        if first in known:
+            return (first, *others)
+        guess = did_you_mean(first, known)
+        return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
+    if first in _names(algorithm):
+        return ("algorithm", first)
+    homes: list[tuple[str, ...]] = [
+        (section,) for section, kind in CORE_SECTIONS.items() if first in _names(kind)
+    ]
+    homes += [("addons", name) for name, kind in addons.items() if first in _names(kind)]
+    if len(homes) == 1:
+        return (*homes[0], first)
+    if homes:
+        paths = " and ".join(".".join((*home, first)) for home in homes)
+        return Problem(first, f"means {paths}: name the section")
+    kinds = [algorithm, *CORE_SECTIONS.values(), *addons.values()]
+    guess = did_you_mean(first, [name for kind in kinds for name in _names(kind)])
+    return Problem(first, f"unknown option, {guess}" if guess else "unknown option")
+
+
+def _names(kind: type[Any]) -> list[str]:
+    return [field.name for field in attrs.fields(kind) if not field.metadata.get("rest")]

@@ -1,0 +1,176 @@
+"""Turn plain values into typed options, strictly, and find everything that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import attrs
+import cattrs
+from cattrs.errors import IterableValidationError
+
+from rlplug.config.schedule import Schedule
+from rlplug.errors import Problem, did_you_mean
+
+__all__ = ["structure", "type_name"]
+
+ConfigT = TypeVar("ConfigT")
+
+
+def structure(
+    config_class: type[ConfigT], values: Mapping[str, Any], path: str
+) -> tuple[ConfigT | None, list[Problem]]:
+    """The options that these values make, or all the reasons why they make none."""
+    fields = {field.name: field for field in attrs.fields(config_class)}  # type: ignore[arg-type] # any attrs class
+    rest = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
+    declared = {name: value for name, value in values.items() if name in fields and name != rest}
+    others = {name: value for name, value in values.items() if name not in declared}
+    types = get_type_hints(config_class)
+    problems: list[Problem] = []
+    given: dict[str, Any] = {}
+    if rest is not None:
+        given[rest] = others
+    else:
+        problems += [Problem(f"{path}.{name}", _unknown(name, fields)) for name in others]
+    for name, raw in declared.items():
+        where = f"{path}.{name}"
+        value, found = _value(raw, types[name], fields[name], where)
+        problems += found
+        given[name] = value
+    if problems:
+        return None, problems
+    try:
+        return config_class(**given), []
+    except (TypeError, ValueError) as error:
+        return None, [Problem(path, str(error))]
+
+
+def type_name(declared: Any) -> str:
+    """How a person would write this type: `int`, `'a' or 'b'`, `list of int`."""
+    origin = get_origin(declared)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in get_args(declared))
+    if origin in (tuple, list):
+        return f"list of {type_name(get_args(declared)[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"table of {type_name(get_args(declared)[1])}"
+    if origin is not None:
+        return " or ".join(type_name(part) for part in get_args(declared) if part is not NoneType)
+    return "anything" if declared is Any else getattr(declared, "__name__", str(declared))
+
+
+def _value(
+    raw: Any, declared: Any, field: attrs.Attribute[Any], where: str
+) -> tuple[Any, list[Problem]]:
+    try:
+        if field.metadata.get("schedulable") and isinstance(raw, list | tuple):
+            value: Any = Schedule(_pairs(raw))
+        else:
+            value = _CONVERTER.structure(raw, declared)
+    except Exception as error:
+        return None, list(_explain(error, where))
+    if field.validator is not None:
+        try:
+            field.validator(None, field, value)
+        except (TypeError, ValueError) as error:
+            return None, [Problem(where, str(error))]
+    return value, []
+
+
+def _pairs(raw: Any) -> list[tuple[int, float]]:
+    for pair in raw:
+        if not (isinstance(pair, list | tuple) and len(pair) == 2):
+            raise ValueError(f"a schedule is a list of [step, value] pairs, got {pair!r}")
+        if type(pair[0]) is not int or type(pair[1]) not in (int, float):
+            raise ValueError(f"a schedule's pairs are [whole number, number], got {list(pair)!r}")
+    return [(step, value) for step, value in raw]
+
+
+def _explain(error: BaseException, where: str) -> Iterator[Problem]:
+    """What a failed conversion means, one problem per bad value."""
+    if isinstance(error, IterableValidationError):
+        located, unlocated = error.group_exceptions()
+        for item, note in located:
+            yield from _explain(item, f"{where}[{note.index!r}]")
+        for item in unlocated:
+            yield from _explain(item, where)
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _explain(inner, where)
+    else:
+        yield Problem(where, str(error) or type(error).__name__)
+
+
+def _unknown(name: str, fields: Mapping[str, Any]) -> str:
+    guess = did_you_mean(name, fields)
+    return f"unknown option, {guess}" if guess else "unknown option"
+
+
+def _expected(declared: Any, value: Any) -> TypeError:
+    return TypeError(f"expected {type_name(declared)}, got {type(value).__name__} {value!r}")
+
+
+def _exactly(value: Any, declared: type[Any]) -> Any:
+    if type(value) is not declared:
+        raise _expected(declared, value)
+    return value
+
+
+def _float(value: Any, declared: type[float]) -> float:
+    if type(value) not in (int, float):
+        raise _expected(declared, value)
+    return float(value)
+
+
+def _literal(value: Any, declared: Any) -> Any:
+    choices = get_args(declared)
+    if not any(type(choice) is type(value) and choice == value for choice in choices):
+        allowed = ", ".join(repr(choice) for choice in choices)
+        guess = did_you_mean(value, map(str, choices)) if isinstance(value, str) else ""
+        hint = f", {guess}" if guess else ""
+        raise ValueError(f"expected one of {allowed}, got {value!r}{hint}")
+    return value
+
+
+def _union(value: Any, declared: Any) -> Any:
+    for part in get_args(declared):
+        try:
+            return _CONVERTER.structure(value, part)
+        except Exception:
+            continue
+    raise _expected(declared, value)
+
+
+def _sequence(value: Any, declared: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise _expected(declared, value)
+    items: Any = list[get_args(declared)[0]]  # type: ignore[misc] # known at run time only
+    return tuple(_CONVERTER.structure(list(value), items))
+
+
+def _converter() -> cattrs.Converter:
+    """cattrs without its leniency: by default it makes `True` of `"false"` and 1 of 1.7."""
+    converter = cattrs.Converter(detailed_validation=True, forbid_extra_keys=True)
+    for scalar in (bool, int, str):
+        converter.register_structure_hook(scalar, _exactly)
+    converter.register_structure_hook(float, _float)
+    converter.register_structure_hook_func(_is_literal, _literal)
+    converter.register_structure_hook_func(_is_tuple, _sequence)
+    converter.register_structure_hook_func(_is_union, _union)
+    return converter
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(kind) is tuple
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (UnionType, Union)
+
+
+_CONVERTER = _converter()

@@ -1,0 +1,63 @@
+"""Options written back as TOML that makes the same options again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from rlplug.config.schedule import Schedule
+from rlplug.config.sections import CORE_SECTIONS, RunConfig
+
+__all__ = ["flat", "plain", "to_toml"]
+
+
+def to_toml(config: RunConfig) -> str:
+    """The whole config; running it again gives the same run."""
+    import tomli_w
+
+    return tomli_w.dumps(as_mapping(config))
+
+
+def as_mapping(config: RunConfig) -> dict[str, Any]:
+    """The config as nested plain values, in the order of the sections."""
+    sections: dict[str, Any] = {"run": plain(config.run), "algorithm": plain(config.algorithm)}
+    if config.addons:
+        sections["addons"] = {name: plain(options) for name, options in config.addons.items()}
+    for name in CORE_SECTIONS:
+        sections.setdefault(name, plain(getattr(config, name)))
+    return {name: values for name, values in sections.items() if values}
+
+
+def flat(config: RunConfig) -> dict[str, Any]:
+    """Every option by its dotted path."""
+    return dict(_leaves(as_mapping(config), ""))
+
+
+def plain(options: Any) -> Any:
+    """Options as values that TOML knows."""
+    if attrs.has(type(options)) and not isinstance(options, Schedule):
+        values: dict[str, Any] = {}
+        for field in attrs.fields(type(options)):
+            value = plain(getattr(options, field.name))
+            if field.metadata.get("rest"):
+                values.update(value)
+            else:
+                values[field.name] = value
+        return values
+    if isinstance(options, Schedule):
+        return [[step, value] for step, value in options.pairs]
+    if isinstance(options, Mapping):
+        return {str(name): plain(value) for name, value in options.items()}
+    if isinstance(options, list | tuple):
+        return [plain(value) for value in options]
+    return options
+
+
+def _leaves(values: Mapping[str, Any], path: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        where = f"{path}.{name}" if path else name
+        found += _leaves(value, where) if isinstance(value, Mapping) else [(where, value)]
+    return found

@@ -1,0 +1,37 @@
+"""What those who watch a run are told about it at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from rlplug.config.sections import RunConfig
+from rlplug.hooks.resolved import Participant
+
+__all__ = ["RunInfo"]
+
+
+@attrs.frozen(kw_only=True)
+class RunInfo:
+    """One run as its listeners see it."""
+
+    run_id: str
+    folder: Path
+    """Where the run keeps its files."""
+    config: RunConfig
+    participants: tuple[Participant, ...]
+    """The algorithm, then the add-ons in order."""
+    hook_order: Mapping[str, list[str]]
+    environment: str
+    """The environment's id, or a description of the callable that made it."""
+    steps: int
+    """Environment steps the run will have taken at its end."""
+    step: int = 0
+    """Environment steps already taken, if the run was resumed."""
+    resumed: bool = False
+    rerunnable: bool = True
+    """False if it was started from Python with classes or instances that have no installed name."""
+    reward_metric: str = "rollout/reward_mean"
+    """The metric that says how well it goes."""
