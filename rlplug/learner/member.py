@@ -1,0 +1,101 @@
+"""One module in the learner, with all that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from rlplug.errors import PluginError
+from rlplug.learner.optimizers import Registered
+
+__all__ = ["Member"]
+
+
+class Member:
+    """A module, its extras, its optimizers, and who owns which parameter."""
+
+    def __init__(
+        self, module_id: str, module: Any, extras: Mapping[str, nn.Module], algorithm: str
+    ) -> None:
+        self.module_id = module_id
+        self.module = module
+        self.extras = dict(extras)
+        self.algorithm = algorithm
+        self.trainable = True
+        self.shared: frozenset[int] = frozenset()
+        """Ids of parameters that other modules hold as well."""
+        self.named: dict[str, nn.Parameter] = {}
+        self.owners: dict[str, str] = {}
+        self._name_parameters()
+        self.optimizers: list[Registered] = []
+        self.sequences = getattr(module, "initial_state", _no_state)(1) is not None
+        """Whether it has memory, so that its fragments stay whole."""
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether there can be gradients at all."""
+        return isinstance(self.module, nn.Module)
+
+    def parts(self) -> Iterable[nn.Module]:
+        """The module and its extras, those that are torch modules."""
+        return (
+            part for part in (self.module, *self.extras.values()) if isinstance(part, nn.Module)
+        )
+
+    def names_of(self, plugin: str) -> list[str]:
+        """The parameters that a plugin owns."""
+        return [name for name, owner in self.owners.items() if owner == plugin]
+
+    def own(self, plugin: str) -> list[nn.Parameter]:
+        """What a plugin may optimize here: trained by it and held by no other module."""
+        return [
+            self.named[name]
+            for name in self.names_of(plugin)
+            if self.named[name].requires_grad and id(self.named[name]) not in self.shared
+        ]
+
+    def check_owned(self, one: Registered) -> None:
+        """Refuse an optimizer over parameters that its plugin does not own."""
+        names = {id(param): name for name, param in self.named.items()}
+        for param in one.params:
+            name = names.get(id(param))
+            where = f"optimizer {one.name!r} of plugin {one.plugin!r} for module {self.module_id!r}"
+            if name is None:
+                raise PluginError(
+                    f"{where} holds a parameter of shape {tuple(param.shape)} that is neither in "
+                    "the module nor in an extra.",
+                    "return what holds it from 'build' or 'build_extra'",
+                )
+            if self.owners[name] != one.plugin:
+                raise PluginError(
+                    f"{where} holds {name!r}, which belongs to {self.owners[name]!r}.",
+                    "optimize your own parameters; to change others', use postprocess_gradients",
+                )
+            if id(param) in self.shared:
+                raise PluginError(
+                    f"{where} holds {name!r}, which other modules share.",
+                    "optimize it where module_id is rlplug.ALL_MODULES",
+                )
+
+    def _name_parameters(self) -> None:
+        if self.is_torch:
+            for name, param in self.module.named_parameters():
+                self.named[name] = param
+                self.owners[name] = self.algorithm
+        for plugin, extra in self.extras.items():
+            for name, param in extra.named_parameters():
+                full = f"{plugin}.{name}"
+                if full in self.named:
+                    raise PluginError(
+                        f"module {self.module_id!r} has a part named like plugin {plugin!r}: "
+                        f"{full!r} would mean two parameters.",
+                        "rename the part of the module",
+                    )
+                self.named[full] = param
+                self.owners[full] = plugin
+
+
+def _no_state(n: int) -> None:
+    return None

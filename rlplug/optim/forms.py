@@ -1,0 +1,176 @@
+"""The six forms in which a plugin may hand over its optimizers, brought to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from torch.optim import Optimizer
+
+from rlplug.errors import PluginError, did_you_mean
+
+__all__ = ["OptimizerPlan", "SchedulerPlan", "read_forms"]
+
+_SINGLE = ("optimizer", "lr_scheduler", "name", "frequency")
+_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
+_ADVICE = (
+    "give an optimizer, a list of them, a mapping from names, two lists (optimizers and "
+    "schedulers), a dict with 'optimizer', a tuple of such dicts with 'frequency', or None"
+)
+
+
+@attrs.frozen(kw_only=True)
+class SchedulerPlan:
+    """A learning-rate scheduler and when it moves."""
+
+    scheduler: Any
+    interval: str = "epoch"
+    every: int = 1
+    """Moves once in so many intervals (`frequency` of an lr_scheduler_config)."""
+    monitor: str = ""
+    strict: bool = True
+    name: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class OptimizerPlan:
+    """One optimizer under its name."""
+
+    name: str
+    optimizer: Optimizer
+    scheduler: SchedulerPlan | None = None
+    burst: int = 0
+    """Acts alone for so many minibatches in its turn (`frequency` of the tuple form); 0: always."""
+
+
+def read_forms(answer: Any, who: str) -> list[OptimizerPlan]:
+    """The plans of any of the six forms; `who` is named in errors."""
+    plans = list(_read(answer, who))
+    bursts = [plan.burst for plan in plans]
+    if any(bursts) and not all(bursts):
+        raise PluginError(
+            f"{who}: some optimizers have a 'frequency' and some have none: {bursts}.",
+            "give it to all of them, or to none",
+        )
+    return plans
+
+
+def _read(answer: Any, who: str) -> Iterator[OptimizerPlan]:
+    if answer is None:
+        return
+    if isinstance(answer, Optimizer):
+        yield OptimizerPlan(name="default", optimizer=answer)
+    elif isinstance(answer, Mapping):
+        yield from _read_mapping(answer, who)
+    elif _is_two_lists(answer):
+        yield from _read_two_lists(answer[0], answer[1], who)
+    elif isinstance(answer, Sequence) and not isinstance(answer, str):
+        for index, one in enumerate(answer):
+            yield _read_one(one, str(index), who)
+    else:
+        raise PluginError(f"{who} gave {type(answer).__name__}, which is no optimizer.", _ADVICE)
+
+
+def _read_mapping(answer: Mapping[str, Any], who: str) -> Iterator[OptimizerPlan]:
+    if "optimizer" in answer:
+        yield _read_one(answer, "default", who)
+        return
+    for name, one in answer.items():
+        yield _read_one(one, name, who)
+
+
+def _is_two_lists(answer: Any) -> bool:
+    return (
+        isinstance(answer, tuple | list)
+        and len(answer) == 2
+        and all(isinstance(part, list) for part in answer)
+    )
+
+
+def _read_two_lists(
+    optimizers: list[Any], schedulers: list[Any], who: str
+) -> Iterator[OptimizerPlan]:
+    waiting = [read_scheduler(one, who) for one in schedulers]
+    for index, optimizer in enumerate(optimizers):
+        mine = [plan for plan in waiting if plan.scheduler.optimizer is optimizer]
+        if len(mine) > 1:
+            raise PluginError(
+                f"{who}: optimizer {index} has {len(mine)} schedulers.",
+                "try: torch.optim.lr_scheduler.SequentialLR or ChainedScheduler",
+            )
+        waiting = [plan for plan in waiting if plan not in mine]
+        plan = _read_one(optimizer, "default" if len(optimizers) == 1 else str(index), who)
+        yield attrs.evolve(plan, scheduler=mine[0] if mine else None)
+    if waiting:
+        raise PluginError(
+            f"{who}: {len(waiting)} of the schedulers belong to none of the optimizers.",
+            "make each scheduler from an optimizer of the first list",
+        )
+
+
+def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
+    if isinstance(one, Optimizer):
+        return OptimizerPlan(name=name, optimizer=one)
+    if not isinstance(one, Mapping) or not isinstance(one.get("optimizer"), Optimizer):
+        raise PluginError(
+            f"{who}: {name!r} is {type(one).__name__}, which holds no optimizer.", _ADVICE
+        )
+    _refuse_unknown(one, _SINGLE, who)
+    scheduler = one.get("lr_scheduler")
+    return OptimizerPlan(
+        name=one.get("name", name),
+        optimizer=one["optimizer"],
+        scheduler=None if scheduler is None else read_scheduler(scheduler, who),
+        burst=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
+    )
+
+
+def read_scheduler(one: Any, who: str) -> SchedulerPlan:
+    """The plan of a scheduler or an `lr_scheduler_config`."""
+    config: Mapping[str, Any] = one if isinstance(one, Mapping) else {"scheduler": one}
+    _refuse_unknown(config, _SCHEDULER, who)
+    scheduler = config.get("scheduler")
+    if not (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict")):
+        raise PluginError(
+            f"{who}: an lr_scheduler_config needs a 'scheduler', found {scheduler!r}.",
+            "try: {'scheduler': StepLR(optimizer, 10)}",
+        )
+    interval = config.get("interval", "epoch")
+    if interval not in ("step", "epoch"):
+        raise PluginError(f"{who}: interval {interval!r} of a scheduler.", "use 'step' or 'epoch'")
+    return SchedulerPlan(
+        scheduler=scheduler,
+        interval=interval,
+        every=_count(config.get("frequency", 1), "frequency of a scheduler", who),
+        monitor=config.get("monitor") or _monitored(scheduler, who),
+        strict=bool(config.get("strict", True)),
+        name=config.get("name") or "",
+    )
+
+
+def _monitored(scheduler: Any, who: str) -> str:
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise PluginError(
+            f"{who}: ReduceLROnPlateau needs the name of a metric.",
+            "try: {'scheduler': …, 'monitor': 'loss'}",
+        )
+    return ""
+
+
+def _count(value: Any, what: str, who: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise PluginError(f"{who}: {what} must be a whole number from 1 on, found {value!r}.")
+    return value
+
+
+def _refuse_unknown(config: Mapping[str, Any], known: Sequence[str], who: str) -> None:
+    for key in config:
+        if key not in known:
+            guess = did_you_mean(str(key), known).capitalize()
+            raise PluginError(
+                f"{who}: unknown key {key!r} beside an optimizer. {guess}".rstrip(),
+                f"known: {', '.join(known)}",
+            )
