@@ -34,7 +34,7 @@ class Layers:
         """Lay nested values over those that are there."""
         for name, value in values.items():
             where = (*path, name)
-            if isinstance(value, Mapping) and value:
+            if isinstance(value, Mapping) and (value or self.section(*where)):
                 self.lay(value, origin, where)
             else:
                 self.put(where, value, origin)
@@ -129,17 +129,18 @@ def locate(
         return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
     if first in _names(algorithm):
         return ("algorithm", first)
-    homes: list[tuple[str, ...]] = [
-        (section,) for section, kind in CORE_SECTIONS.items() if first in _names(kind)
-    ]
-    homes += [("addons", name) for name, kind in addons.items() if first in _names(kind)]
+    kinds: dict[tuple[str, ...], type[Any]] = {
+        **{(name,): kind for name, kind in CORE_SECTIONS.items()},
+        **{("addons", name): kind for name, kind in addons.items()},
+    }
+    homes = [home for home, kind in kinds.items() if first in _names(kind)]
     if len(homes) == 1:
         return (*homes[0], first)
     if homes:
         paths = " and ".join(".".join((*home, first)) for home in homes)
         return Problem(first, f"means {paths}: name the section")
-    kinds = [algorithm, *CORE_SECTIONS.values(), *addons.values()]
-    guess = did_you_mean(first, [name for kind in kinds for name in _names(kind)])
+    options = [name for kind in (algorithm, *kinds.values()) for name in _names(kind)]
+    guess = did_you_mean(first, options)
     return Problem(first, f"unknown option, {guess}" if guess else "unknown option")
 
 

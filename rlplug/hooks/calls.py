@@ -103,7 +103,8 @@ class HookCalls:
         seed: int,
     ) -> Module:
         """The algorithm's module, wrapped by add-ons, the first of them outermost."""
-        answer, *wrappers = self._implementations["build"]
+        # Wrappers come first, the outermost before all others.
+        *wrappers, answer = self._implementations["build"]
 
         def offered(one: Implementation) -> tuple[Any, ...]:
             config = self.config_of(one.name, module_id)
@@ -154,6 +155,8 @@ class HookCalls:
         learner: LearnerView,
     ) -> Batch:
         """The batch with everybody's columns: add-ons in order, the algorithm last."""
+        if not self._preparers:
+            return batch
         for _, one, extra, config in self._each(self._preparers, module_id, learner):
             columns = one(module_id, module, extra, config, batch, batches, timestep, learner)
             if columns:
@@ -170,6 +173,8 @@ class HookCalls:
         learner: LearnerView,
     ) -> list[tuple[str, Any]]:
         """Each plugin's loss as it gave it; those that gave None are left out."""
+        if not self._losses:
+            return []
         results = []
         for name, one, extra, config in self._each(self._losses, module_id, learner):
             loss = one(module_id, module, extra, config, batch, fwd_out, optimizers, learner)
@@ -187,6 +192,8 @@ class HookCalls:
         learner: LearnerView,
     ) -> None:
         """Everybody in order; `gradients(plugin)` is what that plugin may see."""
+        if not self._gradients:
+            return
         for name, one, extra, config in self._each(self._gradients, module_id, learner):
             seen = gradients(name)
             one(module_id, module, extra, config, seen, term_gradients, metrics, learner)
@@ -201,6 +208,8 @@ class HookCalls:
         learner: LearnerView,
     ) -> list[tuple[str, Mapping[str, Any]]]:
         """Each plugin's metrics; those that gave none are left out."""
+        if not self._additional:
+            return []
         results = []
         for name, one, extra, config in self._each(self._additional, module_id, learner):
             given = one(module_id, module, extra, config, batch, timestep, metrics, learner)
@@ -210,6 +219,8 @@ class HookCalls:
 
     def inference_module(self, module_id: str, module: Module, learner: LearnerView) -> Module:
         """What to evaluate and serve: the last answer, or the module itself."""
+        if not self._inference:
+            return module
         chosen = module
         for _, one, extra, config in self._each(self._inference, module_id, learner):
             answer = one(module_id, module, extra, config, learner)
@@ -280,8 +291,6 @@ class HookCalls:
         self, implementations: tuple[Implementation, ...], module_id: str, learner: LearnerView
     ) -> Iterator[tuple[str, Implementation, nn.Module | None, Any]]:
         """Every implementation with its plugin's own extra and options."""
-        if not implementations:
-            return
         extras = learner.extra.get(module_id, _NOTHING)
         for one in implementations:
             name = one.name

@@ -94,5 +94,5 @@ def _print_toml(shown: Any, found: FoundPlugin, kind: Any) -> None:
     text = tomli_w.dumps({"run": run, **section})
     for path, value in getattr(kind, "defaults", {}).items():
         text += f"\n# {path} = {json.dumps(value)}     (this algorithm's default)\n"
-    shown.print("\n[bold]run.toml[/bold], ready to copy: rlplug run --config run.toml")
+    shown.print("\n[bold]As run.toml[/bold], ready to copy: rlplug run --config run.toml")
     shown.print(text.rstrip(), markup=False)

@@ -1,0 +1,215 @@
+"""What several tests need: the command line in this process, and distributions to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+
+@attrs.frozen
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def rlplug(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a command of rlplug in this process: `rlplug("plugins", "list")`."""
+    from rlplug.cli import main
+
+    def invoke(*arguments: str) -> Outcome:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        captured = capfd.readouterr()
+        code = left.value.code
+        return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return invoke
+
+
+@attrs.frozen(kw_only=True)
+class Distribution:
+    """A small distribution with one module."""
+
+    name: str
+    module: str
+    source: str
+    algorithms: dict[str, str] = attrs.field(factory=dict)
+    addons: dict[str, str] = attrs.field(factory=dict)
+    version: str = "0.1.0"
+    requires: str = "rlplug>=0.1,<0.2"
+    summary: str = "A plugin for a test"
+
+    def wheel(self, folder: Path) -> Path:
+        """Write it as a wheel, as a build backend would."""
+        flat = self.name.replace("-", "_")
+        info = f"{flat}-{self.version}.dist-info"
+        path = folder / f"{flat}-{self.version}-py3-none-any.whl"
+        groups = {"rlplug.algorithms": self.algorithms, "rlplug.addons": self.addons}
+        points = "".join(
+            f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
+            for group, entries in groups.items()
+            if entries
+        )
+        metadata = (
+            f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
+            f"Summary: {self.summary}\nRequires-Dist: {self.requires}\n"
+        )
+        members = {
+            f"{self.module}.py": self.source,
+            f"{info}/METADATA": metadata,
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\n"
+            "Tag: py3-none-any\n",
+            f"{info}/entry_points.txt": points,
+        }
+        record = "".join(f"{name},,\n" for name in [*members, f"{info}/RECORD"])
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in {**members, f"{info}/RECORD": record}.items():
+                archive.writestr(name, text)
+        return path
+
+
+GOOD = '''
+import attrs
+from rlplug import Algorithm, Module, option
+from rlplug.config import at_least, between
+from rlplug.feeds import Stream
+
+@attrs.frozen(kw_only=True)
+class Config:
+    learning_rate: float = option(0.1, "Step size.", at_least(0), schedulable=True)
+    gamma: float = option(0.99, "Weight of the future.", between(0, 1))
+    double: bool = option(True, "Use two networks.")
+    hidden: tuple[int, ...] = option((64, 64), "Units per layer.")
+
+class Good(Algorithm):
+    """Learns well enough for a test."""
+    Config = Config
+    default_env = "LinearBandit-v0"
+    default_steps = 1_000
+    defaults = {"sampling.num_envs": 4}
+    def feed(self):
+        return Stream()
+    def build(self, observation_space, action_space, config):
+        return Module()
+'''
+
+GRAD = '''
+import attrs
+from rlplug import AddOn, option
+
+@attrs.frozen(kw_only=True)
+class Config:
+    scale: float = option(1.0, "Factor.")
+    num_envs: int = option(1, "A name that the core has, too.")
+
+class Scale(AddOn):
+    """Scales gradients."""
+    Config = Config
+    def postprocess_gradients(self, gradients, config):
+        for gradient in gradients.values():
+            gradient.mul_(config.scale)
+'''
+
+DISTRIBUTIONS = [
+    Distribution(
+        name="rlplug-good",
+        module="good_plugin",
+        source=GOOD,
+        algorithms={"good": "good_plugin:Good"},
+    ),
+    Distribution(
+        name="rlplug-scale",
+        module="scale_plugin",
+        source=GRAD,
+        addons={"scale": "scale_plugin:Scale"},
+    ),
+    Distribution(
+        name="twin-one",
+        module="twin_one",
+        source=GOOD,
+        algorithms={"twin": "twin_one:Good"},
+    ),
+    Distribution(
+        name="twin-two",
+        module="twin_two",
+        source=GOOD,
+        algorithms={"twin": "twin_two:Good"},
+    ),
+    Distribution(
+        name="rlplug-raises",
+        module="raises_plugin",
+        source="import no_such_package_anywhere\n",
+        algorithms={"raises": "raises_plugin:X"},
+    ),
+    Distribution(
+        name="rlplug-exits",
+        module="exits_plugin",
+        source="raise SystemExit(7)\n",
+        algorithms={"exits": "exits_plugin:X"},
+    ),
+    Distribution(
+        name="rlplug-prints",
+        module="prints_plugin",
+        source="print('noise at import')\n" + GOOD,
+        algorithms={"prints": "prints_plugin:Good"},
+    ),
+    Distribution(
+        name="rlplug-future",
+        module="future_plugin",
+        source="raise AssertionError('must not be imported')\n",
+        algorithms={"future": "future_plugin:X"},
+        version="0.9.0",
+        requires="rlplug>=0.9,<0.10",
+    ),
+    Distribution(
+        name="rlplug-stranger",
+        module="stranger_plugin",
+        source="class X: ...\n",
+        algorithms={"stranger": "stranger_plugin:X"},
+    ),
+    Distribution(
+        name="rlplug-typo",
+        module="typo_plugin",
+        source=GOOD
+        + "\n    import rlplug\n    @rlplug.hookimpl\n    def compute_loss_for_modul(self): ...\n",
+        algorithms={"typo": "typo_plugin:Good"},
+    ),
+    Distribution(
+        name="rlplug-usurper",
+        module="usurper_plugin",
+        source="from rlplug import AddOn\nclass X(AddOn):\n    def build(self): ...\n",
+        addons={"usurper": "usurper_plugin:X"},
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed all of `DISTRIBUTIONS`."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    folder = tmp_path_factory.mktemp("site")
+    paths = [str(one.wheel(wheels)) for one in DISTRIBUTIONS]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    command += ["--disable-pip-version-check", "--root-user-action=ignore", "--target", str(folder)]
+    subprocess.run([*command, *paths], check=True)
+    return folder
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make the distributions of `site` importable, and forget their modules afterwards."""
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    for one in DISTRIBUTIONS:
+        sys.modules.pop(one.module, None)

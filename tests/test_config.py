@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplug import AddOn, Algorithm, Module, Registry, option
+from rlplug.config import Schedule, at_least, between, one_of
+from rlplug.config.options_table import markdown, rows
+from rlplug.config.schedule import resolve
+from rlplug.config.sources import parse_setting
+from rlplug.config.strict import structure
+from rlplug.config.toml import to_toml
+from rlplug.errors import ConfigError, RequestError
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    learning_rate: float = option(0.1, "Step size.", at_least(0), schedulable=True)
+    gamma: float = option(0.99, "Weight of the future.", between(0, 1))
+    double: bool = option(True, "Use two networks.")
+    width: int = option(64, "Units.", at_least(1))
+    hidden: tuple[int, ...] = option((64, 64), "Units per layer.")
+    kind: Literal["joint", "disjoint"] = option("joint", "Which model.")
+    actions: int | str = option("auto", "How many, or auto.")
+    names: tuple[str, ...] = option((), "Texts.")
+
+
+@attrs.frozen(kw_only=True)
+class ScaleOptions:
+    scale: float = option(1.0, "Factor.")
+    num_envs: int = option(1, "A name that the core has, too.")
+
+
+class Learns(Algorithm):
+    """Learns."""
+
+    Config = Options
+    default_env = "LinearBandit-v0"
+    default_steps = 5_000
+    defaults = {"sampling.num_envs": 8}
+
+    def build(self) -> Module:
+        return Module()
+
+
+class Scale(AddOn):
+    """Scales."""
+
+    Config = ScaleOptions
+
+
+REGISTRY = Registry.of(learns=Learns, scale=Scale)
+
+
+def prepared(
+    *settings: str, config: Path | None = None, addons: tuple[str, ...] = (), **run: Any
+) -> Prepared:
+    flags = {"algorithm": "learns", **run}
+    if addons:
+        flags["addons"] = list(addons)
+    request = Request(
+        config=config,
+        flags={"run": flags},
+        settings=tuple(parse_setting(text) for text in settings),
+    )
+    return prepare(request, REGISTRY)
+
+
+def problems(*settings: str, **arguments: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as raised:
+        prepared(*settings, **arguments)
+    return {problem.path: problem.message for problem in raised.value.problems}
+
+
+# -- strictness ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("double", "false", "expected bool, got str 'false'"),
+        ("double", 1, "expected bool, got int 1"),
+        ("width", 1.7, "expected int, got float 1.7"),
+        ("width", True, "expected int, got bool True"),
+        ("width", "500", "expected int, got str '500'"),
+        ("width", 0, "must be at least 1, got 0"),
+        ("gamma", 1.5, "must be between 0 and 1, got 1.5"),
+        ("gamma", "high", "expected float, got str 'high'"),
+        ("gamma", [[0, 0.5]], "expected float, got list [[0, 0.5]]"),
+        ("hidden", 64, "expected list of int, got int 64"),
+        (
+            "kind",
+            "disjont",
+            "expected one of 'joint', 'disjoint', got 'disjont', did you mean 'disjoint'?",
+        ),
+        ("actions", 1.5, "expected int or str, got float 1.5"),
+        ("learning_rate", -1.0, "must be at least 0, got -1.0"),
+        ("learning_rate", [[0, 0.1], [10, -1]], "must be at least 0, got -1.0"),
+        ("learning_rate", [[5, 0.1]], "a schedule starts at step 0, this one at 5"),
+        ("learning_rate", [[0, 1], [0, 2]], "the steps of a schedule must increase, got [0, 0]"),
+        ("learning_rate", [1, 2], "a schedule is a list of [step, value] pairs, got 1"),
+        ("learning_rat", 0.1, "unknown option, did you mean 'learning_rate'?"),
+        ("zzz", 0.1, "unknown option"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_reason(name: str, value: Any, complaint: str) -> None:
+    config, found = structure(Options, {name: value}, "algorithm")
+    assert config is None
+    assert [(problem.path, problem.message) for problem in found] == [
+        (f"algorithm.{name}", complaint)
+    ]
+
+
+def test_a_wrong_item_of_a_list_is_named_by_its_place() -> None:
+    _, found = structure(Options, {"hidden": [64, "a", 3, 1.5]}, "algorithm")
+    assert [tuple(problem) for problem in found] == [
+        ("algorithm.hidden[1]", "expected int, got str 'a'"),
+        ("algorithm.hidden[3]", "expected int, got float 1.5"),
+    ]
+
+
+def test_a_whole_number_is_a_float_and_lists_become_tuples() -> None:
+    config, found = structure(Options, {"gamma": 1, "hidden": [3]}, "algorithm")
+    assert found == []
+    assert config is not None
+    assert (type(config.gamma), config.hidden) == (float, (3,))
+
+
+def test_all_problems_come_at_once_each_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        "[algorithm]\nlearning_rat = 1\ndouble = 'false'\nhidden = [1, 'a']\n"
+        "[sampling]\nnum_envs = 0\n"
+    )
+    with pytest.raises(ConfigError) as raised:
+        prepared(config=path)
+    assert str(raised.value) == (
+        f"4 problems in {path} for algorithm 'learns' (not installed):\n"
+        "  sampling.num_envs        must be at least 1, got 0\n"
+        "  algorithm.learning_rat   unknown option, did you mean 'learning_rate'?\n"
+        "  algorithm.double         expected bool, got str 'false'\n"
+        "  algorithm.hidden[1]      expected int, got str 'a'\n"
+        "  see: rlplug plugins show learns"
+    )
+
+
+def test_one_of_names_the_choices() -> None:
+    assert one_of(["a", "b"])("c") == "must be one of 'a', 'b', got 'c'"
+
+
+# -- schedules ----------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_straight_between_its_points_and_constant_outside() -> None:
+    schedule = Schedule([(0, 1.0), (100, 0.0), (200, 0.5)])
+    assert [schedule.at(step) for step in (0, 50, 100, 150, 200, 10_000)] == [
+        1.0,
+        0.5,
+        0.0,
+        0.25,
+        0.5,
+        0.5,
+    ]
+
+
+def test_resolving_replaces_schedules_only_where_there_are_any() -> None:
+    constant = Options(learning_rate=0.3)
+    assert resolve(constant, 10) is constant
+    assert resolve(Options(learning_rate=Schedule([(0, 1.0), (10, 0.0)])), 5).learning_rate == 0.5
+
+
+# -- sources ------------------------------------------------------------------------------------
+
+
+def test_set_wins_over_flags_flags_over_the_file_the_file_over_the_plugin(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[run]\nseed = 1\nsteps = 10\n[algorithm]\ngamma = 0.5\nwidth = 3\n")
+    result = prepared("gamma=0.7", "run.steps=30", config=path, steps=20)
+    assert (result.config.algorithm.gamma, result.config.algorithm.width) == (0.7, 3)
+    assert (result.config.run.steps, result.config.run.seed) == (30, 1)
+    assert result.config.sampling.num_envs == 8
+    origins = result.origins
+    assert origins["algorithm.gamma"] == "--set"
+    assert origins["algorithm.width"] == str(path)
+    assert origins["run.algorithm"] == "command line"
+    assert origins["sampling.num_envs"] == "default of learns"
+    assert origins["algorithm.double"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("gamma=0.9", "gamma", 0.9),
+        ("double=false", "double", False),
+        ("hidden=[1, 2]", "hidden", [1, 2]),
+        ("env.path=/tmp/a b.csv", "env.path", "/tmp/a b.csv"),
+        ("kind=joint", "kind", "joint"),
+        ('kind="joint"', "kind", "joint"),
+        ("tag=a=b", "tag", "a=b"),
+        ("learning_rate=[[0, 0.1], [100, 0.0]]", "learning_rate", [[0, 0.1], [100, 0.0]]),
+    ],
+)
+def test_a_setting_is_read_as_toml_or_else_as_text(text: str, key: str, value: Any) -> None:
+    setting = parse_setting(text)
+    assert (setting.key, setting.value) == (key, value)
+
+
+def test_a_setting_without_an_equals_sign_is_refused() -> None:
+    with pytest.raises(RequestError, match="--set takes KEY=VALUE, got 'gamma'"):
+        parse_setting("gamma")
+
+
+def test_a_bare_key_is_the_algorithms_or_that_of_the_one_section_that_has_it() -> None:
+    config = prepared("gamma=0.5", "num_envs=2", "seed=4").config
+    assert (config.algorithm.gamma, config.sampling.num_envs, config.run.seed) == (0.5, 2, 4)
+
+
+def test_a_bare_key_that_two_sections_have_is_refused_naming_both() -> None:
+    assert problems("num_envs=2", addons=("scale",)) == {
+        "num_envs": "means sampling.num_envs and addons.scale.num_envs: name the section"
+    }
+
+
+def test_a_bare_key_reaches_the_one_add_on_that_has_it() -> None:
+    assert prepared("scale=2", addons=("scale",)).config.addons["scale"].scale == 2.0
+
+
+def test_unknown_keys_and_sections_get_suggestions() -> None:
+    assert problems("gama=1", "algoritm.gamma=1", "sampling.num_env=1") == {
+        "gama": "unknown option, did you mean 'gamma'?",
+        "algoritm.gamma": "unknown section 'algoritm', did you mean 'algorithm'?",
+        "sampling.num_env": "unknown option, did you mean 'num_envs'?",
+    }
+
+
+def test_options_of_an_add_on_that_takes_no_part_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[addons.scale]\nscale = 2\n[algoritm]\n[tracking.deep]\nx = 1\n")
+    assert problems(config=path) == {
+        "addons.scale": "this add-on does not take part: --with scale",
+        "algoritm": "unknown section, did you mean 'algorithm'?",
+        "tracking.deep": "unknown option",
+    }
+
+
+def test_every_other_key_of_env_is_an_argument_of_the_environment() -> None:
+    config = prepared("env.num_arms=20", "env.noise=0.5").config
+    assert config.env.arguments == {"num_arms": 20, "noise": 0.5}
+
+
+def test_no_algorithm_named_lists_the_installed() -> None:
+    with pytest.raises(RequestError, match="no algorithm was named"):
+        prepare(Request(), REGISTRY)
+
+
+def test_broken_toml_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[run]\nseed = \n")
+    with pytest.raises(RequestError, match=r"broken.toml' is not valid TOML: .*line 2"):
+        prepared(config=path)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(RequestError, match=r"there is no file 'nowhere\.toml'"):
+        prepared(config=Path("nowhere.toml"))
+
+
+# -- writing back -------------------------------------------------------------------------------
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+
+
+@given(
+    rate=st.one_of(
+        st.floats(0, 1e9),
+        st.lists(
+            st.tuples(st.integers(1, 10**6), st.floats(0, 1)), unique_by=lambda pair: pair[0]
+        ).map(lambda pairs: [[0, 1.0], *map(list, sorted(pairs))]),
+    ),
+    hidden=st.lists(st.integers(-(2**40), 2**40)),
+    names=st.lists(texts),
+    actions=st.one_of(st.integers(-9, 9), texts),
+    tags=st.dictionaries(texts, texts, max_size=3),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_the_resolved_config_written_as_toml_gives_the_same_run(
+    tmp_path_factory: pytest.TempPathFactory, **drawn: Any
+) -> None:
+    algorithm = {
+        "learning_rate": drawn["rate"],
+        "hidden": drawn["hidden"],
+        "names": drawn["names"],
+        "actions": drawn["actions"],
+    }
+    flags = {
+        "run": {"algorithm": "learns", "addons": ["scale"], "seed": drawn["seed"]},
+        "algorithm": algorithm,
+        "tracking": {"tags": drawn["tags"]},
+        "env": {"num_arms": 3},
+    }
+    first = prepare(Request(flags=flags), REGISTRY).config
+    path = tmp_path_factory.mktemp("toml") / "resolved.toml"
+    path.write_text(to_toml(first), encoding="utf-8")
+    again = prepare(Request(config=path), REGISTRY).config
+    assert again == first
+    assert to_toml(again) == to_toml(first)
+
+
+def test_the_resolved_toml_names_every_option() -> None:
+    values = tomllib.loads(to_toml(prepared(addons=("scale",)).config))
+    assert values["algorithm"].keys() == {field.name for field in attrs.fields(Options)}
+    assert values["addons"] == {"scale": {"scale": 1.0, "num_envs": 1}}
+
+
+def test_the_options_table_says_type_default_and_help() -> None:
+    first, *_ = rows(Options)
+    assert (first.name, first.type, first.default) == ("learning_rate", "float or schedule", "0.1")
+    assert "| `kind` | 'joint' or 'disjoint' | `\"joint\"` | Which model. |" in markdown(Options)

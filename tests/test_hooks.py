@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch import nn
+
+from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option
+from rlplug.config import Schedule
+from rlplug.errors import PluginError
+from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.resolved import HOOKS
+from rlplug.registry import describe
+
+BATCH = Batch({"rewards": torch.tensor([1.0, 2.0])})
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    rate: float = option(0.5, "A number.", schedulable=True)
+
+
+class Plain(Algorithm):
+    Config = Options
+
+    def build(self, config: Options) -> Module:
+        module = Module()
+        module.weight = nn.Parameter(torch.rand(2))
+        return module
+
+
+def participant(kind: type[Any], name: str = "", config: Any = None) -> Participant:
+    config = kind.Config() if config is None else config
+    return Participant(describe(name or kind.__name__.lower(), kind), kind(config), config)
+
+
+def calls(algorithm: type[Any], *addons: type[Any], **configs: Any) -> HookCalls:
+    name = algorithm.__name__.lower()
+    return HookCalls(
+        participant(algorithm, config=configs.get(name)),
+        [participant(one, config=configs.get(one.__name__.lower())) for one in addons],
+    )
+
+
+def learner(**extras: nn.Module) -> Any:
+    return SimpleNamespace(extra={"default": extras})
+
+
+def losses(hooks: HookCalls, view: Any = None) -> list[tuple[str, Any]]:
+    return hooks.compute_loss_for_module(
+        "default", Module(), BATCH, {}, ("default",), view or learner()
+    )
+
+
+def refusal(*kinds: type[Any]) -> str:
+    with pytest.raises(PluginError) as raised:
+        calls(kinds[0], *kinds[1:])
+    return str(raised.value)
+
+
+# -- order and combination ----------------------------------------------------------------------
+
+
+class LossOf3(Plain):
+    def compute_loss_for_module(self, batch: Batch) -> torch.Tensor:
+        return batch["rewards"].sum()
+
+
+class Twice(AddOn):
+    @hookimpl
+    def compute_loss_for_module(self, fwd_out: Any, batch: Batch) -> torch.Tensor:
+        return 2 * batch["rewards"].sum()
+
+
+class Silent(AddOn):
+    def compute_loss_for_module(self) -> None:
+        return None
+
+
+def test_losses_come_from_the_algorithm_first_then_add_ons_as_named() -> None:
+    assert losses(calls(LossOf3, Twice, Silent)) == [("lossof3", 3.0), ("twice", 6.0)]
+
+
+def test_a_method_with_a_hooks_name_is_one_with_or_without_the_decorator() -> None:
+    hooks = calls(LossOf3, Twice)
+    assert hooks.order()["compute_loss_for_module"] == ["lossof3", "twice"]
+
+
+class First(AddOn):
+    def prepare_batch(self, batch: Batch) -> Any:
+        return {"rewards": batch["rewards"] + 1}
+
+
+class Second(AddOn):
+    def prepare_batch(self, batch: Batch) -> Any:
+        return {"rewards": batch["rewards"] * 10}
+
+
+class Prepares(Plain):
+    def prepare_batch(self, batch: Batch) -> Any:
+        return {"seen": batch["rewards"]}
+
+
+@pytest.mark.parametrize(
+    ("addons", "seen"), [((First, Second), [20.0, 30.0]), ((Second, First), [11.0, 21.0])]
+)
+def test_add_ons_prepare_the_batch_in_order_and_the_algorithm_sees_what_they_left(
+    addons: tuple[type[Any], ...], seen: list[float]
+) -> None:
+    hooks = calls(Prepares, *addons)
+    prepared = hooks.prepare_batch("default", Module(), BATCH, {}, 0, learner())
+    assert prepared["seen"].tolist() == seen
+    assert BATCH["rewards"].tolist() == [1.0, 2.0]
+
+
+def test_the_last_plugin_that_answers_gives_the_inference_module() -> None:
+    class Averages(AddOn):
+        def inference_module(self, extra: nn.Module) -> nn.Module:
+            return extra
+
+    averaged = Module()
+    chosen = calls(Plain, Averages).inference_module(
+        "default", Module(), learner(averages=averaged)
+    )
+    assert chosen is averaged
+
+
+def test_a_hook_nobody_implements_gives_nothing() -> None:
+    hooks = calls(Plain)
+    assert losses(hooks) == []
+    assert not hooks.implements("compute_loss_for_module")
+    assert hooks.implements("build")
+
+
+# -- building -----------------------------------------------------------------------------------
+
+
+class Outer(AddOn):
+    @hookimpl(wrapper=True)
+    def build(self, seed: int) -> Any:
+        torch.rand(3)
+        module = yield
+        module.path = [*getattr(module, "path", []), "outer"]
+        return module
+
+
+class Inner(AddOn):
+    @hookimpl(wrapper=True)
+    def build(self) -> Any:
+        module = yield
+        module.path = [*getattr(module, "path", []), "inner"]
+        return module
+
+
+def test_wrappers_of_build_nest_with_the_first_named_outermost() -> None:
+    assert calls(Plain, Outer, Inner).build("default", None, None, 0).path == ["inner", "outer"]  # type: ignore[arg-type, comparison-overlap] # spaces are not looked at
+
+
+def test_an_add_on_that_draws_numbers_changes_nobody_elses_weights() -> None:
+    alone = calls(Plain).build("default", None, None, 7)  # type: ignore[arg-type] # spaces are not looked at
+    wrapped = calls(Plain, Outer, Inner).build("default", None, None, 7)  # type: ignore[arg-type] # as above
+    assert torch.equal(alone.weight, wrapped.weight)  # type: ignore[arg-type] # set in build
+
+
+def test_building_leaves_the_global_generator_where_it_was() -> None:
+    before = torch.get_rng_state()
+    calls(Plain, Outer).build("default", None, None, 7)  # type: ignore[arg-type] # spaces are not looked at
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_build_must_give_a_module() -> None:
+    class Wrong(Algorithm):
+        def build(self) -> Any:
+            return nn.Linear(1, 1)
+
+    with pytest.raises(PluginError, match=r"'build' gave Linear, which is not an rlplug\.Module"):
+        calls(Wrong).build("default", None, None, 0)  # type: ignore[arg-type] # spaces are not looked at
+
+
+def test_a_wrapper_that_yields_twice_is_refused() -> None:
+    class Stutters(AddOn):
+        @hookimpl(wrapper=True)
+        def build(self) -> Any:
+            yield
+            yield
+
+    with pytest.raises(PluginError, match="must yield exactly once"):
+        calls(Plain, Stutters).build("default", None, None, 0)  # type: ignore[arg-type] # as above
+
+
+# -- options, extras and blame ------------------------------------------------------------------
+
+
+class Reads(AddOn):
+    Config = Options
+
+    def compute_loss_for_module(self, config: Options, extra: Any) -> Any:
+        return {"loss": config.rate, "extra": extra}
+
+
+def test_each_plugin_gets_its_own_options_and_its_own_extra() -> None:
+    mine = nn.Identity()
+    hooks = calls(Plain, Reads, reads=Options(rate=3.0))
+    assert losses(hooks, learner(reads=mine, plain=nn.Linear(1, 1))) == [
+        ("reads", {"loss": 3.0, "extra": mine})
+    ]
+
+
+def test_schedules_are_numbers_by_the_time_a_hook_sees_them() -> None:
+    hooks = calls(Plain, Reads, reads=Options(rate=Schedule([(0, 1.0), (100, 0.0)])))
+    seen = []
+    for step in (0, 25, 100, 900):
+        hooks.at_step(step)
+        seen.append(losses(hooks)[0][1]["loss"])
+    assert seen == [1.0, 0.75, 0.0, 0.0]
+
+
+def test_options_can_differ_per_module() -> None:
+    hooks = calls(Plain, Reads)
+    hooks.override_config("reads", "other", Options(rate=9.0))
+    assert hooks.config_of("reads", "default").rate == 0.5
+    assert hooks.config_of("reads", "other").rate == 9.0
+
+
+def test_an_exception_keeps_its_traceback_and_names_hook_plugin_and_package() -> None:
+    class Breaks(AddOn):
+        def compute_loss_for_module(self) -> None:
+            raise ZeroDivisionError("one over nothing")
+
+    with pytest.raises(ZeroDivisionError, match="one over nothing") as raised:
+        losses(calls(LossOf3, Breaks))
+    assert raised.value.__notes__ == [
+        "raised in hook 'compute_loss_for_module' of add-on 'breaks' (not installed)"
+    ]
+    assert raised.traceback[-1].name == "compute_loss_for_module"
+
+
+def test_state_goes_back_to_the_plugin_it_came_from() -> None:
+    class Counts(AddOn):
+        count = 0
+
+        def save_state(self) -> Any:
+            return {"count": self.count}
+
+        def load_state(self, state: Any) -> None:
+            self.count = state["count"]
+
+    hooks = calls(Plain, Counts)
+    hooks.addons[0].plugin.count = 5
+    other = calls(Plain, Counts)
+    other.load_state(hooks.save_state())
+    assert other.addons[0].plugin.count == 5
+
+
+def test_who_takes_part_can_be_read_for_the_record() -> None:
+    hooks = calls(LossOf3, Twice)
+    assert [one.label for one in hooks.participants] == [
+        "algorithm 'lossof3' (not installed)",
+        "add-on 'twice' (not installed)",
+    ]
+    assert hooks.order() == {"build": ["lossof3"], "compute_loss_for_module": ["lossof3", "twice"]}
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+def test_an_unknown_hook_is_refused_with_a_suggestion() -> None:
+    class Typo(Plain):
+        @hookimpl
+        def compute_loss_for_modul(self) -> None: ...
+
+    assert refusal(Typo) == (
+        "algorithm 'typo' (not installed) implements an unknown hook 'compute_loss_for_modul'.\n"
+        "  Did you mean 'compute_loss_for_module'?"
+    )
+
+
+def test_an_unmarked_method_that_looks_like_a_hook_is_refused() -> None:
+    class Typo(Plain):
+        def postproces_gradients(self) -> None: ...
+
+    assert (
+        "Typo.postproces_gradients is no hook, but looks like 'postprocess_gradients'"
+        in refusal(Typo)
+    )
+
+
+def test_a_hook_of_a_newer_core_may_be_marked_optional() -> None:
+    class Ahead(Plain):
+        @hookimpl(optionalhook=True)
+        def invented_next_year(self) -> None: ...
+
+    assert "invented_next_year" not in calls(Ahead).order()
+
+
+def test_an_add_on_may_not_replace_build() -> None:
+    class Usurper(AddOn):
+        def build(self) -> None: ...
+
+    assert refusal(Plain, Usurper) == (
+        "add-on 'usurper' (not installed) would replace the algorithm's 'build'.\n"
+        "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True)."
+    )
+
+
+def test_an_add_on_may_not_wrap_another_hook() -> None:
+    class Wraps(AddOn):
+        @hookimpl(wrapper=True)
+        def compute_loss_for_module(self) -> Any:
+            yield
+
+    assert "wraps a hook that cannot be wrapped" in refusal(Plain, Wraps)
+
+
+def test_old_wrappers_and_order_marks_are_refused() -> None:
+    class Old(AddOn):
+        @hookimpl(hookwrapper=True)
+        def compute_loss_for_module(self) -> Any:
+            yield
+
+    class Pushy(AddOn):
+        @hookimpl(tryfirst=True)
+        def compute_loss_for_module(self) -> None: ...
+
+    assert "is an old-style wrapper" in refusal(Plain, Old)
+    assert "asks for tryfirst or trylast" in refusal(Plain, Pushy)
+
+
+def test_an_algorithm_without_build_is_refused() -> None:
+    class Empty(Algorithm): ...
+
+    assert refusal(Empty).startswith("algorithm 'empty' (not installed) has no 'build'.")
+
+
+def test_bad_parameters_are_all_named_at_once() -> None:
+    class Careless(Plain):
+        def compute_loss_for_module(self, *, batch: Batch) -> None: ...
+        def additional_update(self, timestep: int = 0) -> None: ...
+        def prepare_batch(self, *everything: Any) -> None: ...
+        def postprocess_gradients(self, gradient: Any) -> None: ...
+
+    said = refusal(Careless)
+    assert "compute_loss_for_module: parameter 'batch' is keyword-only" in said
+    assert "additional_update: parameter 'timestep' has a default" in said
+    assert "prepare_batch takes *everything" in said
+    assert (
+        "parameter 'gradient' that hook 'postprocess_gradients' does not offer. "
+        "Did you mean 'gradients'?" in said
+    )
+
+
+def test_a_hooks_name_on_something_that_is_no_method_is_refused() -> None:
+    class Odd(Plain):
+        save_state = 3
+
+    assert "Odd.save_state has the name of a hook but is no method" in refusal(Odd)
+
+
+def test_the_same_plugin_twice_is_refused() -> None:
+    assert "takes part twice" in refusal(Plain, Twice, Twice)
+
+
+def test_every_hook_of_the_contract_is_there() -> None:
+    assert set(HOOKS) >= {
+        "build",
+        "build_extra",
+        "configure_optimizers_for_module",
+        "prepare_batch",
+        "compute_loss_for_module",
+        "postprocess_gradients",
+        "additional_update",
+        "inference_module",
+        "save_state",
+        "load_state",
+        "run_started",
+        "update_finished",
+        "evaluation_finished",
+        "checkpoint_saved",
+        "run_finished",
+        "run_failed",
+    }
+
+
+@pytest.mark.parametrize("hook", sorted(HOOKS))
+def test_hook_calls_has_a_method_for_every_hook(hook: str) -> None:
+    assert callable(getattr(HookCalls, hook))

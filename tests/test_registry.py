@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlplug import AddOn, Algorithm, Registry
+from rlplug.errors import PluginError
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin
+
+
+class Mine(Algorithm):
+    """Mine alone."""
+
+
+class Watcher(AddOn):
+    """Watches."""
+
+
+def test_installed_distributions_are_found_without_importing_them(installed: Path) -> None:
+    found = Registry.installed().find(ALGORITHM, "good")
+    assert (found.target, found.package) == ("good_plugin:Good", "rlplug-good 0.1.0")
+    assert found.label == "algorithm 'good' (rlplug-good 0.1.0)"
+    assert "good_plugin" not in sys.modules
+
+
+def test_loading_gives_the_class_the_entry_point_names(installed: Path) -> None:
+    registry = Registry.installed()
+    loaded = registry.load(registry.find(ALGORITHM, "good"))
+    assert loaded.__name__ == "Good"
+    assert issubclass(loaded, Algorithm)
+
+
+def test_a_registry_of_classes_needs_no_installation() -> None:
+    registry = Registry.of(my_own=Mine, watcher=Watcher)
+    assert registry.load(registry.find(ALGORITHM, "my-own")) is Mine
+    assert registry.load(registry.find(ADDON, "watcher")) is Watcher
+
+
+def test_an_editable_install_seen_twice_is_one_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("a", "rlplug_twice.egg-info"), ("b", "rlplug_twice-0.1.0.dist-info")):
+        info = tmp_path / folder / name
+        info.mkdir(parents=True)
+        metadata = "Metadata-Version: 2.1\nName: rlplug-twice\nVersion: 0.1.0\n"
+        (info / "PKG-INFO").write_text(metadata)
+        (info / "METADATA").write_text(metadata)
+        (info / "entry_points.txt").write_text("[rlplug.algorithms]\ntwice = twice:X\n")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    assert Registry.installed().find(ALGORITHM, "twice").distribution == "rlplug-twice"
+
+
+def test_two_packages_with_one_name_are_refused_when_the_name_is_used(installed: Path) -> None:
+    with pytest.raises(PluginError) as raised:
+        Registry.installed().find(ALGORITHM, "twin")
+    assert str(raised.value) == (
+        "algorithm 'twin' is provided by 2 packages:\n"
+        "  twin-one 0.1.0  (twin_one:Good)\n"
+        "  twin-two 0.1.0  (twin_two:Good)\n"
+        "  choose one, for example --algo twin-two:twin, or uninstall the other"
+    )
+
+
+def test_a_package_prefix_chooses_between_two(installed: Path) -> None:
+    assert Registry.installed().find(ALGORITHM, "twin-one:twin").target == "twin_one:Good"
+
+
+def test_an_unknown_name_gets_a_suggestion_and_the_list() -> None:
+    with pytest.raises(PluginError) as raised:
+        Registry.of(dqn=Mine, linucb=Mine).find(ALGORITHM, "dqnn")
+    assert str(raised.value) == (
+        "unknown algorithm 'dqnn'. Did you mean 'dqn'?\n"
+        "  installed: dqn, linucb\n"
+        "  see: rlplug plugins list"
+    )
+
+
+def test_an_add_on_is_no_algorithm() -> None:
+    with pytest.raises(PluginError, match="'watcher' is an add-on, not an algorithm"):
+        Registry.of(mine=Mine, watcher=Watcher).find(ALGORITHM, "watcher")
+
+
+def test_nothing_installed_says_what_to_install() -> None:
+    with pytest.raises(PluginError, match=r"^no algorithm is installed\.\n  try: pip install"):
+        Registry(()).find(ALGORITHM, "linucb")
+
+
+def test_a_plugin_for_another_core_is_refused_before_it_is_imported(installed: Path) -> None:
+    registry = Registry.installed()
+    with pytest.raises(PluginError) as raised:
+        registry.load(registry.find(ALGORITHM, "future"))
+    assert str(raised.value) == (
+        "algorithm 'future' (rlplug-future 0.9.0) does not fit this rlplug:\n"
+        "  it needs rlplug<0.10,>=0.9, this is rlplug 0.1.0.\n"
+        "  try: pip install --upgrade rlplug-future"
+    )
+    assert "future_plugin" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("core", "fits"), [("0.3.0", False), ("0.2.9", True), ("0.2.0.dev1", False), ("0.1.9", False)]
+)
+def test_the_running_core_is_compared_with_the_declared_range(core: str, fits: bool) -> None:
+    plugin = FoundPlugin(
+        kind=ALGORITHM,
+        name="x",
+        target="x:X",
+        distribution="rlplug-x",
+        version="1",
+        requires=("torch>=2", "rlplug-helper>9", "rlplug>=0.2,<0.3 ; python_version >= '3.11'"),
+    )
+    assert (plugin.incompatibility(core) is None) is fits
+
+
+def test_a_failing_import_names_the_plugin_the_cause_and_the_missing_package(
+    installed: Path,
+) -> None:
+    registry = Registry.installed()
+    with pytest.raises(PluginError) as raised:
+        registry.load(registry.find(ALGORITHM, "raises"))
+    assert str(raised.value) == (
+        "algorithm 'raises' (rlplug-raises 0.1.0) could not be imported from 'raises_plugin:X':\n"
+        "  ModuleNotFoundError: No module named 'no_such_package_anywhere'\n"
+        "  try: pip install no_such_package_anywhere     (--debug shows the traceback)"
+    )
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
+
+
+def test_a_plugin_that_exits_on_import_does_not_end_the_program(installed: Path) -> None:
+    registry = Registry.installed()
+    with pytest.raises(PluginError, match="SystemExit: 7"):
+        registry.load(registry.find(ALGORITHM, "exits"))
+
+
+def test_what_a_plugin_prints_on_import_goes_to_stderr(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = Registry.installed()
+    registry.load(registry.find(ALGORITHM, "prints"))
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "noise at import\n")
+
+
+def test_a_class_that_is_no_algorithm_is_refused(installed: Path) -> None:
+    registry = Registry.installed()
+    with pytest.raises(PluginError) as raised:
+        registry.load(registry.find(ALGORITHM, "stranger"))
+    assert str(raised.value).startswith(
+        "algorithm 'stranger' (rlplug-stranger 0.1.0): 'stranger_plugin:X' "
+        "is not a subclass of rlplug.Algorithm."
+    )
+
+
+def test_importing_rlplug_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, rlplug\n"
+        "print([m for m in ('torch', 'gymnasium', 'mlflow', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
