@@ -147,8 +147,8 @@ def _check(name: str, column: NDArray[Any], n: int, dimensions: int) -> None:
         )
     if column.dtype.kind not in "biuf":
         raise RequestError(f"column {name!r}: expected numbers, found {column.dtype}.")
-    # One number that is not finite makes the sum so: looking at each is for messages.
-    if not math.isfinite(column.sum()):
+    # One number that is not finite makes the sum of squares so: looking at each is for messages.
+    if not math.isfinite(numpy.vdot(column, column)):
         _refuse(name, column, ~numpy.isfinite(column), "must be finite")
 
 

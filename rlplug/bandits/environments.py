@@ -27,7 +27,7 @@ class BanditEnv(gymnasium.Env[Any, Any]):
     kind: ClassVar[type[Any]]
     """The problem that it plays."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 # Gymnasium's own form
+    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         refuse_rendering(type(self).__name__, render_mode)
@@ -68,7 +68,7 @@ class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     kind: ClassVar[type[Any]]
     """The problem that they play."""
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 # Gymnasium's own form
+    metadata: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.SAME_STEP,
         "render_modes": [],
     }

@@ -103,7 +103,7 @@ def _columns(path: Path, chosen: Sequence[int], kind: type[Any]) -> Any:
     with path.open(newline="", encoding="utf-8-sig") as lines:
         next(csv.reader(lines))
         return numpy.loadtxt(
-            lines,
+            (line for line in lines if not line.isspace()),
             dtype=kind,
             delimiter=",",
             quotechar='"',
