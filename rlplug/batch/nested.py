@@ -1,0 +1,61 @@
+"""Columns that are tensors, arrays, or mappings and tuples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["first_leaf", "leaves", "mapped", "to_arrays", "to_tensors"]
+
+
+def first_leaf(column: Any) -> Any:
+    """Any one tensor or array of a column."""
+    while isinstance(column, Mapping | tuple):
+        column = next(iter(column.values() if isinstance(column, Mapping) else column))
+    return column
+
+
+def leaves(column: Any) -> Iterator[Any]:
+    """All tensors or arrays of a column."""
+    if isinstance(column, Mapping):
+        for part in column.values():
+            yield from leaves(part)
+    elif isinstance(column, tuple):
+        for part in column:
+            yield from leaves(part)
+    else:
+        yield column
+
+
+def mapped(column: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The column with every tensor changed, nested as before."""
+    if isinstance(column, Tensor):
+        return change(column)
+    if isinstance(column, Mapping):
+        return {name: mapped(part, change) for name, part in column.items()}
+    return tuple(mapped(part, change) for part in column)
+
+
+def to_tensors(column: Any) -> Any:
+    """The column with arrays as tensors, without copies."""
+    if isinstance(column, Tensor):
+        return column
+    if isinstance(column, Mapping):
+        return {name: to_tensors(part) for name, part in column.items()}
+    if isinstance(column, tuple):
+        return tuple(to_tensors(part) for part in column)
+    return torch.from_numpy(column)
+
+
+def to_arrays(column: Any) -> Any:
+    """The column with tensors as arrays, without copies where they are on the CPU."""
+    if isinstance(column, Tensor):
+        return column.detach().cpu().numpy()
+    if isinstance(column, Mapping):
+        return {name: to_arrays(part) for name, part in column.items()}
+    if isinstance(column, tuple):
+        return tuple(to_arrays(part) for part in column)
+    return column
