@@ -1,0 +1,65 @@
+"""The parts networks are made of, chosen from the spaces of an environment."""
+
+from rlplug.nn.acting import ActingNetwork
+from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
+from rlplug.nn.actor_critic import ActorCritic
+from rlplug.nn.distributions import (
+    Binary,
+    Categorical,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    make_distribution,
+)
+from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
+from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
+from rlplug.nn.images import ImageEncoder
+from rlplug.nn.initial import GAINS, orthogonal
+from rlplug.nn.layers import HiddenLayers
+from rlplug.nn.memory import Fragments, Memory
+from rlplug.nn.network import Body, Network
+from rlplug.nn.noisy import NoisyLinear, resample_noise
+from rlplug.nn.options import ActorCriticOptions, NetworkOptions
+from rlplug.nn.projection import project
+from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
+
+__all__ = [
+    "GAINS",
+    "ActingNetwork",
+    "ActorCritic",
+    "ActorCriticOptions",
+    "Binary",
+    "Body",
+    "Categorical",
+    "ContinuousQHead",
+    "Distribution",
+    "DistributionalHead",
+    "EmbeddingEncoder",
+    "FixedTarget",
+    "FlatEncoder",
+    "Fragments",
+    "Gaussian",
+    "HiddenLayers",
+    "ImageEncoder",
+    "Memory",
+    "MultiCategorical",
+    "Network",
+    "NetworkOptions",
+    "NoisyLinear",
+    "PartsEncoder",
+    "PolicyHead",
+    "PolyakTarget",
+    "QHead",
+    "QuantileHead",
+    "SquashedGaussian",
+    "Streams",
+    "TargetNetwork",
+    "TrivialTarget",
+    "ValueHead",
+    "make_distribution",
+    "make_encoder",
+    "orthogonal",
+    "project",
+    "resample_noise",
+]

@@ -1,0 +1,97 @@
+"""How networks act: small ones in NumPy, large ones and those on other devices in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplug.nn.activations import Array
+from rlplug.nn.arrays import Plan, plan_arrays
+from rlplug.nn.memory import State
+from rlplug.nn.noisy import NoisyLinear
+from rlplug.nn.tensors import rows_of, to_arrays, to_tensors
+
+__all__ = ["ActingNetwork"]
+
+_LARGEST_IN_NUMPY = 32_000_000
+"""Multiplications up to which NumPy is ahead of torch; measured by benchmarks/networks.py."""
+
+
+class ActingNetwork(nn.Module):
+    """A network that acts on observations as environments give them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: dict[bool, Plan | None] = {}
+
+    def act(
+        self, observations: Any, state: State | None = None, *, explore: bool = False
+    ) -> tuple[Array, Mapping[str, Array] | None]:
+        """What decides n actions, as an array of n rows, and the memory's next state.
+
+        No gradients, no dropout, batch statistics as they are; noisy layers are noisy only with
+        `explore`. Whether NumPy or torch computes it makes no difference beyond 1e-5.
+        """
+        plan = self._plan(explore)
+        if plan is None or rows_of(observations) * plan.weights > _LARGEST_IN_NUMPY:
+            return self._act_in_torch(observations, state, explore)
+        values, after = plan.forward(to_arrays(observations), state)
+        return values, after
+
+    def step(
+        self, observations: Any, state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """The same in torch, with gradients, for observations that are tensors."""
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def device_of(self) -> torch.device:
+        """Where the network is."""
+        for parameter in self.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
+    def _plan(self, explore: bool) -> Plan | None:
+        plan = self._plans.get(explore)
+        if plan is None and explore in self._plans:
+            return None
+        if plan is None or not plan.current():
+            plan = self._plans[explore] = plan_arrays(self, noisy=explore)
+        return plan
+
+    def _act_in_torch(
+        self, observations: Any, state: State | None, explore: bool
+    ) -> tuple[Array, Mapping[str, Array] | None]:
+        device = self.device_of()
+        with torch.no_grad(), _acting(self, explore):
+            before = None if state is None else to_tensors(state, device)
+            values, after = self.step(to_tensors(observations, device), before)
+        return to_arrays(values), None if after is None else to_arrays(after)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActingNetwork:
+        # Also where this was moved to decides whether NumPy can act.
+        self._plans.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # untyped in torch
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the views: a copy has weights of its own."""
+        return {**self.__dict__, "_plans": {}}
+
+
+@contextmanager
+def _acting(network: nn.Module, explore: bool) -> Iterator[None]:
+    """Eval mode in all parts, but for noise that is wanted; then the modes that were."""
+    parts = list(network.modules())
+    modes = [part.training for part in parts]
+    for part in parts:
+        # Past nn.Module's slow assignment, which would be most of the time here.
+        vars(part)["training"] = explore and isinstance(part, NoisyLinear)
+    try:
+        yield
+    finally:
+        for part, training in zip(parts, modes, strict=True):
+            vars(part)["training"] = training

@@ -1,0 +1,81 @@
+"""Activations by name, each for torch and for NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy
+from numpy.typing import NDArray
+from torch import nn
+
+__all__ = ["ACTIVATIONS", "Array", "array_activation", "make_activation"]
+
+Array: TypeAlias = "NDArray[Any]"
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "leaky_relu": nn.LeakyReLU,
+}
+
+
+def make_activation(name: str) -> nn.Module:
+    """A fresh activation layer."""
+    return ACTIVATIONS[name]()
+
+
+def array_activation(layer: nn.Module) -> Callable[[Array], Array] | None:
+    """The same function on an array of its own, in place; None for a layer that is not known."""
+    kind = type(layer)
+    if kind is nn.Tanh:
+        return _tanh
+    if kind is nn.ReLU:
+        return _relu
+    if kind is nn.SiLU:
+        return _silu
+    if isinstance(layer, nn.ELU) and kind is nn.ELU:
+        return _elu(layer.alpha)
+    if isinstance(layer, nn.LeakyReLU) and kind is nn.LeakyReLU:
+        return _leaky_relu(layer.negative_slope)
+    return None
+
+
+def _tanh(x: Array) -> Array:
+    return numpy.tanh(x, x)
+
+
+def _relu(x: Array) -> Array:
+    return numpy.maximum(x, 0, x)
+
+
+def _silu(x: Array) -> Array:
+    return numpy.multiply(x, sigmoid(x), x)
+
+
+def _elu(alpha: float) -> Callable[[Array], Array]:
+    def elu(x: Array) -> Array:
+        below = numpy.expm1(numpy.minimum(x, 0))
+        below *= alpha
+        return numpy.add(numpy.maximum(x, 0, x), below, x)
+
+    return elu
+
+
+def _leaky_relu(slope: float) -> Callable[[Array], Array]:
+    def leaky_relu(x: Array) -> Array:
+        below = numpy.minimum(x, 0)
+        below *= slope
+        return numpy.add(numpy.maximum(x, 0, x), below, x)
+
+    return leaky_relu
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), by way of tanh: nothing overflows."""
+    half = numpy.tanh(x * 0.5)
+    half += 1
+    half *= 0.5
+    return half

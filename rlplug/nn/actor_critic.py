@@ -1,0 +1,122 @@
+"""An actor and a critic, with or without common layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rlplug.nn.acting import ActingNetwork
+from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.distributions import make_distribution
+from rlplug.nn.heads import PolicyHead, ValueHead
+from rlplug.nn.memory import Fragments
+from rlplug.nn.network import Body
+from rlplug.nn.options import ActorCriticOptions
+from rlplug.spaces import AnySpace
+
+__all__ = ["ActorCritic"]
+
+_CRITIC = "critic_"
+
+
+class ActorCritic(ActingNetwork):
+    """A policy and a state value; acting computes the policy alone.
+
+    The state of a critic with a memory of its own lies beside the actor's, under `critic_…`.
+    """
+
+    def __init__(
+        self,
+        observation_space: AnySpace,
+        action_space: AnySpace,
+        options: ActorCriticOptions | None = None,
+    ) -> None:
+        super().__init__()
+        options = options or ActorCriticOptions()
+        self.distribution = make_distribution(action_space, squash=options.squash)
+        self.body = Body(observation_space, options)
+        self.critic_body = None if options.shared_encoder else Body(observation_space, options)
+        self.policy_head = PolicyHead(
+            self.body.out_features,
+            self.distribution,
+            state_dependent_std=options.state_dependent_std,
+            std_init=options.std_init,
+            ortho_init=options.ortho_init,
+        )
+        self.value_head = ValueHead(self.body.out_features, ortho_init=options.ortho_init)
+
+    def forward(
+        self, observations: Any, fragments: Fragments | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Parameters of the distributions, shape (rows, size), and values, shape (rows,)."""
+        features = self.body(observations, fragments)
+        if self.critic_body is None:
+            return self.policy_head(features), self.value_head(features)
+        return self.policy_head(features), self.values(observations, fragments)
+
+    def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
+        """The parameters alone."""
+        parameters: Tensor = self.policy_head(self.body(observations, fragments))
+        return parameters
+
+    def values(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
+        """The values alone."""
+        if self.critic_body is None:
+            features = self.body(observations, fragments)
+        else:
+            features = self.critic_body(observations, _critic_part(fragments))
+        values: Tensor = self.value_head(features)
+        return values
+
+    def step(
+        self, observations: Any, state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """The parameters for one step, and the state of all memories after it."""
+        features, after = self.body.step(observations, state)
+        if after is not None and self.critic_body is not None:
+            _, beside = self.critic_body.step(observations, _critic_state(state))
+            after = {**after, **_named(beside)}
+        return self.policy_head(features), after
+
+    def initial_state(self, n: int) -> dict[str, Tensor] | None:
+        """The state of n fresh episodes; None without memory."""
+        state = self.body.initial_state(n)
+        if state is None or self.critic_body is None:
+            return state
+        return {**state, **_named(self.critic_body.initial_state(n))}
+
+    def array_forward(self, views: Views) -> ArrayForward:
+        """`step` on arrays."""
+        body, head = views.part(self, "body"), views.part(self, "policy_head")
+        critic = None
+        if self.body.memory is not None and self.critic_body is not None:
+            critic = views.part(self, "critic_body")
+
+        def forward(observations: Any, state: Any) -> Any:
+            features, after = body(observations, state)
+            if critic is not None:
+                _, beside = critic(observations, _critic_state(state))
+                after = {**after, **_named(beside)}
+            return head(features), after
+
+        return forward
+
+
+def _named(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {_CRITIC + name: part for name, part in (state or {}).items()}
+
+
+def _critic_state(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return {
+        name.removeprefix(_CRITIC): part for name, part in state.items() if name.startswith(_CRITIC)
+    }
+
+
+def _critic_part(fragments: Fragments | None) -> Fragments | None:
+    if fragments is None:
+        return None
+    return Fragments(fragments.start, fragments.stop, _critic_state(fragments.state))

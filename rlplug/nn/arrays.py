@@ -1,0 +1,161 @@
+"""Forward passes in NumPy, through views of a network's weights that copy nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy
+import torch
+from torch import nn
+
+from rlplug.nn.activations import Array, array_activation
+
+__all__ = ["ArrayForward", "NoArraysError", "Plan", "Views", "plan_arrays"]
+
+ArrayForward: TypeAlias = Callable[..., Any]
+"""A forward pass on arrays; what it returns is the caller's to change."""
+
+
+class NoArraysError(Exception):
+    """This module acts through torch only."""
+
+
+@runtime_checkable
+class HasArrayForward(Protocol):
+    """A module that knows its own forward pass in NumPy."""
+
+    def array_forward(self, views: Views) -> ArrayForward: ...
+
+
+class Views:
+    """Views of the weights of a module, and the means to see that they are still its weights.
+
+    Optimizers, also fused ones, and `load_state_dict` write into the memory that a view shows, so
+    a view goes stale only when a tensor or a part of the module is replaced by another one.
+    Version counters would not do: fused optimizers do not move them.
+    """
+
+    def __init__(self, *, noisy: bool) -> None:
+        self.noisy = noisy
+        self.weights = 0
+        self._tensors: list[tuple[dict[str, Any], str, int]] = []
+        self._parts: list[tuple[dict[str, Any], str, nn.Module]] = []
+        self._hooks: list[dict[int, Any]] = []
+
+    def of(self, module: nn.Module, name: str) -> Array:
+        """A view of one parameter or buffer of a module."""
+        table = module._parameters if name in module._parameters else module._buffers
+        tensor = table[name]
+        if tensor is None or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
+            raise NoArraysError
+        self._tensors.append((table, name, tensor.data_ptr()))
+        self.weights += tensor.numel()
+        return tensor.detach().numpy()
+
+    def part(self, module: nn.Module, name: str) -> ArrayForward:
+        """The forward pass of one part of a module."""
+        return self.forward(self.keep(module, name))
+
+    def keep(self, module: nn.Module, name: str) -> nn.Module:
+        """One part of a module, whose place no other may take."""
+        part = module._modules[name]
+        assert part is not None
+        self._refuse_hooks(part)
+        self._parts.append((module._modules, name, part))
+        return part
+
+    def root(self, module: nn.Module) -> ArrayForward:
+        """The forward pass of a whole network."""
+        self._refuse_hooks(module)
+        return self.forward(module)
+
+    def forward(self, module: nn.Module) -> ArrayForward:
+        """The forward pass of a part that is kept; raises where it has none in NumPy."""
+        if type(module) is nn.Linear:
+            return self._linear(module)
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            return self._sequential(module)
+        if isinstance(module, HasArrayForward) and _speaks_for_itself(module):
+            return module.array_forward(self)
+        raise NoArraysError
+
+    def current(self) -> bool:
+        """Whether every view still shows the weights of the module."""
+        for table, name, address in self._tensors:
+            tensor = table.get(name)
+            if tensor is None or tensor.data_ptr() != address:
+                return False
+        for parts, name, part in self._parts:
+            if parts.get(name) is not part:
+                return False
+        return not any(self._hooks)
+
+    def _linear(self, layer: nn.Linear) -> ArrayForward:
+        weight = self.of(layer, "weight").T
+        if layer._parameters["bias"] is None:
+            return lambda features: numpy.dot(features, weight)
+        bias = self.of(layer, "bias")
+
+        def linear(features: Array) -> Array:
+            out: Array = numpy.dot(features, weight)
+            out += bias
+            return out
+
+        return linear
+
+    def _sequential(self, layers: nn.Sequential) -> ArrayForward:
+        steps: list[ArrayForward] = []
+        for name in layers._modules:
+            layer = self.keep(layers, name)
+            activation = array_activation(layer)
+            if activation is None:
+                steps.append(self.forward(layer))
+                continue
+            # Activations work in place: the caller's array is not theirs to change.
+            steps += [activation] if steps else [numpy.copy, activation]
+        return _chain(steps or [numpy.copy])
+
+    def _refuse_hooks(self, module: nn.Module) -> None:
+        hooks = (module._forward_hooks, module._forward_pre_hooks)
+        if any(hooks):
+            raise NoArraysError
+        self._hooks += hooks
+
+
+class Plan:
+    """A network's forward pass in NumPy, as long as its weights stay where they are."""
+
+    def __init__(self, forward: ArrayForward, views: Views) -> None:
+        self.forward = forward
+        self.current = views.current
+        self.weights = views.weights
+
+
+def plan_arrays(module: nn.Module, *, noisy: bool = False) -> Plan | None:
+    """The module's forward pass in NumPy, or None if it has to go through torch."""
+    views = Views(noisy=noisy)
+    try:
+        return Plan(views.root(module), views)
+    except NoArraysError:
+        return None
+
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def _chain(steps: list[ArrayForward]) -> ArrayForward:
+    def forward(features: Any) -> Any:
+        for step in steps:
+            features = step(features)
+        return features
+
+    return forward
+
+
+def _speaks_for_itself(module: nn.Module) -> bool:
+    """Whether the NumPy pass was written for this torch pass, and not for one it overrides."""
+    line = type(module).__mro__
+    arrays = next(i for i, kind in enumerate(line) if "array_forward" in vars(kind))
+    torchs = next(i for i, kind in enumerate(line) if "forward" in vars(kind))
+    return arrays <= torchs

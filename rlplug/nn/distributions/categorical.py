@@ -1,0 +1,168 @@
+"""Distributions over one choice, and over several at once."""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional
+
+from rlplug.nn.activations import Array
+from rlplug.nn.distributions.distribution import check_mask, masked, masked_array
+
+__all__ = ["Categorical", "MultiCategorical"]
+
+
+class Categorical:
+    """One of n actions; the parameters are logits, the mask has a place for each action."""
+
+    deviations = 0
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        self.size = int(space.n)
+        self._start = int(space.start)
+        self._dtype = space.dtype
+
+    def sample(
+        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """One action for each row, shape (n,)."""
+        if mask is not None:
+            check_mask(mask)
+        return self._actions(_draw(masked_array(parameters, mask), random))
+
+    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+        """The most likely action of each row, the first of equal ones."""
+        if mask is not None:
+            check_mask(mask)
+        return self._actions(masked_array(parameters, mask).argmax(-1))
+
+    def for_env(self, actions: Array) -> Array:
+        """The actions themselves."""
+        return actions
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-probability of each row's action."""
+        return self._chosen(torch.log_softmax(masked(parameters, mask), -1), actions)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row."""
+        return _entropy(torch.log_softmax(masked(parameters, mask), -1))
+
+    def score(
+        self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `entropy` at the price of one."""
+        logs = torch.log_softmax(masked(parameters, mask), -1)
+        return self._chosen(logs, actions), _entropy(logs)
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`."""
+        return _kl(masked(parameters, mask), masked(others, mask))
+
+    def _actions(self, indices: Array) -> Array:
+        return (indices + self._start if self._start else indices).astype(self._dtype, copy=False)
+
+    def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
+        indices = actions.long() - self._start if self._start else actions.long()
+        return logs.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
+
+
+class MultiCategorical:
+    """Several choices at once, independent of each other.
+
+    The logits of all choices lie one after the other, and so do the places of the mask.
+    """
+
+    deviations = 0
+
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        self._counts = [int(n) for n in space.nvec.reshape(-1)]
+        self._start = space.start.astype(numpy.int64)
+        self._shape = space.shape
+        self._dtype = space.dtype
+        self.size = sum(self._counts)
+        self._most = max(self._counts)
+        self._even = min(self._counts) == self._most
+        places = numpy.arange(self._most) < numpy.array(self._counts)[:, None]
+        self._places = places.reshape(-1)
+
+    def sample(
+        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """One action for each row, shape (n, *shape)."""
+        return self._actions(_draw(self._array_grid(parameters, mask), random))
+
+    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+        """The most likely action of each row."""
+        return self._actions(self._array_grid(parameters, mask).argmax(-1))
+
+    def for_env(self, actions: Array) -> Array:
+        """The actions themselves."""
+        return actions
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-probability of each row's action: the sum over its choices."""
+        return self._chosen(torch.log_softmax(self._grid(parameters, mask), -1), actions)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row: the sum over its choices."""
+        return _entropy(torch.log_softmax(self._grid(parameters, mask), -1)).sum(-1)
+
+    def score(
+        self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `entropy` at the price of one."""
+        logs = torch.log_softmax(self._grid(parameters, mask), -1)
+        return self._chosen(logs, actions), _entropy(logs).sum(-1)
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`."""
+        return _kl(self._grid(parameters, mask), self._grid(others, mask)).sum(-1)
+
+    def _grid(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Shape (n, choices, most): shorter choices filled up with forbidden places."""
+        logits = masked(parameters, mask)
+        if self._even:
+            return logits.reshape(*logits.shape[:-1], -1, self._most)
+        lowest = torch.finfo(logits.dtype).min
+        choices = [
+            functional.pad(choice, (0, self._most - choice.shape[-1]), value=lowest)
+            for choice in torch.split(logits, self._counts, -1)
+        ]
+        return torch.stack(choices, -2)
+
+    def _array_grid(self, parameters: Array, mask: Array | None) -> Array:
+        grid = numpy.full((len(parameters), len(self._places)), -numpy.inf, parameters.dtype)
+        grid[:, self._places] = masked_array(parameters, mask)
+        choices: Array = grid.reshape(len(parameters), -1, self._most)
+        if mask is not None:
+            check_mask((choices > -numpy.inf).any(-1).min(-1, keepdims=True))
+        return choices
+
+    def _actions(self, indices: Array) -> Array:
+        actions = indices.reshape(-1, *self._shape) + self._start
+        return actions.astype(self._dtype, copy=False)
+
+    def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
+        indices = actions.long()
+        if self._start.any():
+            indices = indices - torch.as_tensor(self._start, device=actions.device)
+        return logs.gather(-1, indices.flatten(1).unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
+def _draw(logits: Array, random: numpy.random.Generator) -> Array:
+    """Draw from each softmax over the last axis: the largest logit after Gumbel noise."""
+    noisy: Array = logits - numpy.log(random.standard_exponential(logits.shape))
+    drawn: Array = noisy.argmax(-1)
+    return drawn
+
+
+def _entropy(logs: Tensor) -> Tensor:
+    return -(logs.exp() * logs).sum(-1)
+
+
+def _kl(logits: Tensor, others: Tensor) -> Tensor:
+    logs = torch.log_softmax(logits, -1)
+    return (logs.exp() * (logs - torch.log_softmax(others, -1))).sum(-1)

@@ -1,0 +1,78 @@
+"""What every distribution over actions can do."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy
+import torch
+from torch import Tensor
+
+from rlplug.errors import EnvironmentFailedError
+from rlplug.nn.activations import Array
+
+__all__ = ["Distribution", "check_mask", "masked", "masked_array"]
+
+
+class Distribution(Protocol):
+    """A family of distributions over the actions of one space.
+
+    It holds no parameters: a network gives them, `size` numbers for each row. Acting happens in
+    NumPy under the sampler's generator, training in torch. Actions are those of the environment:
+    a Discrete that starts at 3 gives 3 first. Masks are True where an action may be chosen.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many numbers describe one distribution."""
+
+    @property
+    def deviations(self) -> int:
+        """How many of them, the last ones, are logarithms of standard deviations."""
+
+    def sample(
+        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """One action for each row."""
+
+    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+        """The most likely action of each row, the first of equal ones."""
+
+    def for_env(self, actions: Array) -> Array:
+        """The actions as the environment takes them: within its bounds."""
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-probability (or log-density) of each row's action, shape (n,)."""
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row, shape (n,)."""
+
+    def score(
+        self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `entropy` at the price of one."""
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`, shape (n,)."""
+
+
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """The logits, those of forbidden actions so low that their probability and gradient are 0."""
+    # Not minus infinity: 0 × inf would make the entropy NaN.
+    return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+
+
+def masked_array(logits: Array, mask: Array | None) -> Array:
+    """The same on arrays."""
+    return logits if mask is None else numpy.where(mask, logits, -numpy.inf)
+
+
+def check_mask(mask: Any) -> None:
+    """Refuse a mask that leaves nothing to choose in some row."""
+    allowed = numpy.asarray(mask).any(-1)
+    if not allowed.all():
+        row = numpy.argwhere(~allowed)[0].tolist()
+        raise EnvironmentFailedError(
+            f"the action mask of environment {row[0]} forbids every action.",
+            "try: allow at least one, or end the episode before",
+        )

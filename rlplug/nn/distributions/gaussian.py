@@ -1,0 +1,120 @@
+"""Normal distributions over the numbers of a Box."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rlplug.errors import UnsupportedSpaceError
+from rlplug.nn.activations import Array
+from rlplug.spaces import describe
+
+__all__ = ["Gaussian", "normal_entropy", "normal_kl", "normal_log_prob", "split"]
+
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+_LOWEST_LOG_STD = -20.0
+_HIGHEST_LOG_STD = 2.0
+
+
+class Gaussian:
+    """Independent normal numbers, without bounds; `for_env` clips what the environment gets.
+
+    The parameters are the means, then the logarithms of the standard deviations, which hold
+    between -20 and 2.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        if not numpy.issubdtype(space.dtype, numpy.floating):
+            raise UnsupportedSpaceError(
+                f"no distribution over a Box of whole numbers: {describe(space)}.",
+                "try: an environment whose actions are MultiDiscrete, or a Box of floats",
+            )
+        self._low, self._high = space.low, space.high
+        self._shape = space.shape
+        self._dtype = space.dtype
+        self.deviations = int(numpy.prod(space.shape))
+        self.size = 2 * self.deviations
+
+    def sample(
+        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """One action for each row, shape (n, *shape), not clipped."""
+        mean, log_std = parameters[:, : self.deviations], parameters[:, self.deviations :]
+        std = numpy.exp(numpy.clip(log_std, _LOWEST_LOG_STD, _HIGHEST_LOG_STD))
+        return self._actions(mean + std * random.standard_normal(mean.shape))
+
+    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+        """The mean of each row, not clipped."""
+        return self._actions(parameters[:, : self.deviations])
+
+    def for_env(self, actions: Array) -> Array:
+        """The actions clipped to the bounds of the space."""
+        return numpy.clip(actions, self._low, self._high)
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-density of each row's action, before clipping."""
+        mean, log_std = split(parameters)
+        return normal_log_prob(mean, log_std, actions.flatten(1)).sum(-1)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row."""
+        return normal_entropy(split(parameters)[1])
+
+    def score(
+        self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `entropy` at the price of one."""
+        mean, log_std = split(parameters)
+        logs = normal_log_prob(mean, log_std, actions.flatten(1)).sum(-1)
+        return logs, normal_entropy(log_std)
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`."""
+        return normal_kl(parameters, others)
+
+    def rsample(
+        self, parameters: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One action for each row with its log-density; gradients flow through both."""
+        mean, log_std = split(parameters)
+        drawn = draw_normal(mean, log_std, generator)
+        logs = normal_log_prob(mean, log_std, drawn).sum(-1)
+        return drawn.reshape(-1, *self._shape), logs
+
+    def _actions(self, flat: Array) -> Array:
+        return flat.reshape(-1, *self._shape).astype(self._dtype)
+
+
+def split(parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and log standard deviations, those within their limits."""
+    mean, log_std = parameters.chunk(2, -1)
+    return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
+
+
+def draw_normal(mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A draw that depends on both, for gradients."""
+    noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+    return mean + log_std.exp() * noise
+
+
+def normal_log_prob(mean: Tensor, log_std: Tensor, numbers: Tensor) -> Tensor:
+    """The log-density of each number."""
+    away = (numbers - mean) * torch.exp(-log_std)
+    return -0.5 * away * away - log_std - _HALF_LOG_TAU
+
+
+def normal_entropy(log_std: Tensor) -> Tensor:
+    """The entropy of independent normal numbers, summed over the last axis."""
+    return log_std.sum(-1) + log_std.shape[-1] * (0.5 + _HALF_LOG_TAU)
+
+
+def normal_kl(parameters: Tensor, others: Tensor) -> Tensor:
+    """The divergence between independent normal numbers, summed over the last axis."""
+    (mean, log_std), (other_mean, other_log_std) = split(parameters), split(others)
+    away = (mean - other_mean) * torch.exp(-other_log_std)
+    wider = log_std - other_log_std
+    return (0.5 * (torch.exp(2 * wider) + away * away - 1) - wider).sum(-1)

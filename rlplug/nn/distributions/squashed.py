@@ -1,0 +1,122 @@
+"""Normal distributions squashed by tanh into the bounds of a Box."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional
+
+from rlplug.errors import UnsupportedSpaceError
+from rlplug.nn.activations import Array
+from rlplug.nn.distributions.gaussian import (
+    Gaussian,
+    draw_normal,
+    normal_entropy,
+    normal_kl,
+    normal_log_prob,
+    split,
+)
+from rlplug.spaces import describe
+
+__all__ = ["SquashedGaussian"]
+
+_LOG_2 = math.log(2)
+_EDGE = 1 - 1e-6
+"""How near to a bound an action is taken to lie: the bound itself has no finite density."""
+
+_NODES, _WEIGHTS = numpy.polynomial.hermite_e.hermegauss(32)
+
+
+class SquashedGaussian:
+    """Independent numbers: normal ones, through tanh, stretched over the bounds of a Box.
+
+    Takes the parameters of `Gaussian`. The entropy has no closed form: it is integrated.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        if not space.is_bounded():
+            raise UnsupportedSpaceError(
+                f"actions cannot be squashed into a space without bounds: {describe(space)}.",
+                "try: the option that leaves actions unsquashed, or "
+                "gymnasium.wrappers.RescaleAction",
+            )
+        self._normal = Gaussian(space)
+        self._shape, self._dtype = space.shape, space.dtype
+        self._low, self._high = space.low, space.high
+        flat_low, flat_high = (bound.reshape(-1).astype(float) for bound in (space.low, space.high))
+        self._scale = (flat_high - flat_low) / 2
+        self._middle = (flat_high + flat_low) / 2
+        self._log_scale = float(numpy.log(self._scale).sum())
+        self.size, self.deviations = self._normal.size, self._normal.deviations
+
+    def sample(
+        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """One action for each row, shape (n, *shape), within the bounds."""
+        return self._squash(self._normal.sample(parameters, random))
+
+    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+        """The squashed mean of each row: the median of its actions."""
+        return self._squash(self._normal.mode(parameters))
+
+    def for_env(self, actions: Array) -> Array:
+        """The actions, without what rounding put beyond a bound."""
+        return numpy.clip(actions, self._low, self._high)
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-density of each row's action."""
+        scale, middle = self._stretch(parameters)
+        inner = ((actions.flatten(1).to(parameters.dtype) - middle) / scale).clamp(-_EDGE, _EDGE)
+        return self._density(*split(parameters), torch.atanh(inner))
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row, by Gauss-Hermite quadrature with 32 nodes."""
+        mean, log_std = split(parameters)
+        nodes = torch.as_tensor(_NODES, dtype=mean.dtype, device=mean.device)
+        weights = torch.as_tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device)
+        numbers = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
+        stretched = (_log_slope(numbers) * weights).sum(-1) / math.sqrt(2 * math.pi)
+        return normal_entropy(log_std) + stretched.sum(-1) + self._log_scale
+
+    def score(
+        self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `entropy`."""
+        return self.log_prob(parameters, actions), self.entropy(parameters)
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`, squashed or not."""
+        return normal_kl(parameters, others)
+
+    def rsample(
+        self, parameters: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One action for each row with its log-density; gradients flow through both."""
+        mean, log_std = split(parameters)
+        drawn = draw_normal(mean, log_std, generator)
+        scale, middle = self._stretch(parameters)
+        actions = middle + scale * torch.tanh(drawn)
+        return actions.reshape(-1, *self._shape), self._density(mean, log_std, drawn)
+
+    def _density(self, mean: Tensor, log_std: Tensor, numbers: Tensor) -> Tensor:
+        logs = normal_log_prob(mean, log_std, numbers) - _log_slope(numbers)
+        return logs.sum(-1) - self._log_scale
+
+    def _stretch(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return (
+            torch.as_tensor(self._scale, dtype=like.dtype, device=like.device),
+            torch.as_tensor(self._middle, dtype=like.dtype, device=like.device),
+        )
+
+    def _squash(self, numbers: Array) -> Array:
+        scale, middle = self._scale.reshape(self._shape), self._middle.reshape(self._shape)
+        return self.for_env((middle + scale * numpy.tanh(numbers)).astype(self._dtype))
+
+
+def _log_slope(numbers: Tensor) -> Tensor:
+    """The logarithm of the slope of tanh, without cancellation far from 0."""
+    return 2 * (_LOG_2 - numbers - functional.softplus(-2 * numbers))

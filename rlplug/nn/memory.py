@@ -1,0 +1,151 @@
+"""Memory: an LSTM or a GRU, over fragments of episodes at once or one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from rlplug.errors import RequestError
+from rlplug.nn.activations import Array, sigmoid
+from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.initial import orthogonal
+
+__all__ = ["Fragments", "Memory", "MemoryKind", "State"]
+
+MemoryKind: TypeAlias = Literal["lstm", "gru"]
+
+State: TypeAlias = Mapping[str, Any]
+"""`hidden`, and `cell` of an LSTM: one row for each environment or fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """Where pieces of episodes lie in the rows of a batch, and the memory each begins with.
+
+    Together they hold every row once. Without a state, all begin as episodes do.
+    """
+
+    start: Tensor
+    stop: Tensor
+    state: Mapping[str, Tensor] | None = None
+
+
+class Memory(nn.Module):
+    """What was seen before, in one layer of an LSTM or a GRU; the state begins at zero."""
+
+    def __init__(
+        self, in_features: int, size: int, kind: MemoryKind = "lstm", *, ortho_init: bool = True
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.out_features = size
+        self.layer: nn.RNNBase = (nn.LSTM if kind == "lstm" else nn.GRU)(in_features, size)
+        if ortho_init:
+            orthogonal(self.layer, "memory")
+
+    def forward(
+        self, features: Tensor, fragments: Fragments
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """All rows in one pass, shape (rows, size), and the state after each fragment."""
+        longest_first, rows, batch_sizes = _packing(fragments, len(features))
+        rows = rows.to(features.device)
+        order = longest_first.to(features.device)
+        state = fragments.state
+        if state is None:
+            state = self.initial_state(len(order))
+        packed = PackedSequence(features[rows], batch_sizes)
+        out, last = self.layer(packed, self._to_layer(state, features, order))
+        place = torch.empty_like(rows)
+        place[rows] = torch.arange(len(rows), device=rows.device)
+        back = torch.argsort(order)
+        return out.data[place], {name: part[back] for name, part in self._named(last).items()}
+
+    def step(
+        self, features: Tensor, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """One step of n environments, shape (n, size), and their state after it."""
+        if state is None:
+            state = self.initial_state(len(features))
+        out, after = self.layer(features.unsqueeze(0), self._to_layer(state, features))
+        return out.squeeze(0), self._named(after)
+
+    def initial_state(self, n: int) -> dict[str, Tensor]:
+        """The state of n fresh episodes."""
+        weight = next(self.layer.parameters())
+        names = ("hidden", "cell") if self.kind == "lstm" else ("hidden",)
+        return {name: weight.new_zeros(n, self.out_features) for name in names}
+
+    def array_forward(self, views: Views) -> ArrayForward:
+        """`step` on arrays."""
+        weights = [views.of(self.layer, f"weight_{name}_l0").T for name in ("ih", "hh")]
+        biases = [views.of(self.layer, f"bias_{name}_l0") for name in ("ih", "hh")]
+        views.keep(self, "layer")
+        step = _lstm_step if self.kind == "lstm" else _gru_step
+
+        def forward(features: Array, state: Mapping[str, Array] | None) -> Any:
+            hidden = numpy.zeros((len(features), self.out_features), weights[1].dtype)
+            if state is None:
+                state = {"hidden": hidden, "cell": hidden}
+            before = numpy.dot(features, weights[0])
+            before += biases[0]
+            recurrent = numpy.dot(numpy.asarray(state["hidden"]), weights[1])
+            recurrent += biases[1]
+            return step(before, recurrent, state)
+
+        return forward
+
+    def _to_layer(
+        self, state: Mapping[str, Tensor], like: Tensor, order: Tensor | None = None
+    ) -> Any:
+        names = ("hidden", "cell") if self.kind == "lstm" else ("hidden",)
+        parts = [state[name].to(like) for name in names]
+        if order is not None:
+            parts = [part[order] for part in parts]
+        layered = tuple(part.unsqueeze(0).contiguous() for part in parts)
+        return layered if self.kind == "lstm" else layered[0]
+
+    def _named(self, layered: Any) -> dict[str, Tensor]:
+        if self.kind == "gru":
+            return {"hidden": layered.squeeze(0)}
+        return {"hidden": layered[0].squeeze(0), "cell": layered[1].squeeze(0)}
+
+
+def _packing(fragments: Fragments, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Fragments from long to short; all rows, those of one time together; how many at each time."""
+    start, stop = fragments.start.cpu(), fragments.stop.cpu()
+    lengths = stop - start
+    if int(lengths.sum()) != rows or (rows and int(lengths.min()) < 1):
+        raise RequestError(
+            f"fragments of {lengths.tolist()} rows do not hold the {rows} rows of the batch.",
+            "try: give every row to exactly one fragment",
+        )
+    order = torch.argsort(lengths, descending=True, stable=True)
+    lengths, start = lengths[order], start[order]
+    times = torch.arange(int(lengths[0])).unsqueeze(1)
+    within = times < lengths
+    return order, (start + times)[within], within.sum(1)
+
+
+def _lstm_step(before: Array, recurrent: Array, state: Mapping[str, Array]) -> Any:
+    before += recurrent
+    size = before.shape[1] // 4
+    gates = sigmoid(before)
+    cell = gates[:, size : 2 * size] * numpy.asarray(state["cell"])
+    cell += gates[:, :size] * numpy.tanh(before[:, 2 * size : 3 * size])
+    hidden = gates[:, 3 * size :] * numpy.tanh(cell)
+    return hidden, {"hidden": hidden, "cell": cell}
+
+
+def _gru_step(before: Array, recurrent: Array, state: Mapping[str, Array]) -> Any:
+    size = before.shape[1] // 3
+    gates = sigmoid(before[:, : 2 * size] + recurrent[:, : 2 * size])
+    reset, update = gates[:, :size], gates[:, size:]
+    fresh = numpy.tanh(before[:, 2 * size :] + reset * recurrent[:, 2 * size :])
+    hidden = fresh + update * (numpy.asarray(state["hidden"]) - fresh)
+    return hidden, {"hidden": hidden}

@@ -1,0 +1,128 @@
+"""Whole networks: from observations to features, and on to what heads make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlplug.errors import RequestError
+from rlplug.nn.acting import ActingNetwork
+from rlplug.nn.action_values import QHead
+from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.custom import load_encoder
+from rlplug.nn.encoders import make_encoder, width_of
+from rlplug.nn.layers import HiddenLayers, MakeLinear
+from rlplug.nn.memory import Fragments, Memory
+from rlplug.nn.options import NetworkOptions
+from rlplug.spaces import AnySpace, without_action_mask
+
+__all__ = ["Body", "Network"]
+
+
+class Body(nn.Module):
+    """Encoder, hidden layers, maybe memory: from the observations of a space to features."""
+
+    def __init__(
+        self,
+        observation_space: AnySpace,
+        options: NetworkOptions | None = None,
+        *,
+        linear: MakeLinear = nn.Linear,
+    ) -> None:
+        super().__init__()
+        options = options or NetworkOptions()
+        space = without_action_mask(observation_space)
+        self.encoder = (
+            load_encoder(options.encoder, space)
+            if options.encoder
+            else make_encoder(space, ortho_init=options.ortho_init)
+        )
+        self.hidden = HiddenLayers(
+            width_of(self.encoder),
+            options.net_arch,
+            options.activation,
+            ortho_init=options.ortho_init,
+            linear=linear,
+        )
+        self.memory: Memory | None = None
+        self.out_features = self.hidden.out_features
+        if options.memory != "none":
+            self.out_features = options.memory_size
+            self.memory = Memory(
+                self.hidden.out_features,
+                options.memory_size,
+                options.memory,
+                ortho_init=options.ortho_init,
+            )
+
+    def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
+        """Features of all rows, shape (rows, out_features); a memory needs fragments."""
+        features: Tensor = self.hidden(self.encoder(observations))
+        if self.memory is None:
+            return features
+        if fragments is None:
+            raise RequestError(
+                "a network with memory was given rows without fragments.",
+                "try: forward(observations, Fragments(start, stop, state))",
+            )
+        remembered: Tensor = self.memory(features, fragments)[0]
+        return remembered
+
+    def step(
+        self, observations: Any, state: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """Features of one step of n environments, and the memory's state after it."""
+        features: Tensor = self.hidden(self.encoder(observations))
+        if self.memory is None:
+            return features, None
+        return self.memory.step(features, state)
+
+    def initial_state(self, n: int) -> dict[str, Tensor] | None:
+        """The state of n fresh episodes; None without memory."""
+        return None if self.memory is None else self.memory.initial_state(n)
+
+    def array_forward(self, views: Views) -> ArrayForward:
+        """`step` on arrays."""
+        encoder, hidden = views.part(self, "encoder"), views.part(self, "hidden")
+        if self.memory is None:
+            return lambda observations, state: (hidden(encoder(observations)), None)
+        memory = views.part(self, "memory")
+        return lambda observations, state: memory(hidden(encoder(observations)), state)
+
+
+class Network(ActingNetwork):
+    """A body with one head: action values, or a policy alone."""
+
+    def __init__(self, body: Body, head: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
+        """What the loss needs: the head's outputs for all rows."""
+        outputs: Tensor = self.head(self.body(observations, fragments))
+        return outputs
+
+    def step(
+        self, observations: Any, state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """What decides the actions of one step, and the memory's state after it."""
+        features, after = self.body.step(observations, state)
+        outputs: Tensor = self.head(features)
+        return self.head.values(outputs) if isinstance(self.head, QHead) else outputs, after
+
+    def initial_state(self, n: int) -> dict[str, Tensor] | None:
+        """The state of n fresh episodes; None without memory."""
+        return self.body.initial_state(n)
+
+    def array_forward(self, views: Views) -> ArrayForward:
+        """`step` on arrays."""
+        body, head = views.part(self, "body"), views.part(self, "head")
+
+        def forward(observations: Any, state: Any) -> Any:
+            features, after = body(observations, state)
+            return head(features), after
+
+        return forward

@@ -1,0 +1,167 @@
+"""Target networks: slow copies of a network, part of its module, that know when to follow it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rlplug.errors import RequestError
+
+__all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]
+
+TargetT = TypeVar("TargetT", bound="TargetNetwork")
+
+
+class TargetNetwork(nn.Module):
+    """A network that follows another one, its source, and is never trained itself.
+
+    `target = FixedTarget(500).init(network)`, as a part of the same module as the network: then it
+    is saved, moved and copied with it. `update` is called once after each optimizer step.
+    """
+
+    clock: Tensor
+    """How far `update` has counted: a buffer, so that a resumed run copies when it would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
+        # In a tuple, so that it is not registered: it belongs to the module, not to its target.
+        self._source: tuple[nn.Module, ...] = ()
+        self._counted: tuple[int, int, int] | None = None
+
+    def init(self: TargetT, model: nn.Module) -> TargetT:
+        """Follow this network from now on."""
+        self._source = (model,)
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        return self
+
+    @property
+    def source(self) -> nn.Module:
+        """The network that is followed."""
+        if not self._source:
+            raise RequestError(
+                f"{type(self).__name__} follows no network yet.", "try: target.init(network)"
+            )
+        return self._source[0]
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the target network gives, without gradients."""
+        with torch.no_grad():
+            return self.model(*inputs, **options)
+
+    def update(self, timestep: int | None = None) -> bool:
+        """Count one update, and follow the source if it is time; whether it was."""
+        raise TypeError(f"{type(self).__name__} must define update")
+
+    def copy(self) -> None:
+        """Take over all parameters and buffers of the source, exactly."""
+        with torch.no_grad():
+            torch._foreach_copy_(_tensors(self.model), _tensors(self.source))
+
+    def _count(self, now: int | None = None) -> tuple[int, int]:
+        """Advance the clock, by one or to `now`; what it was and what it is."""
+        before = self._read_clock()
+        after = before + 1 if now is None else now
+        self.clock.fill_(after)
+        self._counted = (id(self.clock), self.clock._version, after)
+        return before, after
+
+    def _read_clock(self) -> int:
+        # The number is remembered, so that a clock on another device is not waited for.
+        if self._counted is not None and self._counted[:2] == (id(self.clock), self.clock._version):
+            return self._counted[2]
+        return int(self.clock)
+
+
+class FixedTarget(TargetNetwork):
+    """A copy that is renewed every `update_frequency` updates, or environment steps.
+
+    In steps, it is renewed by the first update after each multiple of the interval is crossed.
+    """
+
+    def __init__(self, update_frequency: int, unit: Literal["update", "step"] = "update") -> None:
+        super().__init__()
+        self.update_frequency = _at_least_one(update_frequency)
+        self.unit = unit
+
+    def update(self, timestep: int | None = None) -> bool:
+        """Count one update, and copy the source if the interval is over; whether it was."""
+        if self.unit == "step" and timestep is None:
+            raise RequestError(
+                "a target with an interval in steps was updated without a timestep.",
+                "try: target.update(timestep)",
+            )
+        before, after = self._count(timestep if self.unit == "step" else None)
+        due = before // self.update_frequency != after // self.update_frequency
+        if due:
+            self.copy()
+        return due
+
+
+class PolyakTarget(TargetNetwork):
+    """A copy that moves by `rate` of its distance to the source; its buffers are copied."""
+
+    def __init__(self, rate: float, update_frequency: int = 1) -> None:
+        super().__init__()
+        if not 0 < rate <= 1:
+            raise RequestError(
+                f"the rate of a Polyak target is above 0 and at most 1, got {rate!r}.",
+                "try: rate=0.005",
+            )
+        self.rate = rate
+        self.update_frequency = _at_least_one(update_frequency)
+
+    def update(self, timestep: int | None = None) -> bool:
+        """Count one update, and move towards the source if the interval is over."""
+        _, after = self._count()
+        due = after % self.update_frequency == 0
+        if due:
+            self._follow()
+        return due
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        torch._foreach_lerp_(
+            list(self.model.parameters()), list(self.source.parameters()), self.rate
+        )
+        buffers = list(self.model.buffers())
+        if buffers:
+            torch._foreach_copy_(buffers, list(self.source.buffers()))
+
+
+class TrivialTarget(TargetNetwork):
+    """No copy: the source itself, without gradients."""
+
+    def init(self, model: nn.Module) -> TrivialTarget:
+        """Follow this network from now on."""
+        self._source = (model,)
+        return self
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the source gives, without gradients."""
+        with torch.no_grad():
+            return self.source(*inputs, **options)
+
+    def update(self, timestep: int | None = None) -> bool:
+        """Count one update."""
+        self._count()
+        return True
+
+    def copy(self) -> None:
+        """Nothing: there is no copy."""
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _at_least_one(update_frequency: int) -> int:
+    if update_frequency < 1:
+        raise RequestError(
+            f"a target is updated every 1 or more, not every {update_frequency}.",
+            "try: update_frequency=500",
+        )
+    return update_frequency

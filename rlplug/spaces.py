@@ -1,0 +1,103 @@
+"""What rlplug needs to know about Gymnasium spaces: images, sizes, masks, words for messages."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+import numpy
+from gymnasium import spaces
+
+__all__ = [
+    "ACTION_MASK",
+    "AnySpace",
+    "Image",
+    "describe",
+    "image_of",
+    "placeholder",
+    "without_action_mask",
+]
+
+AnySpace: TypeAlias = "spaces.Space[Any]"
+
+ACTION_MASK = "action_mask"
+"""The observation key that says which actions may be chosen; no network reads it."""
+
+_SMALLEST_PICTURE = 8
+"""A flat array with a shorter side than this is a table of numbers, not a picture."""
+
+
+@attrs.frozen(kw_only=True)
+class Image:
+    """Size of an image space, and how its axes lie."""
+
+    channels: int
+    height: int
+    width: int
+    layout: str
+    """The axes of one observation in order: of `chw`, `hwc`, `hw`, or `shwc` with a stack."""
+
+    @property
+    def channel_axes(self) -> tuple[int, ...]:
+        """Where the stack and the channels lie."""
+        return tuple(axis for axis, letter in enumerate(self.layout) if letter in "sc")
+
+
+def image_of(space: AnySpace) -> Image | None:
+    """The image that a space holds: a Box of three axes, of bytes with two, or a stack of them."""
+    if not isinstance(space, spaces.Box):
+        return None
+    shape = space.shape
+    if len(shape) == 2:
+        picture = space.dtype == numpy.uint8 and min(shape) >= _SMALLEST_PICTURE
+        layout = "hw" if picture else ""
+    elif len(shape) == 3:
+        # Channels are few: a stack of frames comes first, colours come last.
+        layout = "chw" if shape[0] < min(shape[1:]) else "hwc"
+    else:
+        layout = "shwc" if len(shape) == 4 else ""
+    if not layout:
+        return None
+    size = dict(zip(layout, shape, strict=True))
+    channels = size.get("s", 1) * size.get("c", 1)
+    return Image(channels=channels, height=size["h"], width=size["w"], layout=layout)
+
+
+def without_action_mask(space: AnySpace) -> AnySpace:
+    """The part of an observation space that networks read."""
+    if not (isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces):
+        return space
+    return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
+
+
+def placeholder(space: AnySpace, rows: int) -> Any:
+    """Valid observations (or actions) for trying a network out, without a random number."""
+    if isinstance(space, spaces.Dict):
+        return {key: placeholder(part, rows) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(placeholder(part, rows) for part in space.spaces)
+    if isinstance(space, spaces.Box):
+        one = numpy.clip(numpy.zeros(space.shape, space.dtype), space.low, space.high)
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        one = numpy.asarray(space.start, space.dtype)
+    else:
+        one = numpy.zeros(space.shape or (), space.dtype)
+    return numpy.repeat(one[None], rows, axis=0)
+
+
+def describe(space: AnySpace) -> str:
+    """The space in a few words: `Box of shape (4,), float32`, `Discrete with 2 values`."""
+    if isinstance(space, spaces.Box):
+        bounded = "" if space.is_bounded() else ", without bounds"
+        return f"Box of shape {space.shape}, {space.dtype}{bounded}"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete with {space.n} values"
+    if isinstance(space, spaces.MultiDiscrete):
+        return f"MultiDiscrete of {space.nvec.tolist()}"
+    if isinstance(space, spaces.MultiBinary):
+        return f"MultiBinary of shape {space.shape}"
+    if isinstance(space, spaces.Dict):
+        return "Dict of " + ", ".join(f"{key}: {describe(part)}" for key, part in space.items())
+    if isinstance(space, spaces.Tuple):
+        return "Tuple of " + ", ".join(describe(part) for part in space.spaces)
+    return str(space)
