@@ -128,6 +128,10 @@ class LearnerView(Protocol):
     def timestep(self) -> int:
         """Environment steps at the current update."""
 
+    @property
+    def world_size(self) -> int:
+        """How many learners share each update; 1: nothing needs to be combined."""
+
     def register_optimizer(
         self,
         module_id: str,
