@@ -1,0 +1,127 @@
+"""What arrays are computed with: NumPy over the tensors' own memory on the CPU, torch elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+from torch import Tensor
+
+__all__ = ["Array", "Backend", "NumpyBackend", "TorchBackend"]
+
+Array: TypeAlias = Any
+"""A `numpy.ndarray` or a `torch.Tensor`, whichever the backend computes with."""
+
+
+class NumpyBackend:
+    """NumPy: a tenth of torch's cost per call, which is what a single decision consists of."""
+
+    xp: Any = numpy
+
+    def view(self, tensor: Tensor) -> Array:
+        """The tensor's own memory: what is written to one is read from the other."""
+        return tensor.numpy()
+
+    def floats(self, values: Any) -> Array:
+        """The values in float64, without a copy if they are that already."""
+        if type(values) is numpy.ndarray and values.dtype == numpy.float64:
+            return values
+        return numpy.asarray(values, dtype=numpy.float64)
+
+    def array(self, values: Any) -> Array:
+        """The values as they are: float32 rows stay half as long until they are used."""
+        return numpy.asarray(values)
+
+    def integers(self, values: Any) -> Array:
+        """The values as whole numbers, one per row."""
+        return numpy.asarray(values).astype(numpy.int64, copy=False).reshape(-1)
+
+    def booleans(self, values: Any) -> Array:
+        """The values as truths."""
+        return numpy.asarray(values).astype(numpy.bool_, copy=False)
+
+    def zeros(self, *shape: int) -> Array:
+        """Float64 zeros."""
+        return numpy.zeros(shape)
+
+    def eye(self, size: int) -> Array:
+        """The float64 identity."""
+        return numpy.eye(size)
+
+    def outer(self, vector: Array, scratch: Array) -> Array:
+        """The product of a vector with itself; `scratch` may be used for it."""
+        # A matrix product of depth one is twice as fast as broadcasting.
+        return numpy.dot(vector[:, None], vector[None, :], out=scratch)
+
+    def by_group(self, groups: Array, count: int) -> tuple[Array, list[int]]:
+        """The order that brings rows of one group together, and the number of rows of each."""
+        # Sorting is linear for 16-bit keys only.
+        keys = groups.astype(numpy.uint16) if count <= 1 << 16 else groups
+        return keys.argsort(kind="stable"), numpy.bincount(groups, minlength=count).tolist()
+
+    def tensor(self, array: Array) -> Tensor:
+        """A tensor over the array's memory."""
+        return torch.from_numpy(array)
+
+    def to_numpy(self, array: Array) -> Array:
+        """The array itself."""
+        return array
+
+
+class TorchBackend:
+    """torch on one device."""
+
+    xp: Any = torch
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def view(self, tensor: Tensor) -> Array:
+        """The tensor itself."""
+        return tensor
+
+    def floats(self, values: Any) -> Array:
+        """The values in float64 on the device."""
+        return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+    def array(self, values: Any) -> Array:
+        """The values on the device, their type as it is."""
+        return torch.as_tensor(values, device=self.device)
+
+    def integers(self, values: Any) -> Array:
+        """The values as whole numbers on the device, one per row."""
+        return torch.as_tensor(values, device=self.device).long().reshape(-1)
+
+    def booleans(self, values: Any) -> Array:
+        """The values as truths on the device."""
+        return torch.as_tensor(values, device=self.device).bool()
+
+    def zeros(self, *shape: int) -> Array:
+        """Float64 zeros on the device."""
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    def eye(self, size: int) -> Array:
+        """The float64 identity on the device."""
+        return torch.eye(size, dtype=torch.float64, device=self.device)
+
+    def outer(self, vector: Array, scratch: Array) -> Array:
+        """The product of a vector with itself; `scratch` may be used for it."""
+        return torch.outer(vector, vector, out=scratch)
+
+    def by_group(self, groups: Array, count: int) -> tuple[Array, list[int]]:
+        """The order that brings rows of one group together, and the number of rows of each."""
+        order = torch.argsort(groups, stable=True)
+        return order, torch.bincount(groups, minlength=count).tolist()
+
+    def tensor(self, array: Array) -> Tensor:
+        """The tensor itself."""
+        tensor: Tensor = array
+        return tensor
+
+    def to_numpy(self, array: Array) -> Array:
+        """The tensor's values in memory of the CPU."""
+        return array.cpu().numpy()
+
+
+Backend: TypeAlias = NumpyBackend | TorchBackend

@@ -1,0 +1,61 @@
+"""Choose the best of several arms, fairly where several are best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+from torch import Tensor
+
+from rlplug.errors import RunFailedError
+
+__all__ = ["choose"]
+
+_SLACK = 1e-12
+"""Arms of the same worth differ by rounding: so much of the value, or of 1, is a tie."""
+
+
+def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any:
+    """The arm of the highest value in each row of (n, arms), among those the mask allows.
+
+    Ties go to any of the best with equal chance; without a generator, to the first.
+    """
+    if mask is not None:
+        values = _masked(values, mask)
+    if len(values) > 1:
+        return _choose_each(values, random)
+    best = values.argmax(1)
+    if random is not None:
+        row = values[0]
+        top = float(row[best[0]])
+        tied = row >= top - _SLACK * max(1.0, abs(top))
+        count = numpy.count_nonzero(tied)
+        if count > 1:
+            best[0] = tied.nonzero()[0][random.integers(count)]
+    return best
+
+
+def _choose_each(values: Any, random: numpy.random.Generator | None) -> Any:
+    best = values.argmax(1)
+    if random is None:
+        return best
+    top = values[numpy.arange(len(values)), best][:, None]
+    tied = values >= top - _SLACK * numpy.maximum(1.0, abs(top))
+    rows = numpy.flatnonzero(tied.sum(1) > 1)
+    if len(rows):
+        draws = random.random((len(rows), values.shape[1]))
+        best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
+    return best
+
+
+def _masked(values: Any, mask: Any) -> Any:
+    if isinstance(mask, Tensor):
+        mask = mask.cpu().numpy()
+    allowed = numpy.asarray(mask) != 0
+    missing = numpy.flatnonzero(~allowed.any(1))
+    if len(missing):
+        raise RunFailedError(
+            f"linucb: the action mask of row {missing[0]} allows no arm.",
+            "try: an environment that always has an arm to choose",
+        )
+    return numpy.where(allowed, values, -numpy.inf)

@@ -1,0 +1,165 @@
+"""What observations hold: found from the spaces once, then read from every observation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from rlplug.errors import RunFailedError, UnsupportedSpaceError
+
+__all__ = ["Layout", "Seen", "layout_of"]
+
+_KEYS = ("context", "arms", "action_mask")
+
+
+@attrs.define
+class Seen:
+    """The parts of n observations, as they came."""
+
+    context: Any
+    """(n, d), or None."""
+    arms: Any
+    """(n, arms, f), or None."""
+    mask: Any
+    """(n, arms), true where an arm may be chosen, or None."""
+
+    def part(self, rows: slice) -> Seen:
+        """Some of the rows."""
+        return Seen(
+            *(None if one is None else one[rows] for one in attrs.astuple(self, recurse=False))
+        )
+
+    @property
+    def as_tensors(self) -> bool:
+        """Whether they came as tensors, so that answers should be."""
+        return isinstance(self.context if self.context is not None else self.arms, Tensor)
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """How many arms there are, and how long the features of contexts and arms are."""
+
+    num_arms: int = attrs.field(validator=attrs.validators.ge(2))
+    context_dim: int = 0
+    """0: no context."""
+    arm_dim: int = 0
+    """0: fixed arms, which have no features."""
+
+    @property
+    def featured(self) -> bool:
+        """Whether every context brings its own arms."""
+        return self.arm_dim > 0
+
+    def read(self, observations: Any, mask: Any = None) -> Seen:
+        """The parts of observations; a mask given beside them wins over one among them."""
+        if isinstance(observations, numpy.ndarray | Tensor):
+            seen = (
+                Seen(None, observations, mask)
+                if self.featured and not self.context_dim
+                else (Seen(observations, None, mask))
+            )
+        elif isinstance(observations, Mapping):
+            given = observations.get("action_mask") if mask is None else mask
+            seen = Seen(observations.get("context"), observations.get("arms"), given)
+        else:
+            raise RunFailedError(
+                f"linucb reads an array or a mapping, got {type(observations).__name__}.",
+                f"try: a mapping with the keys {', '.join(_KEYS)}",
+            )
+        self._check(seen)
+        return seen
+
+    def _check(self, seen: Seen) -> None:
+        context, arms = seen.context, seen.arms
+        if self.context_dim and (
+            context is None or tuple(context.shape[1:]) != (self.context_dim,)
+        ):
+            raise _misshapen("context", context, ("n", self.context_dim))
+        if self.arm_dim and (
+            arms is None or tuple(arms.shape[1:]) != (self.num_arms, self.arm_dim)
+        ):
+            raise _misshapen("arms", arms, ("n", self.num_arms, self.arm_dim))
+        if arms is not None and not self.arm_dim:
+            raise RunFailedError(
+                "linucb: fixed arms may not carry features, the observations have arms.",
+                "try: algorithm.arms = 'featured'",
+            )
+        if seen.mask is not None and tuple(seen.mask.shape[1:]) != (self.num_arms,):
+            raise _misshapen("action_mask", seen.mask, ("n", self.num_arms))
+
+
+def layout_of(
+    observation_space: Space[Any], action_space: Space[Any], arms: str = "auto"
+) -> Layout:
+    """The layout of an environment; spaces that are not a bandit's are refused with the reason."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise UnsupportedSpaceError(
+            f"linucb chooses among arms: it needs Discrete actions, found {action_space}."
+        )
+    num_arms = int(action_space.n)
+    if int(action_space.start) != 0:
+        raise UnsupportedSpaceError(f"linucb counts arms from 0, found {action_space}.")
+    if num_arms < 2:
+        raise UnsupportedSpaceError("linucb has nothing to choose: it needs two arms, found one.")
+    if isinstance(observation_space, spaces.Box):
+        if arms == "featured":
+            raise UnsupportedSpaceError(
+                f"arms = 'featured' needs an observation key 'arms', found {observation_space}."
+            )
+        return Layout(num_arms=num_arms, context_dim=_length(observation_space, "observations"))
+    if isinstance(observation_space, spaces.Dict):
+        return _layout_of_parts(observation_space.spaces, num_arms, arms)
+    raise UnsupportedSpaceError(
+        "linucb needs a Box of context features, or a Dict with the keys context, arms and "
+        f"action_mask; found {observation_space}."
+    )
+
+
+def _layout_of_parts(parts: Mapping[str, Space[Any]], num_arms: int, arms: str) -> Layout:
+    unknown = sorted(set(parts) - set(_KEYS))
+    if unknown:
+        raise UnsupportedSpaceError(
+            f"linucb reads the observation keys {', '.join(_KEYS)}; found {', '.join(unknown)}."
+        )
+    if "arms" in parts and arms == "fixed":
+        raise UnsupportedSpaceError(
+            "arms = 'fixed': such arms may not carry features, the observations have a key 'arms'."
+        )
+    if "arms" not in parts and arms == "featured":
+        raise UnsupportedSpaceError(
+            f"arms = 'featured' needs observations with a key 'arms', found {', '.join(parts)}."
+        )
+    if "arms" not in parts and "context" not in parts:
+        raise UnsupportedSpaceError("linucb needs a context or arms in the observations.")
+    mask = parts.get("action_mask")
+    if mask is not None and mask.shape != (num_arms,):
+        raise UnsupportedSpaceError(
+            f"action_mask must have one value per arm ({num_arms}), found shape {mask.shape}."
+        )
+    return Layout(
+        num_arms=num_arms,
+        context_dim=_length(parts["context"], "context") if "context" in parts else 0,
+        arm_dim=_length(parts["arms"], "arms", num_arms) if "arms" in parts else 0,
+    )
+
+
+def _length(space: Space[Any], name: str, *before: int) -> int:
+    shape = space.shape
+    if isinstance(space, spaces.Box) and shape and shape[:-1] == before and shape[-1] > 0:
+        return int(shape[-1])
+    wanted = ", ".join([*map(str, before), "features"])
+    raise UnsupportedSpaceError(f"linucb needs {name} as a Box of shape ({wanted}), found {space}.")
+
+
+def _misshapen(name: str, values: Any, wanted: tuple[Any, ...]) -> RunFailedError:
+    found = "nothing" if values is None else str(tuple(values.shape))
+    shape = ", ".join(map(str, wanted))
+    return RunFailedError(
+        f"linucb: {name} must have the shape ({shape}), found {found}.",
+        "try: the observations of the environment the module was built for, one row each",
+    )
