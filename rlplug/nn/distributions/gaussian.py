@@ -13,18 +13,15 @@ from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.activations import Array
 from rlplug.spaces import describe
 
-__all__ = ["Gaussian", "normal_entropy", "normal_kl", "normal_log_prob", "split"]
+__all__ = ["Gaussian", "draw_normal", "normal_entropy", "normal_kl", "normal_log_prob"]
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-_LOWEST_LOG_STD = -20.0
-_HIGHEST_LOG_STD = 2.0
 
 
 class Gaussian:
     """Independent normal numbers, without bounds; `for_env` clips what the environment gets.
 
-    The parameters are the means, then the logarithms of the standard deviations, which hold
-    between -20 and 2.
+    The parameters are the means, then the logarithms of the standard deviations.
     """
 
     def __init__(self, space: spaces.Box) -> None:
@@ -43,8 +40,7 @@ class Gaussian:
         self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
     ) -> Array:
         """One action for each row, shape (n, *shape), not clipped."""
-        mean, log_std = parameters[:, : self.deviations], parameters[:, self.deviations :]
-        std = numpy.exp(numpy.clip(log_std, _LOWEST_LOG_STD, _HIGHEST_LOG_STD))
+        mean, std = parameters[:, : self.deviations], numpy.exp(parameters[:, self.deviations :])
         return self._actions(mean + std * random.standard_normal(mean.shape))
 
     def mode(self, parameters: Array, mask: Array | None = None) -> Array:
@@ -57,42 +53,36 @@ class Gaussian:
 
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-density of each row's action, before clipping."""
-        mean, log_std = split(parameters)
-        return normal_log_prob(mean, log_std, actions.flatten(1)).sum(-1)
+        mean, log_std = parameters.chunk(2, -1)
+        return normal_log_prob(mean, log_std, actions.reshape(len(actions), -1)).sum(-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row."""
-        return normal_entropy(split(parameters)[1])
+        return normal_entropy(parameters[:, self.deviations :])
 
     def score(
         self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
-        mean, log_std = split(parameters)
-        logs = normal_log_prob(mean, log_std, actions.flatten(1)).sum(-1)
+        mean, log_std = parameters.chunk(2, -1)
+        logs = normal_log_prob(mean, log_std, actions.reshape(len(actions), -1)).sum(-1)
         return logs, normal_entropy(log_std)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`."""
-        return normal_kl(parameters, others)
+        return normal_kl(*parameters.chunk(2, -1), *others.chunk(2, -1))
 
     def rsample(
         self, parameters: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """One action for each row with its log-density; gradients flow through both."""
-        mean, log_std = split(parameters)
+        mean, log_std = parameters.chunk(2, -1)
         drawn = draw_normal(mean, log_std, generator)
         logs = normal_log_prob(mean, log_std, drawn).sum(-1)
         return drawn.reshape(-1, *self._shape), logs
 
     def _actions(self, flat: Array) -> Array:
         return flat.reshape(-1, *self._shape).astype(self._dtype)
-
-
-def split(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and log standard deviations, those within their limits."""
-    mean, log_std = parameters.chunk(2, -1)
-    return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
 
 
 def draw_normal(mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -112,9 +102,8 @@ def normal_entropy(log_std: Tensor) -> Tensor:
     return log_std.sum(-1) + log_std.shape[-1] * (0.5 + _HALF_LOG_TAU)
 
 
-def normal_kl(parameters: Tensor, others: Tensor) -> Tensor:
+def normal_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
     """The divergence between independent normal numbers, summed over the last axis."""
-    (mean, log_std), (other_mean, other_log_std) = split(parameters), split(others)
     away = (mean - other_mean) * torch.exp(-other_log_std)
     wider = log_std - other_log_std
     return (0.5 * (torch.exp(2 * wider) + away * away - 1) - wider).sum(-1)

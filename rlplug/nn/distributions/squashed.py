@@ -18,13 +18,14 @@ from rlplug.nn.distributions.gaussian import (
     normal_entropy,
     normal_kl,
     normal_log_prob,
-    split,
 )
 from rlplug.spaces import describe
 
 __all__ = ["SquashedGaussian"]
 
 _LOG_2 = math.log(2)
+_LOG_STD = (-20.0, 2.0)
+"""Beyond these nothing changes: all actions alike, or all at the bounds."""
 _EDGE = 1 - 1e-6
 """How near to a bound an action is taken to lie: the bound itself has no finite density."""
 
@@ -34,7 +35,8 @@ _NODES, _WEIGHTS = numpy.polynomial.hermite_e.hermegauss(32)
 class SquashedGaussian:
     """Independent numbers: normal ones, through tanh, stretched over the bounds of a Box.
 
-    Takes the parameters of `Gaussian`. The entropy has no closed form: it is integrated.
+    Takes the parameters of `Gaussian`, with deviations held between e⁻²⁰ and e². The entropy has
+    no closed form: it is integrated.
     """
 
     def __init__(self, space: spaces.Box) -> None:
@@ -57,7 +59,9 @@ class SquashedGaussian:
         self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
     ) -> Array:
         """One action for each row, shape (n, *shape), within the bounds."""
-        return self._squash(self._normal.sample(parameters, random))
+        mean, log_std = parameters[:, : self.deviations], parameters[:, self.deviations :]
+        limited = numpy.concatenate([mean, numpy.clip(log_std, *_LOG_STD)], 1)
+        return self._squash(self._normal.sample(limited, random))
 
     def mode(self, parameters: Array, mask: Array | None = None) -> Array:
         """The squashed mean of each row: the median of its actions."""
@@ -70,12 +74,14 @@ class SquashedGaussian:
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-density of each row's action."""
         scale, middle = self._stretch(parameters)
-        inner = ((actions.flatten(1).to(parameters.dtype) - middle) / scale).clamp(-_EDGE, _EDGE)
-        return self._density(*split(parameters), torch.atanh(inner))
+        inner = ((actions.reshape(len(actions), -1).to(parameters.dtype) - middle) / scale).clamp(
+            -_EDGE, _EDGE
+        )
+        return self._density(*_limited(parameters), torch.atanh(inner))
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row, by Gauss-Hermite quadrature with 32 nodes."""
-        mean, log_std = split(parameters)
+        mean, log_std = _limited(parameters)
         nodes = torch.as_tensor(_NODES, dtype=mean.dtype, device=mean.device)
         weights = torch.as_tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device)
         numbers = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
@@ -90,13 +96,13 @@ class SquashedGaussian:
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`, squashed or not."""
-        return normal_kl(parameters, others)
+        return normal_kl(*_limited(parameters), *_limited(others))
 
     def rsample(
         self, parameters: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """One action for each row with its log-density; gradients flow through both."""
-        mean, log_std = split(parameters)
+        mean, log_std = _limited(parameters)
         drawn = draw_normal(mean, log_std, generator)
         scale, middle = self._stretch(parameters)
         actions = middle + scale * torch.tanh(drawn)
@@ -115,6 +121,11 @@ class SquashedGaussian:
     def _squash(self, numbers: Array) -> Array:
         scale, middle = self._scale.reshape(self._shape), self._middle.reshape(self._shape)
         return self.for_env((middle + scale * numpy.tanh(numbers)).astype(self._dtype))
+
+
+def _limited(parameters: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_std = parameters.chunk(2, -1)
+    return mean, log_std.clamp(*_LOG_STD)
 
 
 def _log_slope(numbers: Tensor) -> Tensor:
