@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         NoOptions,
     )
     from rlplug.registry import Registry
+    from rlplug.runs.result import RunResult
+    from rlplug.runs.run import run
 
 _HOME = {
     "ALL_MODULES": "rlplug.plugin",
@@ -45,8 +47,10 @@ _HOME = {
     "RlplugError": "rlplug.errors",
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
+    "RunResult": "rlplug.runs.result",
     "hookimpl": "rlplug.hooks.markers",
     "option": "rlplug.config",
+    "run": "rlplug.runs.run",
 }
 
 __all__ = [
@@ -65,9 +69,11 @@ __all__ = [
     "RequestError",
     "RlplugError",
     "RunFailedError",
+    "RunResult",
     "UnsupportedSpaceError",
     "hookimpl",
     "option",
+    "run",
 ]
 
 

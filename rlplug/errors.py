@@ -82,7 +82,7 @@ class EnvironmentFailedError(RunFailedError):
     """An environment raised, died or returned something no algorithm can use."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, sentence: bool = False) -> str:
     """`did you mean 'x'?` for the known word nearest to this one, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"{'Did' if sentence else 'did'} you mean {near[0]!r}?" if near else ""

@@ -150,7 +150,7 @@ class Registry:
             return PluginError(
                 f"{name!r} is an {_WORDS[other]}, not an {word}.", f"try: {flag} {name}"
             )
-        guess = did_you_mean(name, groups).capitalize()
+        guess = did_you_mean(name, groups, sentence=True)
         installed = ", ".join(sorted(groups)) or "none"
         return PluginError(
             f"unknown {word} {name!r}. {guess}".rstrip(),

@@ -156,18 +156,18 @@ class Inner(AddOn):
 
 
 def test_wrappers_of_build_nest_with_the_first_named_outermost() -> None:
-    assert calls(Plain, Outer, Inner).build("default", None, None, 0).path == ["inner", "outer"]  # type: ignore[arg-type, comparison-overlap] # spaces are not looked at
+    assert calls(Plain, Outer, Inner).build("default", None, None, 0).path == ["inner", "outer"]
 
 
 def test_an_add_on_that_draws_numbers_changes_nobody_elses_weights() -> None:
-    alone = calls(Plain).build("default", None, None, 7)  # type: ignore[arg-type] # spaces are not looked at
-    wrapped = calls(Plain, Outer, Inner).build("default", None, None, 7)  # type: ignore[arg-type] # as above
-    assert torch.equal(alone.weight, wrapped.weight)  # type: ignore[arg-type] # set in build
+    alone = calls(Plain).build("default", None, None, 7)
+    wrapped = calls(Plain, Outer, Inner).build("default", None, None, 7)
+    assert torch.equal(alone.weight, wrapped.weight)
 
 
 def test_building_leaves_the_global_generator_where_it_was() -> None:
     before = torch.get_rng_state()
-    calls(Plain, Outer).build("default", None, None, 7)  # type: ignore[arg-type] # spaces are not looked at
+    calls(Plain, Outer).build("default", None, None, 7)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -177,7 +177,7 @@ def test_build_must_give_a_module() -> None:
             return nn.Linear(1, 1)
 
     with pytest.raises(PluginError, match=r"'build' gave Linear, which is not an rlplug\.Module"):
-        calls(Wrong).build("default", None, None, 0)  # type: ignore[arg-type] # spaces are not looked at
+        calls(Wrong).build("default", None, None, 0)
 
 
 def test_a_wrapper_that_yields_twice_is_refused() -> None:
@@ -188,7 +188,7 @@ def test_a_wrapper_that_yields_twice_is_refused() -> None:
             yield
 
     with pytest.raises(PluginError, match="must yield exactly once"):
-        calls(Plain, Stutters).build("default", None, None, 0)  # type: ignore[arg-type] # as above
+        calls(Plain, Stutters).build("default", None, None, 0)
 
 
 # -- options, extras and blame ------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rlplug.errors import RlplugError
 
 __all__ = ["cli", "main"]
 
+FAILED = 1
 INTERRUPTED = 130
 
 
@@ -66,6 +67,14 @@ def _invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("rlplug: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        # An exception of a plugin or an environment: its own message, and the notes left on it.
+        lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+        message = "\n  ".join([*lines, "see where: --debug shows the traceback"])
+        _complain(error, message, debug="--debug" in arguments)
+        return FAILED
     return result if isinstance(result, int) else 0
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlplug.cli.complete import names_of
 from rlplug.cli.debug import debug_option
 from rlplug.registry import ADDON, ALGORITHM
+
+if TYPE_CHECKING:
+    from rlplug.runs.prepare import Prepared
+    from rlplug.runs.request import Request
 
 __all__ = ["run"]
 
@@ -40,37 +44,71 @@ __all__ = ["run"]
     metavar="KEY=VALUE",
     help="One option, over the file: gamma=0.9, sampling.num_envs=16.",
 )
+@click.option(
+    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A tag of the run in MLflow."
+)
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be run.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-def run(settings: tuple[str, ...], config: Path | None, dry_run: bool, **flags: Any) -> int:
+def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     """Train with an algorithm that is installed.
 
     \b
     rlplug run --algo linucb
     rlplug run --config run.toml --seed 1 --set alpha=0.5
     """
-    from rlplug.cli.dry_run import print_prepared
-    from rlplug.config.sources import parse_setting
     from rlplug.registry import Registry
     from rlplug.runs.prepare import prepare
-    from rlplug.runs.request import Request
 
-    request = Request(
-        config=config,
-        flags=_flags(**flags),
-        settings=tuple(parse_setting(text) for text in settings),
-    )
-    prepared = prepare(request, Registry.installed())
-    prepared.hooks()
+    prepared = prepare(_request(**given), Registry.installed())
     if dry_run:
+        from rlplug.cli.dry_run import print_prepared
+
         print_prepared(prepared)
         return 0
+    return _carry_out(prepared, quiet=quiet, as_json=as_json)
+
+
+def _carry_out(prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
+    from rlplug.cli.outcome import print_interrupted, print_json, print_result
+    from rlplug.runs.interrupts import RunInterrupted
+    from rlplug.runs.run import carry_out
+
+    try:
+        result = carry_out(prepared, show=not quiet)
+    except RunInterrupted as interrupted:
+        if as_json:
+            print_json(interrupted.result)
+        print_interrupted(interrupted)
+        return 143 if interrupted.by_signal else 130
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        print_result(result)
     return 0
 
 
-def _flags(
-    algo: str | None, env: str | None, steps: int | None, seed: int | None, addons: tuple[str, ...]
-) -> dict[str, Any]:
+def _request(
+    algo: str | None,
+    env: str | None,
+    steps: int | None,
+    seed: int | None,
+    addons: tuple[str, ...],
+    config: Path | None,
+    settings: tuple[str, ...],
+    tags: tuple[str, ...],
+) -> Request:
     """What the flags say, as the sections of a file would."""
+    from rlplug.config.sources import parse_setting, parse_tag
+    from rlplug.runs.request import Request
+
     said = {"algorithm": algo, "env": env, "steps": steps, "seed": seed, "addons": list(addons)}
-    return {"run": {name: value for name, value in said.items() if value not in (None, [])}}
+    flags: dict[str, Any] = {
+        "run": {name: value for name, value in said.items() if value not in (None, [])}
+    }
+    if tags:
+        flags["tracking"] = {"tags": dict(parse_tag(text) for text in tags)}
+    return Request(
+        config=config, flags=flags, settings=tuple(parse_setting(text) for text in settings)
+    )

@@ -15,3 +15,5 @@ class Stream(Feed):
 
     steps_per_update: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     """Steps of the vector environment that make one batch."""
+    one_step_episodes: bool = False
+    """For bandits: longer episodes are refused, and no `next_observations` are kept."""

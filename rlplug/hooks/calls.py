@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from rlplug.config.schedule import resolve as resolve_schedules
 from rlplug.errors import PluginError
+from rlplug.hooks.options import OptionsInForce
 from rlplug.hooks.resolved import HOOKS, Implementation, Participant, resolve
+from rlplug.hooks.wrapping import checked, nested
 from rlplug.seeding import derive, forked
 
 if TYPE_CHECKING:
@@ -40,10 +41,7 @@ class HookCalls:
         self.addons = tuple(addons)
         _refuse_twins([algorithm, *addons])
         self._implementations = resolve([algorithm, *addons, *listeners])
-        self._overrides: dict[tuple[str, str], Any] = {}
-        self._options: dict[tuple[str, str], Any] = {}
-        self._step = 0
-        self._scheduled = False
+        self._options = OptionsInForce({one.name: one.config for one in self.participants})
         self._bind()
 
     @property
@@ -65,33 +63,26 @@ class HookCalls:
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""
-        return {
-            hook: [one.name for one in self._implementations[hook]]
+        plugins = set(self.participants)
+        named = {
+            hook: [one.name for one in self._implementations[hook] if one.participant in plugins]
             for hook in HOOKS
-            if self._implementations[hook]
         }
+        return {hook: names for hook, names in named.items() if names}
 
     # -- options ------------------------------------------------------------------------------
 
     def config_of(self, plugin: str, module_id: str) -> Any:
         """A plugin's options for a module, schedules resolved at the current step."""
-        key = (plugin, module_id)
-        if key not in self._options:
-            raw = self._overrides.get(key, self._raw[plugin])
-            self._options[key] = raw if raw is None else resolve_schedules(raw, self._step)
-            self._scheduled = self._scheduled or self._options[key] is not raw
-        return self._options[key]
+        return self._options.of(plugin, module_id)
 
     def override_config(self, plugin: str, module_id: str, config: Any) -> None:
         """Give a plugin other options for one module."""
-        self._overrides[plugin, module_id] = config
-        self._options.pop((plugin, module_id), None)
+        self._options.override(plugin, module_id, config)
 
     def at_step(self, step: int) -> None:
         """Move schedules to an environment step."""
-        self._step = step
-        if self._scheduled:
-            self._options.clear()
+        self._options.at_step(step)
 
     # -- building ------------------------------------------------------------------------------
 
@@ -113,7 +104,7 @@ class HookCalls:
         def draws(one: Implementation) -> AbstractContextManager[None]:
             return forked(_own(seed, one))
 
-        return _checked(_nested(wrappers, answer, offered, draws), answer)
+        return checked(nested(wrappers, answer, offered, draws), answer)
 
     def build_extra(
         self,
@@ -274,7 +265,6 @@ class HookCalls:
     def _bind(self) -> None:
         """Look up once what is called in every update."""
         of = self._implementations
-        self._raw = {one.name: one.config for one in self.participants}
         self._optimizers = of["configure_optimizers_for_module"]
         # Add-ons first: the algorithm's advantages and targets must see their bonuses.
         preparers = of["prepare_batch"]
@@ -292,13 +282,10 @@ class HookCalls:
     ) -> Iterator[tuple[str, Implementation, nn.Module | None, Any]]:
         """Every implementation with its plugin's own extra and options."""
         extras = learner.extra.get(module_id, _NOTHING)
+        options = self._options.of
         for one in implementations:
             name = one.name
-            key = (name, module_id)
-            config = self._options.get(key)
-            if config is None:
-                config = self.config_of(name, module_id)
-            yield name, one, extras.get(name), config
+            yield name, one, extras.get(name), options(name, module_id)
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -307,60 +294,6 @@ _NOTHING: Mapping[str, Any] = {}
 def _own(seed: int, one: Implementation) -> int:
     """A seed per plugin, so that an add-on changes nobody else's numbers."""
     return derive(seed, one.participant.found.kind, one.name)
-
-
-def _nested(
-    wrappers: Sequence[Implementation],
-    answer: Implementation,
-    offered: Callable[[Implementation], tuple[Any, ...]],
-    draws: Callable[[Implementation], AbstractContextManager[None]],
-) -> Any:
-    """Run the answer inside its wrappers: generators that yield once and return the result."""
-    if not wrappers:
-        with draws(answer):
-            return answer(*offered(answer))
-    outer, *inner = wrappers
-    generator = outer(*offered(outer))
-    with draws(outer):
-        _advance(outer, lambda: next(generator), finished=False)
-    try:
-        result = _nested(inner, answer, offered, draws)
-    except BaseException as error:
-        raised = error
-        with draws(outer):
-            return _advance(outer, lambda: generator.throw(raised), finished=True)
-    with draws(outer):
-        return _advance(outer, lambda: generator.send(result), finished=True)
-
-
-def _advance(one: Implementation, step: Callable[[], Any], *, finished: bool) -> Any:
-    try:
-        step()
-    except StopIteration as stop:
-        if finished:
-            return stop.value
-    except BaseException as error:
-        one.blame(error)
-        raise
-    else:
-        if not finished:
-            return None
-    raise PluginError(
-        f"{one.participant.label}: its wrapper of {one.hook!r} must yield exactly once.",
-        "try: module = yield; return module",
-    )
-
-
-def _checked(module: Any, answer: Implementation) -> Module:
-    from rlplug.plugin import Module
-
-    if isinstance(module, Module):
-        return module
-    raise PluginError(
-        f"{answer.participant.label}: 'build' gave {type(module).__name__}, "
-        "which is not an rlplug.Module.",
-        "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
-    )
 
 
 def _refuse_twins(participants: Sequence[Participant]) -> None:

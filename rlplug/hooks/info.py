@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -28,6 +28,8 @@ class RunInfo:
     """The environment's id, or a description of the callable that made it."""
     steps: int
     """Environment steps the run will have taken at its end."""
+    progress: Callable[[], int]
+    """Environment steps taken so far, for displays that look by themselves."""
     step: int = 0
     """Environment steps already taken, if the run was resumed."""
     resumed: bool = False

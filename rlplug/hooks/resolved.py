@@ -192,7 +192,7 @@ def _parameters(where: str, hook: str, function: Any) -> Iterable[str]:
                 f"  Name the arguments it wants, of: {', '.join(offered) or 'none'}."
             )
         elif parameter.name not in offered:
-            guess = did_you_mean(parameter.name, offered).capitalize()
+            guess = did_you_mean(parameter.name, offered, sentence=True)
             yield (
                 f"{where} has a parameter {parameter.name!r} that hook {hook!r} does not offer."
                 f" {guess}".rstrip()
@@ -210,7 +210,7 @@ def _parameters(where: str, hook: str, function: Any) -> Iterable[str]:
 
 
 def _unknown(one: Participant, hook: str) -> str:
-    guess = did_you_mean(hook, HOOKS).capitalize()
+    guess = did_you_mean(hook, HOOKS, sentence=True)
     advice = guess or "See: rlplug plugins hooks"
     return f"{one.label} implements an unknown hook {hook!r}.\n  {advice}"
 

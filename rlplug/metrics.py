@@ -1,0 +1,68 @@
+"""Means of metrics over a stretch of a run, with as little work per update as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+
+__all__ = ["MetricWindow"]
+
+_FOLD_AT = 1024
+
+
+class MetricWindow:
+    """Keeps what updates gave and averages it when it is taken.
+
+    Tensors stay on their device until then: one transfer per stretch, not one per update.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Mapping[str, Mapping[str, Any]]] = []
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, results: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take in the results of one update: module id → metric → value."""
+        self._waiting.append(results)
+        if len(self._waiting) >= _FOLD_AT:
+            self._fold()
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call, named `train/<metric>`."""
+        self._fold()
+        names = list(self._sums)
+        tensors = {name: value for name, value in self._sums.items() if isinstance(value, Tensor)}
+        if tensors:
+            moved = torch.stack([value.double() for value in tensors.values()]).tolist()
+            self._sums.update(zip(tensors, moved, strict=True))
+        means = {name: float(self._sums[name]) / self._counts[name] for name in names}
+        self._sums.clear()
+        self._counts.clear()
+        return means
+
+    def _fold(self) -> None:
+        columns: dict[str, list[Any]] = {}
+        for results in self._waiting:
+            for module_id, metrics in results.items():
+                prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
+                for name, value in metrics.items():
+                    columns.setdefault(prefix + name, []).append(value)
+        self._waiting.clear()
+        for name, values in columns.items():
+            self._sums[name] = self._sums.get(name, 0.0) + _total(values)
+            self._counts[name] = self._counts.get(name, 0) + len(values)
+
+
+_PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
+
+
+def _total(values: list[Any]) -> Any:
+    if isinstance(values[0], Tensor):
+        return torch.stack([value.detach().reshape(()) for value in values]).sum()
+    return float(numpy.sum([float(value) for value in values]))

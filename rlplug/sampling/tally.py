@@ -1,0 +1,72 @@
+"""What was earned: rewards, returns and lengths of episodes, and regret where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+
+__all__ = ["Tally"]
+
+
+class Tally:
+    """Collects per step as little as possible, and reckons when it is asked for metrics."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._rewards: list[Any] = []
+        self._regrets: list[Any] = []
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+        self._running = numpy.zeros(num_envs)
+        self._length = numpy.zeros(num_envs, dtype=numpy.int64)
+        self._regret_total = 0.0
+        self._one_step = True
+
+    def add(
+        self,
+        rewards: Any,
+        terminated: Any,
+        truncated: Any,
+        infos: Mapping[str, Any],
+        stepped: Any = None,
+    ) -> None:
+        """Take in one step of the vector; `stepped` is False where it did nothing but reset."""
+        self._rewards.append(rewards if stepped is None else rewards[stepped])
+        regret = infos.get("regret")
+        if regret is not None:
+            self._regrets.append(regret if stepped is None else regret[stepped])
+        if self._one_step and terminated.all():
+            return
+        self._episodes(rewards, terminated | truncated, stepped)
+
+    def take(self) -> dict[str, float]:
+        """The metrics since the last call."""
+        metrics: dict[str, float] = {}
+        if self._rewards:
+            rewards = numpy.concatenate(self._rewards)
+            if rewards.size:
+                metrics["rollout/reward_mean"] = float(rewards.mean())
+        if self._regrets:
+            regrets = numpy.concatenate(self._regrets)
+            self._regret_total += float(regrets.sum())
+            metrics["rollout/regret_mean"] = float(regrets.mean())
+            metrics["rollout/regret_total"] = self._regret_total
+        if self._returns:
+            metrics["rollout/return_mean"] = float(numpy.mean(self._returns))
+            metrics["rollout/length_mean"] = float(numpy.mean(self._lengths))
+        for kept in (self._rewards, self._regrets, self._returns, self._lengths):
+            kept.clear()
+        return metrics
+
+    def _episodes(self, rewards: Any, ended: Any, stepped: Any) -> None:
+        # Once an episode has gone on, every step must be followed.
+        self._one_step = False
+        real = numpy.ones(len(ended), dtype=bool) if stepped is None else stepped
+        self._running[real] += rewards[real]
+        self._length[real] += 1
+        for index in numpy.flatnonzero(ended & real):
+            self._returns.append(float(self._running[index]))
+            self._lengths.append(int(self._length[index]))
+            self._running[index] = 0.0
+            self._length[index] = 0

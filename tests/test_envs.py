@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.vector import AutoresetMode
+
+from rlplug.envs import describe_env, long_episodes, make_environments
+from rlplug.errors import ConfigError, RequestError
+
+
+class OneStep(gymnasium.Env[Any, Any]):
+    """Pays 1 for action 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.random(2), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.random(2), self.scale * float(action), True, False, {}
+
+
+def test_a_native_vector_is_used_where_there_is_one() -> None:
+    made = make_environments("LinearBandit-v0", 3, {"num_arms": 4})
+    assert type(made.vector).__name__ == "LinearBanditVectorEnv"
+    assert (made.num_envs, made.action_space) == (3, gymnasium.spaces.Discrete(4))
+
+
+def test_other_ids_become_a_vector_that_resets_in_the_same_step() -> None:
+    made = make_environments("MountainCar-v0", 2, {})
+    assert (made.num_envs, made.autoreset) == (2, AutoresetMode.SAME_STEP)
+    made.vector.close()
+
+
+def test_a_callable_makes_environments_with_the_arguments() -> None:
+    made = make_environments(OneStep, 2, {"scale": 3.0})
+    made.vector.reset(seed=0)
+    _, rewards, _, _, _ = made.vector.step(numpy.array([0, 1]))
+    assert rewards.tolist() == [0.0, 3.0]
+    assert (made.name, describe_env(OneStep)) == ("OneStep", "OneStep")
+
+
+def test_an_unknown_id_gets_a_suggestion() -> None:
+    with pytest.raises(
+        RequestError, match=r"unknown environment 'CartPol-v1'\. Did you mean 'CartPole-v1'"
+    ):
+        make_environments("CartPol-v1", 1, {})
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(RequestError, match="names a package that cannot be imported"):
+        make_environments("no_such_package:Thing-v0", 1, {})
+
+
+def test_an_argument_the_environment_does_not_take_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ConfigError) as raised:
+        make_environments("MountainCar-v0", 1, {"goal_velocty": 1})
+    assert "env.goal_velocty" in str(raised.value)
+    assert "did you mean 'goal_velocity'?" in str(raised.value)
+
+
+def test_a_wrong_argument_of_a_bandit_is_refused_by_its_own_check() -> None:
+    with pytest.raises(ConfigError, match=r"env\.num_arms   must be at least 2, got 1"):
+        make_environments("LinearBandit-v0", 1, {"num_arms": 1})
+
+
+def test_a_constructor_that_raises_is_reported_with_its_arguments() -> None:
+    def broken(**arguments: Any) -> gymnasium.Env[Any, Any]:
+        raise OSError("no display")
+
+    with pytest.raises(RequestError, match="'broken' could not be made with size=2") as raised:
+        make_environments(broken, 1, {"size": 2})
+    assert "OSError: no display" in str(raised.value)
+
+
+def test_a_callable_that_makes_no_environment_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"made dict, which is no gymnasium\.Env"):
+        make_environments(dict, 1, {})  # type: ignore[arg-type] # the mistake under test
+
+
+def test_longer_episodes_are_recognised() -> None:
+    assert long_episodes(OneStep, {}, seed=0) is None
+    assert long_episodes("LinearBandit-v0", {}, seed=0) is None
+    assert long_episodes(CartPoleEnv, {}, seed=0) is not None
