@@ -1,0 +1,5 @@
+"""The record of a run: a journal on disk, an MLflow run, and what is left for review."""
+
+from rlplug.tracking.tracking import Status, Tracking, open_tracking
+
+__all__ = ["Status", "Tracking", "open_tracking"]

@@ -1,0 +1,175 @@
+"""The learning curve of a run as a picture: reward and regret against environment steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy
+
+from rlplug.tracking.journal import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Panel", "draw_curve", "panels_of"]
+
+INK = "#1f2933"
+QUIET = "#7b8794"
+GRID = "#e4e7eb"
+COLORS = ("#1a6fb5", "#c2410c")
+EVAL_COLOR = "#2f855a"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Panel:
+    """One metric over the run, perhaps with greedy evaluations beside it."""
+
+    name: str
+    steps: numpy.ndarray
+    values: numpy.ndarray
+    evaluated: numpy.ndarray
+    """Rows of step, mean and standard deviation; empty without evaluations."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it adds up over the run, so that smoothing would say nothing."""
+        return any(word in self.name for word in ("total", "sum", "cumulative"))
+
+    @property
+    def title(self) -> str:
+        """The metric in words."""
+        return self.name.rpartition("/")[2].replace("_", " ")
+
+
+def panels_of(reports: Iterable[Report], reward_metric: str) -> list[Panel]:
+    """The panels that a run has numbers for: its reward, then its regret."""
+    kept = list(reports)
+    names = {name for report in kept for name in report.metrics}
+    panels = [
+        _panel(kept, name, evaluated=name == reward_metric)
+        for name in (reward_metric, _regret(names))
+    ]
+    return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
+
+
+def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -> None:
+    """Draw the panels side by side into a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.2 + 5.4 * len(panels), 4.4), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
+    figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
+    for index, panel in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), index + 1)
+        _dress(axes, panel)
+        _draw(axes, panel, COLORS[index % len(COLORS)])
+    figure.tight_layout(rect=(0.005, 0.0, 0.995, 0.87), w_pad=2.5)
+    beside = file.with_suffix(".new.png")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(beside)
+    os.replace(beside, file)
+
+
+def _panel(reports: Sequence[Report], name: str, *, evaluated: bool) -> Panel:
+    seen = {one.step: one.metrics[name] for one in reports if name in one.metrics}
+    steps = sorted(seen)
+    means: dict[int, tuple[float, float]] = {}
+    if evaluated:
+        for one in reports:
+            if "eval/return_mean" in one.metrics:
+                spread = one.metrics.get("eval/return_std", 0.0)
+                means[one.step] = (one.metrics["eval/return_mean"], spread)
+    rows = [(step, *means[step]) for step in sorted(means)]
+    return Panel(
+        name=name,
+        steps=numpy.array(steps, dtype=float),
+        values=numpy.array([seen[step] for step in steps], dtype=float),
+        evaluated=numpy.array(rows, dtype=float).reshape(-1, 3),
+    )
+
+
+def _regret(names: Iterable[str]) -> str:
+    """The metric that says best how much reward was missed: a sum before a mean."""
+    regrets = sorted(name for name in names if "regret" in name.rpartition("/")[2])
+    sums = [name for name in regrets if any(w in name for w in ("total", "sum", "cumulative"))]
+    return (sums or regrets or [""])[0]
+
+
+def _draw(axes: Axes, panel: Panel, color: str) -> None:
+    noisy = not panel.is_sum and len(panel.steps) >= 20
+    single = "o" if len(panel.steps) == 1 else None
+    if noisy:
+        axes.plot(panel.steps, panel.values, color=color, alpha=0.25, linewidth=1.0)
+        smooth = _smooth(panel.values)
+        axes.plot(panel.steps, smooth, color=color, linewidth=2.0, label="smoothed")
+    elif len(panel.steps):
+        axes.plot(panel.steps, panel.values, color=color, linewidth=2.0, marker=single)
+    if panel.is_sum and len(panel.steps):
+        axes.fill_between(panel.steps, 0.0, panel.values, color=color, alpha=0.08, linewidth=0)
+    if len(panel.evaluated):
+        steps, means, spreads = panel.evaluated.T
+        axes.plot(
+            steps, means, color=EVAL_COLOR, linewidth=1.6, marker="o", markersize=4, label="greedy"
+        )
+        axes.fill_between(
+            steps, means - spreads, means + spreads, color=EVAL_COLOR, alpha=0.15, linewidth=0
+        )
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    _note_last(axes, panel, color)
+
+
+def _note_last(axes: Axes, panel: Panel, color: str) -> None:
+    """The last value beside the end of its line, so that nobody has to read it off the axis."""
+    finite = numpy.flatnonzero(numpy.isfinite(panel.values))
+    if not len(finite):
+        return
+    noisy = not panel.is_sum and len(panel.steps) >= 20
+    shown = (_smooth(panel.values) if noisy else panel.values)[finite[-1]]
+    axes.annotate(
+        f"{shown:,.4g}",
+        (panel.steps[finite[-1]], shown),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        size=9.5,
+        weight="bold",
+        color=color,
+        annotation_clip=False,
+    )
+
+
+def _dress(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set_title(panel.title, loc="left", size=11, color=INK)
+    axes.set_xlabel("environment steps", size=9.5, color=QUIET)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    axes.tick_params(length=0, labelsize=9, labelcolor=QUIET)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GRID)
+
+
+def _smooth(values: numpy.ndarray) -> numpy.ndarray:
+    """A centred moving average that leaves gaps out and shrinks at both ends."""
+    half = max(1, len(values) // 40)
+    finite = numpy.isfinite(values)
+    sums = numpy.concatenate([[0.0], numpy.cumsum(numpy.where(finite, values, 0.0))])
+    counts = numpy.concatenate([[0], numpy.cumsum(finite)])
+    index = numpy.arange(len(values))
+    low = numpy.maximum(index - half, 0)
+    high = numpy.minimum(index + half + 1, len(values))
+    number = counts[high] - counts[low]
+    means = (sums[high] - sums[low]) / numpy.maximum(number, 1)
+    return numpy.where(number > 0, means, numpy.nan)

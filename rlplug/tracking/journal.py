@@ -1,0 +1,135 @@
+"""The journal of a run: every reported metric, on disk before anything is uploaded."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+__all__ = ["Journal", "Report", "metric_name", "read_journal"]
+
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
+_LONGEST_NAME = 250
+
+
+@attrs.frozen
+class Report:
+    """Metrics of one environment step, as they were reported."""
+
+    step: int
+    time: int
+    """Milliseconds since the epoch, kept so that sending a report twice stores it once."""
+    metrics: Mapping[str, float]
+
+    @classmethod
+    def of(cls, step: int, seconds: float, given: Mapping[str, Any]) -> Report:
+        """A report of names that MLflow takes and of plain numbers; not finite becomes NaN."""
+        metrics = {metric_name(name): _number(value) for name, value in given.items()}
+        return cls(int(step), int(seconds * 1000), metrics)
+
+    @property
+    def nonfinite(self) -> int:
+        """How many of the numbers are not finite."""
+        return sum(math.isnan(value) for value in self.metrics.values())
+
+    def line(self) -> bytes:
+        """One line of JSON; NaN, which JSON does not have, is null."""
+        values = {name: None if math.isnan(x) else x for name, x in self.metrics.items()}
+        row = {"step": self.step, "time": self.time, "metrics": values}
+        return json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+class Journal:
+    """`metrics.jsonl` of one run, and `metrics.acked`: up to which byte it is in MLflow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.jsonl"
+        self._acknowledged = folder / "metrics.acked"
+        _end_last_line(self.path)
+        # Unbuffered: after a failed write nothing may linger that a later one would repeat.
+        self._file = self.path.open("ab", buffering=0)
+        self._end = self._file.tell()
+
+    def append(self, reports: list[Report]) -> list[int]:
+        """Write all the reports or none, and return where each of them ends."""
+        lines = [report.line() for report in reports]
+        content = b"".join(lines)
+        try:
+            if self._file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            raise
+        ends = [self._end + end for end in accumulate(len(line) for line in lines)]
+        self._end = ends[-1] if ends else self._end
+        return ends
+
+    def acknowledge(self, offset: int) -> None:
+        """Note that everything before this byte is in MLflow."""
+        beside = self._acknowledged.with_suffix(".acked.new")
+        beside.write_text(str(offset))
+        os.replace(beside, self._acknowledged)
+
+    @property
+    def acknowledged(self) -> int:
+        """Up to which byte the journal is in MLflow."""
+        try:
+            return int(self._acknowledged.read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def close(self) -> None:
+        """Close the file; its last lines reach the disk."""
+        try:
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+
+def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
+    """The reports from byte `start` on; a line that a crash cut short is left out."""
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            try:
+                row = json.loads(line)
+                values = row["metrics"].items()
+                metrics = {name: math.nan if x is None else float(x) for name, x in values}
+                yield Report(row["step"], row["time"], metrics)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+
+
+def metric_name(name: str) -> str:
+    """The name with what MLflow does not take replaced, the same name always in the same way."""
+    parts = [part for part in _FORBIDDEN.sub("_", str(name)).split("/") if part.strip(". ")]
+    return "/".join(parts)[:_LONGEST_NAME] or "unnamed"
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    # MLflow would store an infinity as the largest float, and flatten the curve.
+    return number if math.isfinite(number) else math.nan
+
+
+def _end_last_line(path: Path) -> None:
+    """A crash can leave half a line: what follows must start on a new one."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")

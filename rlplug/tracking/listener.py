@@ -1,0 +1,63 @@
+"""What tracking hears of a run: it takes every event in microseconds and never raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from rlplug.hooks.info import RunInfo
+from rlplug.tracking.location import without_secrets
+from rlplug.tracking.record import tags_at_start
+from rlplug.tracking.store import Store
+from rlplug.tracking.writer import Writer
+
+__all__ = ["TrackingListener"]
+
+
+class TrackingListener:
+    """Hands metrics to the writer, and remembers how the run went."""
+
+    def __init__(self, writer: Writer, store: Store | None, folder: Path) -> None:
+        self._writer = writer
+        self._store = store
+        self._folder = folder
+        self.run: RunInfo | None = None
+        self.step = 0
+        self.status: Literal["FINISHED", "FAILED", "KILLED"] = "FAILED"
+        """Failed until the run says that it reached its end."""
+        self.error: BaseException | None = None
+        self.traceback = ""
+
+    def run_started(self, run: RunInfo) -> None:
+        self.run = run
+        self.step = run.step
+        store = self._store
+        if store is not None:
+            config = (self._folder / "config.toml").read_text()
+            self._writer.do(partial(store.set_tags, tags_at_start(run)))
+            self._writer.do(partial(store.log_text, config, "config/resolved.toml"))
+
+    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.step = step
+        self._writer.put(step, metrics)
+
+    def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._writer.put(step, metrics)
+
+    def checkpoint_saved(self, step: int) -> None:
+        # What a resumed run would report again should be in MLflow before the run can die.
+        self._writer.upload_soon()
+
+    def run_finished(self, step: int) -> None:
+        self.step = step
+        self.status = "FINISHED"
+
+    def run_failed(self, step: int, error: BaseException) -> None:
+        self.step = step
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+        self.status = "KILLED" if interrupted else "FAILED"
+        self.error = error
+        self.traceback = without_secrets("".join(traceback.format_exception(error)))

@@ -1,0 +1,184 @@
+"""Where runs are kept: the folder of runs, the tracking URI, and whether both can be used."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rlplug.errors import RequestError
+
+__all__ = [
+    "check_reachable",
+    "check_writable",
+    "default_folder",
+    "is_http",
+    "runs_folder",
+    "sqlite_file",
+    "tracking_uri",
+    "without_secrets",
+]
+
+PROBE_SECONDS = 3.0
+
+_DATABASES = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_SQLITE = "sqlite:///"
+
+
+def runs_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of runs, absolute: what was given, else RLPLUG_HOME, else ./rlplug_runs."""
+    return (given if given is not None else default_folder(environ)).expanduser().absolute()
+
+
+def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of runs if nobody says otherwise."""
+    return Path(environ.get("RLPLUG_HOME") or "rlplug_runs").expanduser().absolute()
+
+
+def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """The MLflow tracking URI: the option, else MLFLOW_TRACKING_URI, else a database in `root`."""
+    for uri, source in (
+        (option, "tracking.uri"),
+        (environ.get("MLFLOW_TRACKING_URI", ""), "MLFLOW_TRACKING_URI"),
+    ):
+        if uri:
+            return _checked(uri.strip(), source)
+    return f"{_SQLITE}{root / 'mlflow.db'}"
+
+
+def is_http(uri: str) -> bool:
+    """Whether a server answers at this URI, not a database."""
+    return urlsplit(uri).scheme in ("http", "https")
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The database file of a SQLite URI."""
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def without_secrets(text: str) -> str:
+    """The text without user names and passwords of the URIs in it."""
+    return re.sub(r"(\w+://)[^/\s@'\"]+@", r"\1***@", text)
+
+
+def check_writable(root: Path) -> None:
+    """Make the folder of runs, or raise why nothing can be written there."""
+    work = root / "work"
+    probe = work / f".probe-{os.getpid()}"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            with probe.open("wb") as file:
+                # More than a block, so that a full disk says so now and not in mid-run.
+                file.write(b"\0" * 65_536)
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"the folder of runs {root} cannot be written: {error.strerror or error}.",
+            "try: make room or give it write permission, or RLPLUG_HOME=/another/folder rlplug run",
+        ) from error
+
+
+def check_reachable(uri: str) -> None:
+    """Raise if the store at this URI cannot be opened, before MLflow retries for minutes."""
+    file = sqlite_file(uri)
+    if file is not None:
+        _check_sqlite(file)
+    elif is_http(uri):
+        _check_server(uri)
+    else:
+        _check_database(uri)
+
+
+def _checked(uri: str, source: str) -> str:
+    scheme = urlsplit(uri).scheme.partition("+")[0]
+    if scheme in ("http", "https"):
+        return uri.rstrip("/")
+    if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:
+        return uri
+    shown = without_secrets(uri)
+    if scheme == "sqlite":
+        name = uri.removeprefix(_SQLITE)
+        if name in ("", ":memory:", uri):
+            raise RequestError(
+                f"{source} {shown!r} is a database in memory: the run would be lost at its end.",
+                "try: sqlite:////absolute/path/mlflow.db",
+            )
+        return f"{_SQLITE}{Path(name).expanduser().absolute()}"
+    if scheme in ("", "file") or len(scheme) == 1:
+        folder = Path(urlsplit(uri).path if scheme == "file" else uri).absolute()
+        raise RequestError(
+            f"{source} {shown!r} is a folder, and MLflow no longer records runs in folders.",
+            f"try: {_SQLITE}{folder / 'mlflow.db'}",
+        )
+    raise RequestError(
+        f"{source} {shown!r} is no tracking URI that MLflow knows.",
+        "try: http://host:port, sqlite:////path/mlflow.db or postgresql://user@host/database",
+    )
+
+
+def _check_sqlite(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(file, timeout=PROBE_SECONDS)
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+            # Takes the write lock and gives it back: a read-only file says so here.
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+        finally:
+            connection.close()
+    except (OSError, sqlite3.Error) as error:
+        if "locked" in str(error):
+            return  # somebody is writing; MLflow waits longer than this probe
+        raise RequestError(
+            f"the tracking database {file} cannot be opened: {error}.",
+            f"try: check that {file.parent} can be written and that the file is an MLflow "
+            "database, or set another tracking.uri",
+        ) from error
+
+
+def _check_server(uri: str) -> None:
+    request = urllib.request.Request(f"{uri}/health")
+    address = urlsplit(uri)
+    if address.username:
+        host = address.netloc.rpartition("@")[2]
+        request = urllib.request.Request(f"{address.scheme}://{host}{address.path}/health")
+    try:
+        urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        error.close()  # somebody answers; what may be asked of it, MLflow finds out
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return  # MLflow has settings of its own for certificates
+        raise _unreachable(uri, reason) from error
+
+
+def _check_database(uri: str) -> None:
+    address = urlsplit(uri)
+    port = _DATABASES.get(address.scheme.partition("+")[0])
+    if port is None or not address.hostname:
+        return
+    try:
+        socket.create_connection((address.hostname, address.port or port), PROBE_SECONDS).close()
+    except OSError as error:
+        raise _unreachable(uri, error) from error
+
+
+def _unreachable(uri: str, reason: object) -> RequestError:
+    return RequestError(
+        f"nothing answers at the tracking URI {without_secrets(uri)}: {reason}.",
+        "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, "
+        "or --set tracking.enabled=false",
+    )

@@ -1,0 +1,143 @@
+"""What a run is recorded as: its experiment, name, params and tags, all plain text."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlplug.config.sections import RunConfig
+from rlplug.config.toml import flat
+from rlplug.hooks.info import RunInfo
+from rlplug.registry import core_version
+from rlplug.tracking.git import git_tags
+from rlplug.tracking.location import without_secrets
+
+__all__ = ["Record", "command_line", "record_of", "slug", "tags_at_start"]
+
+LONGEST_PARAM = 6000
+LONGEST_TAG = 8000
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """What is known of a run before its first environment step."""
+
+    experiment: str
+    experiment_id: str
+    """An experiment that the environment named by its id; empty: go by the name."""
+    run_name: str
+    number_names: bool
+    """Whether a name that is taken gets a number."""
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    environment: str
+    environment_digest: str
+    environment_source: str
+
+
+def record_of(config: RunConfig, environment: str) -> Record:
+    """The record of a run, read from its options, the command line and the machine."""
+    environ = os.environ
+    experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
+    by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
+    name = f"{config.run.algorithm}-{environment}-s{config.run.seed}"
+    source = {"id": environment, **config.env.arguments}
+    return Record(
+        experiment=experiment or f"rlplug/{environment}",
+        experiment_id=by_id,
+        run_name=config.tracking.run_name or slug(name),
+        number_names=not config.tracking.run_name,
+        params={name: _param(value) for name, value in flat(config).items()},
+        tags=_tags(config, environment),
+        environment=environment[:500],
+        environment_digest=_digest(source, 8),
+        environment_source=json.dumps(source, default=str)[:60_000],
+    )
+
+
+def tags_at_start(run: RunInfo) -> dict[str, str]:
+    """What is known once the plugins of the run are bound."""
+    plugins = [
+        {"kind": one.found.kind, "name": one.name, "package": one.found.package}
+        for one in run.participants
+    ]
+    tags = {
+        "rlplug.plugins": json.dumps(plugins),
+        "rlplug.hook_order": json.dumps(dict(run.hook_order)),
+        "rlplug.rerunnable": str(run.rerunnable).lower(),
+        "rlplug.steps": str(run.steps),
+    }
+    if run.resumed:
+        tags["rlplug.resumed_from_step"] = str(run.step)
+    return {name: value[:LONGEST_TAG] for name, value in tags.items()}
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """What was typed, as it can be typed again."""
+    typed = sys.argv if arguments is None else arguments
+    program = Path(typed[0] if typed else "python")
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return without_secrets(shlex.join([name or "python", *typed[1:]]))
+
+
+def slug(text: str) -> str:
+    """The text as one part of a path."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
+
+
+def _tags(config: RunConfig, environment: str) -> dict[str, str]:
+    options = {
+        name: value for name, value in flat(config).items() if not name.startswith("tracking.")
+    }
+    options["run.env"] = environment
+    alike = {name: value for name, value in options.items() if name != "run.seed"}
+    group = slug(f"{config.run.algorithm}-{environment}-{_digest(alike, 4)}")
+    tags = {
+        "mlflow.source.name": command_line(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.user": _user(),
+        **git_tags(Path.cwd()),
+        "rlplug.schema": "1",
+        "rlplug.version": core_version(),
+        "rlplug.kind": "run",
+        "rlplug.algo": config.run.algorithm,
+        "rlplug.env": environment,
+        "rlplug.seed": str(config.run.seed),
+        "rlplug.group": group,
+        "rlplug.config_hash": _digest(options, 12),
+        "rlplug.host": socket.gethostname(),
+        "rlplug.pid": str(os.getpid()),
+        "rlplug.attempt": "1",
+        **config.tracking.tags,
+    }
+    return {name: value[:LONGEST_TAG] for name, value in tags.items()}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container may run under a user id that has no name.
+        return "unknown"
+
+
+def _param(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    shown = without_secrets(text)
+    return shown if len(shown) <= LONGEST_PARAM else shown[: LONGEST_PARAM - 1] + "…"
+
+
+def _digest(values: Mapping[str, Any], length: int) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,0 +1,264 @@
+"""One run in an MLflow store: the only code that imports mlflow, and only when it is called."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlplug.errors import RequestError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.location import is_http, sqlite_file, without_secrets
+from rlplug.tracking.record import Record, slug
+from rlplug.tracking.views import VIEW_TAGS
+from rlplug.tracking.writer import Row
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+__all__ = ["Store"]
+
+LOCK_SECONDS = 120.0
+PARAMS_PER_REQUEST = 100
+
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_DISABLE_AGENT_HINT": "true",
+    # MLflow's own seven retries would block the thread for four minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+}
+_FINAL = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")
+
+
+class Store:
+    """A run that was created in an MLflow store, and what can be written to it.
+
+    Everything raises `StoreRefusedError` or `StoreUnreachableError`, whatever MLflow raised.
+    """
+
+    def __init__(self, client: MlflowClient, experiment: Experiment, run: Run) -> None:
+        self._client = client
+        self.run_id: str = run.info.run_id
+        self.run_name: str = run.info.run_name or self.run_id
+        self.experiment: str = experiment.name
+        self.experiment_id: str = experiment.experiment_id
+
+    @classmethod
+    def create_run(cls, uri: str, record: Record, root: Path) -> Store:
+        """Open the store, making it if need be, and create the run; errors say what to do."""
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        try:
+            with _quiet(), _translated():
+                client, experiment, run = _create(uri, record, root)
+            store = cls(client, experiment, run)
+            store._describe(record)
+        except (StoreRefusedError, StoreUnreachableError) as error:
+            raise RequestError(
+                f"MLflow cannot record the run at {without_secrets(uri)}: {error}.", _advice(error)
+            ) from error
+        return store
+
+    def log_rows(self, rows: Sequence[Row]) -> None:
+        """Store metrics, at most 1000."""
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, time, step) for name, value, time, step in rows]
+        with _translated():
+            self._client.log_batch(self.run_id, metrics=metrics)
+
+    def is_active(self) -> bool:
+        """Whether the run still exists and takes metrics."""
+        try:
+            with _translated():
+                stage: str = self._client.get_run(self.run_id).info.lifecycle_stage
+        except StoreRefusedError:
+            return False
+        return stage == "active"
+
+    def set_tags(self, tags: dict[str, str]) -> None:
+        """Set tags of the run."""
+        from mlflow.entities import RunTag
+
+        with _translated():
+            self._client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
+
+    def log_file(self, file: Path, folder: str) -> None:
+        """Upload a file into a folder of the run's artifacts."""
+        with _translated():
+            self._client.log_artifact(self.run_id, str(file), folder or None)
+
+    def log_text(self, text: str, path: str) -> None:
+        """Upload a text as an artifact."""
+        with _translated():
+            self._client.log_text(self.run_id, text, path)
+
+    def terminate(self, status: str) -> None:
+        """End the run as FINISHED, FAILED or KILLED."""
+        with _translated():
+            self._client.set_terminated(self.run_id, status)
+
+    def _describe(self, record: Record) -> None:
+        """Params and the dataset: what the run was made of."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
+
+        params = [Param(name, value) for name, value in record.params.items()]
+        with _translated():
+            for start in range(0, len(params), PARAMS_PER_REQUEST):
+                batch = params[start : start + PARAMS_PER_REQUEST]
+                self._client.log_batch(self.run_id, params=batch)
+            dataset = Dataset(
+                name=record.environment,
+                digest=record.environment_digest,
+                source_type="gymnasium",
+                source=record.environment_source,
+            )
+            tag = InputTag("mlflow.data.context", "train")
+            self._client.log_inputs(self.run_id, [DatasetInput(dataset, [tag])])
+
+
+def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experiment, Run]:
+    """Under a lock: several runs may start at once, and the first of them makes the database."""
+    from filelock import FileLock, Timeout
+    from mlflow import MlflowClient
+
+    database = sqlite_file(uri)
+    folder = root if database is None else database.parent
+    lock = folder / ".init.lock"
+    try:
+        with FileLock(lock, timeout=LOCK_SECONDS):
+            # The registry would else follow MLflow's own settings into another database.
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
+            experiment = _experiment(client, record, artifacts)
+            _check_artifacts(uri, experiment)
+            name = _free_name(client, experiment.experiment_id, record)
+            run = client.create_run(experiment.experiment_id, tags=dict(record.tags), run_name=name)
+    except Timeout as error:
+        raise RequestError(
+            f"another process has been opening the store for {LOCK_SECONDS:.0f} s: {lock} is held.",
+            "try: again, once that process has ended",
+        ) from error
+    return client, experiment, run
+
+
+def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) -> Experiment:
+    from mlflow.exceptions import MlflowException
+
+    if record.experiment_id:
+        experiment = client.get_experiment(record.experiment_id)
+    else:
+        found = client.get_experiment_by_name(record.experiment)
+        if found is None:
+            place = None
+            if artifacts is not None:
+                place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
+            try:
+                client.create_experiment(record.experiment, place, tags=dict(VIEW_TAGS))
+            except MlflowException as error:
+                # On a shared server the lock does not reach the other machine that made it.
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            found = client.get_experiment_by_name(record.experiment)
+        if found is None:
+            raise StoreUnreachableError(f"experiment {record.experiment!r} vanished")
+        experiment = found
+    if experiment.lifecycle_stage != "active":
+        raise RequestError(
+            f"the experiment {experiment.name!r} was deleted in MLflow.",
+            f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
+            "or --set tracking.experiment=NAME",
+        )
+    for key, value in VIEW_TAGS.items():
+        if experiment.tags.get(key) != value:
+            client.set_experiment_tag(experiment.experiment_id, key, value)
+    return experiment
+
+
+def _check_artifacts(uri: str, experiment: Experiment) -> None:
+    """An experiment made by a local client keeps artifacts on that machine's disk."""
+    location = experiment.artifact_location or ""
+    local = location.startswith(("file:", "/"))
+    if local and is_http(uri) and not re.search(r"//([^/@]*@)?(localhost|127\.|\[::1\])", uri):
+        raise RequestError(
+            f"the experiment {experiment.name!r} keeps its artifacts in {location}, a folder of "
+            "the machine that made it, and this run would write them to its own disk.",
+            "try: --set tracking.experiment=NAME for an experiment that the server makes",
+        )
+
+
+def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
+    """The name, with -2, -3, … if another run of the experiment has it."""
+
+    def names(condition: str, most: int) -> set[str | None]:
+        runs = client.search_runs([experiment_id], condition, max_results=most)
+        return {run.info.run_name for run in runs}
+
+    name = record.run_name
+    if not record.number_names or not names(f"attributes.run_name = '{name}'", 1):
+        return name
+    taken = names(f"attributes.run_name LIKE '{name}-%'", 1000)
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
+
+
+def _advice(error: Exception) -> str:
+    said = str(error)
+    if "out-of-date database schema" in said:
+        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
+    if "Can't locate revision" in said:
+        return "try: pip install --upgrade mlflow     (a newer MLflow made this database)"
+    if "UNAUTHENTICATED" in said or "401" in said or "PERMISSION_DENIED" in said:
+        return (
+            "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    return "try: another tracking.uri, or --set tracking.enabled=false"
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (RequestError, StoreRefusedError, StoreUnreachableError):
+        raise
+    except MlflowException as error:
+        kind = StoreRefusedError if error.error_code in _FINAL else StoreUnreachableError
+        raise kind(_brief(error)) from error
+    except Exception as error:
+        # Drivers, proxies and file systems raise what they like; no run may end by it.
+        raise StoreUnreachableError(_brief(error)) from error
+
+
+def _brief(error: Any) -> str:
+    said = getattr(error, "message", "") or str(error) or type(error).__name__
+    first = without_secrets(str(said).strip().splitlines()[0]).rstrip(".")
+    return first if len(first) <= 300 else first[:297] + "…"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines that a first migration of the database logs."""
+    import mlflow  # noqa: F401 # sets the levels of its loggers on import
+
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,176 @@
+"""A run as it is recorded: opened before the first environment step, closed whatever happens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from rlplug.config.sections import RunConfig
+from rlplug.config.toml import to_toml
+from rlplug.errors import RequestError
+from rlplug.tracking.journal import Journal
+from rlplug.tracking.listener import TrackingListener
+from rlplug.tracking.location import (
+    check_reachable,
+    check_writable,
+    default_folder,
+    is_http,
+    runs_folder,
+    tracking_uri,
+    without_secrets,
+)
+from rlplug.tracking.record import Record, command_line, record_of
+from rlplug.tracking.review import Review
+from rlplug.tracking.store import Store
+from rlplug.tracking.views import run_link
+from rlplug.tracking.writer import Writer
+
+__all__ = ["Status", "Tracking", "open_tracking"]
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+CLOSING_SECONDS = 30.0
+
+
+def open_tracking(
+    config: RunConfig,
+    *,
+    environment: str,
+    root: Path | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Tracking:
+    """Create the run's record and folder, or raise why that cannot be done."""
+    folder = runs_folder(root)
+    check_writable(folder)
+    record = record_of(config, environment)
+    uri, store = "", None
+    if config.tracking.enabled:
+        uri = tracking_uri(config.tracking.uri, folder)
+        check_reachable(uri)
+        store = Store.create_run(uri, record, folder)
+    try:
+        return Tracking(config, record, uri, store, folder, warn or _log_warning)
+    except OSError as error:
+        if store is not None:
+            store.terminate("FAILED")
+        raise RequestError(
+            f"the folder of runs {folder} cannot be written: {error.strerror or error}.",
+            "try: make room in it, or RLPLUG_HOME=/another/folder rlplug run",
+        ) from error
+
+
+class Tracking:
+    """The record of one run: a folder with its journal and, unless switched off, an MLflow run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        record: Record,
+        uri: str,
+        store: Store | None,
+        root: Path,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.run_id = uuid.uuid4().hex if store is None else store.run_id
+        self.run_name = record.run_name if store is None else store.run_name
+        self.experiment = record.experiment if store is None else store.experiment
+        self.uri = uri
+        self.root = root
+        self.folder = root / "work" / self.run_id
+        self._store = store
+        self._warn = warn
+        self._closed = False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        journal = Journal(self.folder)
+        (self.folder / "config.toml").write_text(without_secrets(to_toml(config)))
+        (self.folder / "run.json").write_text(json.dumps(self._facts(), indent=2) + "\n")
+        self._writer = Writer(journal, store, warn)
+        self.listener = TrackingListener(self._writer, store, self.folder)
+        self._journal = journal
+        self._writer.start()
+
+    def describe(self) -> tuple[str, str]:
+        """Where the run is, and the next command to type."""
+        where = f"run {self.run_id} ({self.run_name}) in {self.folder}"
+        if self._store is None:
+            return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
+        if is_http(self.uri):
+            server = without_secrets(self.uri).replace("***@", "")
+            link = run_link(server, self._store.experiment_id, self.run_id)
+            return where, f"look at it: {link}"
+        return where, f"look at it: {self._ui_command()}"
+
+    def artifact(self, file: Path, folder: str = "") -> None:
+        """Upload a file, in order and in the background, into a folder of the run's artifacts."""
+        if self._store is not None:
+            self._writer.do(partial(self._store.log_file, file, folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not self._closed and self.listener.error is None:
+            self.listener.run_failed(self.listener.step, error)
+        self.close()
+
+    def close(self, status: Status | None = None) -> None:
+        """Upload what is left and end the run; as the events of the run said, or as given."""
+        if self._closed:
+            return
+        self._closed = True
+        review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
+        ended = status or self.listener.status
+        self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
+        self._say_what_is_missing()
+        try:
+            self._journal.close()
+        except OSError as error:
+            self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
+
+    def _say_what_is_missing(self) -> None:
+        points, jobs = self._writer.points_left, self._writer.jobs_left
+        if points or jobs:
+            self._warn(
+                f"{points:,} points not uploaded: MLflow did not take them in time, and may show "
+                f"the run as still running. Nothing is lost, all of them are in "
+                f"{self._journal.path}."
+            )
+
+    def _ui_command(self) -> str:
+        """What to type here, so that the UI opens on this very store."""
+        settings = []
+        if self.uri != f"sqlite:///{self.root / 'mlflow.db'}":
+            if os.environ.get("MLFLOW_TRACKING_URI") != self.uri:
+                settings.append(f"MLFLOW_TRACKING_URI={without_secrets(self.uri)} ")
+        elif self.root != default_folder():
+            settings.append(f"RLPLUG_HOME={self.root} ")
+        return "".join([*settings, "rlplug ui"])
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "run_id": self.run_id,
+            "run_name": self.run_name,
+            "experiment": self.experiment,
+            "experiment_id": "" if self._store is None else self._store.experiment_id,
+            "uri": without_secrets(self.uri),
+            "command": command_line(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+
+
+def _log_warning(message: str) -> None:
+    # Python prints warnings of loggers that nobody configured on stderr.
+    logging.getLogger("rlplug").warning("rlplug: %s", message)
