@@ -44,22 +44,22 @@ def array_activation(layer: nn.Module) -> Callable[[Array], Array] | None:
 
 
 def _tanh(x: Array) -> Array:
-    return numpy.tanh(x, x)
+    return numpy.tanh(x, out=x)
 
 
 def _relu(x: Array) -> Array:
-    return numpy.maximum(x, 0, x)
+    return numpy.maximum(x, 0, out=x)
 
 
 def _silu(x: Array) -> Array:
-    return numpy.multiply(x, sigmoid(x), x)
+    return numpy.multiply(x, sigmoid(x), out=x)
 
 
 def _elu(alpha: float) -> Callable[[Array], Array]:
     def elu(x: Array) -> Array:
         below = numpy.expm1(numpy.minimum(x, 0))
         below *= alpha
-        return numpy.add(numpy.maximum(x, 0, x), below, x)
+        return numpy.add(numpy.maximum(x, 0, out=x), below, out=x)
 
     return elu
 
@@ -68,7 +68,7 @@ def _leaky_relu(slope: float) -> Callable[[Array], Array]:
     def leaky_relu(x: Array) -> Array:
         below = numpy.minimum(x, 0)
         below *= slope
-        return numpy.add(numpy.maximum(x, 0, x), below, x)
+        return numpy.add(numpy.maximum(x, 0, out=x), below, out=x)
 
     return leaky_relu
 

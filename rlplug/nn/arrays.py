@@ -142,6 +142,7 @@ def plan_arrays(module: nn.Module, *, noisy: bool = False) -> Plan | None:
 
 
 _DTYPES = (torch.float32, torch.float64)
+_TWINS = (("forward", "array_forward"), ("step", "array_forward"), ("values", "array_values"))
 
 
 def _chain(steps: list[ArrayForward]) -> ArrayForward:
@@ -154,8 +155,11 @@ def _chain(steps: list[ArrayForward]) -> ArrayForward:
 
 
 def _speaks_for_itself(module: nn.Module) -> bool:
-    """Whether the NumPy pass was written for this torch pass, and not for one it overrides."""
+    """Whether each NumPy pass was written for the torch pass beside it, and for none over it."""
     line = type(module).__mro__
-    arrays = next(i for i, kind in enumerate(line) if "array_forward" in vars(kind))
-    torchs = next(i for i, kind in enumerate(line) if "forward" in vars(kind))
-    return arrays <= torchs
+    for torch_pass, array_pass in _TWINS:
+        arrays = [i for i, kind in enumerate(line) if array_pass in vars(kind)]
+        torchs = [i for i, kind in enumerate(line) if torch_pass in vars(kind)]
+        if arrays and torchs and torchs[0] < arrays[0]:
+            return False
+    return True
