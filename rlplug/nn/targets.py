@@ -58,8 +58,9 @@ class TargetNetwork(nn.Module):
 
     def copy(self) -> None:
         """Take over all parameters and buffers of the source, exactly."""
+        source = _tensors(self.source)
         with torch.no_grad():
-            torch._foreach_copy_(_tensors(self.model), _tensors(self.source))
+            torch._foreach_copy_(_tensors(self.model), source)
 
     def _count(self, now: int | None = None) -> tuple[int, int]:
         """Advance the clock, by one or to `now`; what it was and what it is."""

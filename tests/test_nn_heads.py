@@ -1,0 +1,134 @@
+"""Heads combine their parts as the papers say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, tensor
+
+from rlplug.nn import (
+    ContinuousQHead,
+    DistributionalHead,
+    PolicyHead,
+    QHead,
+    QuantileHead,
+    Streams,
+    ValueHead,
+    make_distribution,
+    project,
+)
+
+
+def set_constant(stream: Any, values: list[float]) -> None:
+    with torch.no_grad():
+        stream[-1].weight.zero_()
+        stream[-1].bias.copy_(tensor(values))
+
+
+def test_a_dueling_head_adds_what_an_action_has_above_the_mean() -> None:
+    head = QHead(2, 3, Streams(dueling=True))
+    set_constant(head.advantage, [1.0, 2.0, 6.0])
+    set_constant(head.value, [10.0])
+    assert head(torch.zeros(1, 2)).tolist() == [[8.0, 9.0, 13.0]]
+
+
+def test_a_dueling_head_of_distributions_compares_atom_by_atom() -> None:
+    head = DistributionalHead(2, 2, Streams(dueling=True), atoms=2, v_min=0, v_max=1)
+    set_constant(head.advantage, [1.0, 0.0, 3.0, 0.0])
+    set_constant(head.value, [5.0, 7.0])
+    assert head(torch.zeros(1, 2)).tolist() == [[[4.0, 7.0], [6.0, 7.0]]]
+
+
+def test_the_value_of_a_distribution_is_its_mean() -> None:
+    head = DistributionalHead(2, 1, atoms=3, v_min=-1, v_max=1)
+    logits = tensor([0.25, 0.25, 0.5]).log()[None, None]
+    assert head.values(logits).tolist() == [[0.25]]
+
+
+def test_the_value_of_quantiles_is_their_mean_and_their_fractions_lie_in_the_middle() -> None:
+    head = QuantileHead(2, 1, atoms=4)
+    assert head.values(tensor([[[1.0, 2.0, 3.0, 6.0]]])).tolist() == [[3.0]]
+    assert head.fractions.tolist() == [0.125, 0.375, 0.625, 0.875]
+
+
+def test_a_continuous_value_depends_on_the_action() -> None:
+    head = ContinuousQHead(2, 3)
+    features = torch.zeros(1, 2)
+    one, other = head(features, torch.zeros(1, 3)), head(features, torch.ones(1, 3))
+    assert one.shape == (1,)
+    assert one.item() != other.item()
+
+
+def test_first_policies_are_nearly_uniform_and_first_values_are_not() -> None:
+    features = torch.randn(50, 64)
+    policy = PolicyHead(64, make_distribution(spaces.Discrete(4)))(features)
+    assert policy.abs().max() < 0.1
+    assert ValueHead(64)(features).std() > 0.5
+
+
+def test_standard_deviations_are_numbers_of_their_own_or_outputs() -> None:
+    box = make_distribution(spaces.Box(-1, 1, (2,)))
+    free = PolicyHead(3, box, std_init=0.5)
+    assert free(torch.randn(4, 3))[:, 2:].exp().tolist() == [pytest.approx([0.5, 0.5])] * 4
+    assert [name for name, _ in free.named_parameters()] == [
+        "log_std",
+        "linear.weight",
+        "linear.bias",
+    ]
+    dependent = PolicyHead(3, box, state_dependent_std=True, std_init=0.5)
+    assert dependent(torch.zeros(1, 3))[0, 2:].exp().tolist() == pytest.approx([0.5, 0.5])
+    assert dependent(torch.randn(2, 3))[:, 2:].unique().numel() == 4
+
+
+SUPPORT = tensor([0.0, 1.0, 2.0, 3.0])
+
+
+def test_mass_on_an_atom_stays_there_and_mass_between_goes_to_both() -> None:
+    probabilities = tensor([[0.5, 0.25, 0.25]])
+    positions = tensor([[1.0, 2.25, 3.0]])
+    assert project(probabilities, positions, SUPPORT).tolist() == [[0.0, 0.5, 0.1875, 0.3125]]
+
+
+def test_mass_beyond_an_end_goes_to_the_end() -> None:
+    positions = tensor([[-7.0, 9.0]])
+    assert project(tensor([[0.25, 0.75]]), positions, SUPPORT).tolist() == [[0.25, 0, 0, 0.75]]
+
+
+def test_a_distribution_that_does_not_move_stays_as_it_is() -> None:
+    probabilities = torch.softmax(torch.randn(5, 51), -1)
+    support = torch.linspace(-10, 10, 51)
+    projected = project(probabilities, support.expand(5, 51), support)
+    torch.testing.assert_close(projected, probabilities, atol=1e-5, rtol=0)
+
+
+def test_a_terminated_row_puts_all_mass_at_its_reward() -> None:
+    rewards, terminated = tensor([[1.5]]), tensor([[1.0]])
+    positions = rewards + 0.9 * (1 - terminated) * SUPPORT
+    assert project(torch.full((1, 4), 0.25), positions, SUPPORT).tolist() == [[0, 0.5, 0.5, 0]]
+
+
+@given(
+    reward=st.floats(-30, 30),
+    gamma=st.floats(0, 1),
+    atoms=st.integers(2, 51),
+    seed=st.integers(0, 1000),
+)
+def test_projection_keeps_all_mass_and_the_mean_where_nothing_is_clamped(
+    reward: float, gamma: float, atoms: int, seed: int
+) -> None:
+    support = torch.linspace(-10, 10, atoms, dtype=torch.float64)
+    draw = torch.Generator().manual_seed(seed)
+    probabilities = torch.rand(3, atoms, generator=draw, dtype=torch.float64)
+    probabilities /= probabilities.sum(1, keepdim=True)
+    positions: Tensor = (reward + gamma * support).expand(3, atoms)
+    projected = project(probabilities, positions, support)
+    assert (projected >= 0).all()
+    torch.testing.assert_close(projected.sum(1), torch.ones(3, dtype=torch.float64))
+    mean = (projected * support).sum(1)
+    clamped = (probabilities * positions.clamp(-10, 10)).sum(1)
+    torch.testing.assert_close(mean, clamped, atol=1e-9, rtol=0)
