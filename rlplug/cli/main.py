@@ -13,6 +13,7 @@ import click
 from rlplug.cli.debug import debug_option
 from rlplug.cli.plugins import plugins
 from rlplug.cli.run import run
+from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
 
 __all__ = ["cli", "main"]
@@ -30,10 +31,12 @@ def cli() -> None:
     \b
     rlplug plugins list              what is installed
     rlplug run --algo linucb         train, and record the run
+    rlplug ui                        look at the runs
     """
 
 
 cli.add_command(run)
+cli.add_command(ui)
 cli.add_command(plugins)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BY_SEED", "VIEW_TAGS", "experiment_link", "run_link"]
+__all__ = ["BY_SEED", "VIEW_TAGS", "experiment_link", "home_link", "run_link"]
 
 RUNS = "rlplug"
 BY_SEED = "rlplug-by-seed"
@@ -73,6 +73,11 @@ def experiment_link(server: str, experiment_id: str, *, charts: bool = True) -> 
     """The runs of an experiment, those that differ only by seed drawn as one curve."""
     mode = "&compareRunsMode=CHART" if charts else ""
     return f"{server}/#/experiments/{experiment_id}/runs?{_MODE}&viewStateShareKey={BY_SEED}{mode}"
+
+
+def home_link(server: str) -> str:
+    """All experiments."""
+    return f"{server}/#/experiments?{_MODE}"
 
 
 def run_link(server: str, experiment_id: str, run_id: str) -> str:

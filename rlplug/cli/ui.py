@@ -1,0 +1,116 @@
+"""`rlplug ui`: look at runs in MLflow's pages."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from rlplug.cli.debug import debug_option
+
+__all__ = ["ui"]
+
+FIRST_PORT = 5000
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help=f"Port; without it, {FIRST_PORT} or the next."
+)
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    help="Names under which browsers on other machines reach it, separated by commas.",
+)
+@debug_option
+def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
+    """Open the pages of all runs: curves, options, pictures.
+
+    \b
+    rlplug ui                      runs in RLPLUG_HOME, else in ./rlplug_runs
+    MLFLOW_TRACKING_URI=… rlplug ui
+    """
+    from rlplug.errors import RequestError
+    from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
+    from rlplug.tracking.recent import recent_runs
+
+    root = runs_folder()
+    uri = tracking_uri("", root)
+    runs = recent_runs(root, uri)
+    if is_http(uri):
+        _print_links(uri, runs[0].experiment_id if runs else "")
+        return 0
+    database = sqlite_file(uri)
+    if database is not None and not database.exists():
+        raise RequestError(
+            f"there are no runs yet: {database} does not exist.",
+            "try: rlplug run --algo linucb, or RLPLUG_HOME=/folder/of/runs rlplug ui",
+        )
+    names = tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip())
+    if host not in _LOOPBACK and not names:
+        raise RequestError(
+            f"--host {host} opens the pages to other machines, and MLflow must know their names "
+            "for this one.",
+            "try: --allowed-hosts name-of-this-machine",
+        )
+    return _serve(uri, root, host, port, names)
+
+
+def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, ...]) -> int:
+    from rlplug.errors import RequestError
+    from rlplug.tracking.recent import recent_runs
+    from rlplug.tracking.server import UiServer, free_port, is_free, serves_one_of, share_views
+
+    runs = recent_runs(root, uri)
+    experiments = list(dict.fromkeys(run.experiment_id for run in runs))
+    newest = experiments[0] if experiments else ""
+    chosen = port or FIRST_PORT
+    if not is_free(host, chosen):
+        there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
+        if serves_one_of(there, [run.run_id for run in runs[:20]]):
+            share_views(there, experiments)
+            print(f"MLflow already shows these runs on port {chosen}.")
+            _print_links(there, newest)
+            return 0
+        if port is not None:
+            raise RequestError(
+                f"port {port} is taken by another program.",
+                f"try: --port {free_port(host, port + 1)}, or leave --port out",
+            )
+        chosen = free_port(host, FIRST_PORT + 1)
+        print(f"Port {FIRST_PORT} is taken by another program; using {chosen}.")
+    if names:
+        print("There is no login: everybody who reaches this machine sees and changes all runs.")
+    print("Starting MLflow, which takes some seconds …", flush=True)
+    root.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    server = UiServer.start(uri, root, host=host, port=chosen, allowed_hosts=names)
+    try:
+        server.wait_until_ready()
+        share_views(server.url, experiments)
+        _print_links(server.url, newest)
+        print("Ctrl-C ends it.", flush=True)
+        server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.stop()
+    print(f"MLflow's server ended by itself; see {root / 'ui.log'}.")
+    return 1
+
+
+def _print_links(server: str, experiment_id: str) -> None:
+    from rlplug.tracking.location import without_secrets
+    from rlplug.tracking.views import experiment_link, home_link
+
+    shown = without_secrets(server).replace("***@", "")
+    link = experiment_link(shown, experiment_id) if experiment_id else home_link(shown)
+    print(link, flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
