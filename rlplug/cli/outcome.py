@@ -42,7 +42,7 @@ def print_interrupted(interrupted: RunInterrupted) -> None:
     print(
         f"rlplug: interrupted at step {result.step:,}; everything up to there is recorded.",
         *result.where,
-        f"run it again from the start: rlplug run --config {result.folder / 'resolved.toml'}",
+        f"run it again from the start: rlplug run --config {result.folder / 'config.toml'}",
         sep="\n",
         file=sys.stderr,
     )

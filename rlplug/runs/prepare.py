@@ -28,9 +28,9 @@ class Prepared:
     algorithm: Participant
     addons: tuple[Participant, ...]
 
-    def hooks(self, listeners: Iterable[Participant] = ()) -> HookCalls:
+    def hooks(self) -> HookCalls:
         """The hooks of the run, all checked."""
-        return HookCalls(self.algorithm, self.addons, tuple(listeners))
+        return HookCalls(self.algorithm, self.addons)
 
 
 def prepare(request: Request, registry: Registry) -> Prepared:

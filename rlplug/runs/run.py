@@ -12,11 +12,11 @@ from rlplug.config.sources import Setting
 from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
 from rlplug.feeds import Stream
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.info import RunInfo
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
-from rlplug.registry import ADDON, Registry, describe
+from rlplug.registry import Registry
 from rlplug.runs.given import Given
 from rlplug.runs.interrupts import Interrupts, RunInterrupted, Terminated
 from rlplug.runs.prepare import Prepared, prepare
@@ -93,14 +93,11 @@ def carry_out(
         raise RequestError(
             f"{prepared.algorithm.label} has no environment of its own.", "try: --env ID"
         )
-    prepared.hooks()
+    calls = prepared.hooks()
     with ExitStack() as stack, Interrupts() as interrupts:
         feed = _feed(prepared)
         environments = _environments(prepared, maker, feed)
         stack.callback(environments.vector.close)
-        tracking = open_tracking(config, environment=environments.name)
-        listeners = [tracking.listener, *([console_for()] if show else [])]
-        calls = prepared.hooks([_listening(one) for one in listeners])
         learner = _learner(calls, environments, prepared)
         sampler = StreamSampler(
             environments,
@@ -110,6 +107,9 @@ def carry_out(
             keep_next=not feed.one_step_episodes,
         )
         trainer = Trainer(calls, learner, sampler, steps=config.run.steps, stop=interrupts.check)
+        # Last, so that nothing is recorded of a run that could not start.
+        tracking = open_tracking(config, environment=environments.name)
+        calls.listen([tracking.listener, *([console_for()] if show else [])])
         info = RunInfo(
             run_id=tracking.run_id,
             folder=tracking.folder,
@@ -136,7 +136,7 @@ def _train(
 
     def ended(status: Status) -> RunResult:
         module = learner.modules[DEFAULT_MODULE]
-        tracking.artifact(save_module(module, info.folder))
+        tracking.artifact(save_module(module, info.folder), "module")
         tracking.close(status)
         return RunResult(
             run_id=info.run_id,
@@ -205,9 +205,3 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
     )
     learner.build()
     return learner
-
-
-def _listening(listener: object) -> Participant:
-    """The core's own trackers stand in the same line as a third party's."""
-    kind = type(listener)
-    return Participant(describe(kind.__name__.lower(), kind, ADDON), listener)
