@@ -10,6 +10,7 @@ from rlplug.errors import PluginError
 from rlplug.hooks.options import OptionsInForce
 from rlplug.hooks.resolved import HOOKS, Implementation, Participant, resolve
 from rlplug.hooks.wrapping import checked, nested
+from rlplug.registry import ADDON, describe
 from rlplug.seeding import derive, forked
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["HookCalls", "Participant"]
 
 
 class HookCalls:
-    """The hooks of one run: one algorithm, its add-ons in order, and the core's own listeners.
+    """The hooks of one run: one algorithm and its add-ons, in order.
 
     Every method takes what its hook offers, except `config` and `extra`: each plugin gets its own.
     Methods that collect return `(plugin name, result)` pairs, so that each can be traced.
@@ -35,13 +36,21 @@ class HookCalls:
         self,
         algorithm: Participant,
         addons: Sequence[Participant] = (),
-        listeners: Sequence[Participant] = (),
     ) -> None:
         self.algorithm = algorithm
         self.addons = tuple(addons)
         _refuse_twins([algorithm, *addons])
-        self._implementations = resolve([algorithm, *addons, *listeners])
+        self._implementations = resolve(self.participants)
         self._options = OptionsInForce({one.name: one.config for one in self.participants})
+        self._bind()
+
+    def listen(self, listeners: Sequence[object]) -> None:
+        """Let the core's own trackers hear what add-ons hear, after them."""
+        heard = [
+            Participant(describe(type(one).__name__.lower(), type(one), ADDON), one)
+            for one in listeners
+        ]
+        self._implementations = resolve([*self.participants, *heard])
         self._bind()
 
     @property
@@ -75,6 +84,10 @@ class HookCalls:
     def config_of(self, plugin: str, module_id: str) -> Any:
         """A plugin's options for a module, schedules resolved at the current step."""
         return self._options.of(plugin, module_id)
+
+    def followed_config_of(self, plugin: str, module_id: str) -> Any:
+        """The same with numbers that remember their schedules, for optimizers to follow."""
+        return self._options.followed(plugin, module_id)
 
     def override_config(self, plugin: str, module_id: str, config: Any) -> None:
         """Give a plugin other options for one module."""
@@ -128,10 +141,13 @@ class HookCalls:
     def configure_optimizers_for_module(
         self, module_id: str, module: Module, learner: LearnerView
     ) -> list[tuple[str, Any]]:
-        """Each implementing plugin's optimizers, in any of the six forms; `None` is kept."""
+        """Each implementing plugin's optimizers, in any of the six forms; `None` is kept.
+
+        A number of a schedulable option that becomes an optimizer's `lr` follows its schedule.
+        """
         return [
-            (name, one(module_id, module, extra, config, learner))
-            for name, one, extra, config in self._each(self._optimizers, module_id, learner)
+            (name, one(module_id, module, extra, self.followed_config_of(name, module_id), learner))
+            for name, one, extra, _ in self._each(self._optimizers, module_id, learner)
         ]
 
     # -- updating ------------------------------------------------------------------------------

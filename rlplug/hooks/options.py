@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlplug.config.followed import follow
 from rlplug.config.schedule import resolve
 
 __all__ = ["OptionsInForce"]
@@ -30,6 +31,10 @@ class OptionsInForce:
         self._resolved[key] = options
         self._scheduled = self._scheduled or options is not given
         return options
+
+    def followed(self, plugin: str, module_id: str) -> Any:
+        """The same with numbers that remember their schedules, for optimizers to follow."""
+        return follow(self._overrides.get((plugin, module_id), self._given[plugin]), self._step)
 
     def override(self, plugin: str, module_id: str, config: Any) -> None:
         """Give a plugin other options for one module."""
