@@ -88,7 +88,7 @@ def _take_named(
         if name not in known:
             raise PluginError(
                 f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
-                f"{did_you_mean(name, known).capitalize()}".rstrip(),
+                f"{did_you_mean(name, known, sentence=True)}".rstrip(),
                 f"there are: {', '.join(known)}",
             )
         _check(part, f"loss of optimizer {name!r}", plugin)

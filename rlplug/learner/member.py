@@ -56,6 +56,13 @@ class Member:
             if self.named[name].requires_grad and id(self.named[name]) not in self.shared
         ]
 
+    def owner_of(self, params: Iterable[nn.Parameter]) -> str:
+        """The plugin whose parameters these are; the algorithm where nobody's."""
+        plugins = {id(param): self.owners[name] for name, param in self.named.items()}
+        return next(
+            (plugins[id(param)] for param in params if id(param) in plugins), self.algorithm
+        )
+
     def check_owned(self, one: Registered) -> None:
         """Refuse an optimizer over parameters that its plugin does not own."""
         names = {id(param): name for name, param in self.named.items()}

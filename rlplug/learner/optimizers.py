@@ -8,25 +8,27 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from rlplug.config.followed import Followed
 from rlplug.config.schedule import Schedule
 from rlplug.errors import PluginError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan
 from rlplug.optim.schedulers import SchedulerRun
 
-__all__ = ["Optimizers", "Registered"]
+__all__ = ["Optimizers", "Registered", "set_rate"]
 
 
 class Registered:
     """One optimizer with its parameters, its place in a cycle and its schedulers."""
 
     __slots__ = (
+        "acted",
         "burst",
-        "lr_schedule",
         "module_id",
         "name",
         "optimizer",
         "params",
         "plugin",
+        "rates",
         "scheduler",
         "unanswered",
     )
@@ -40,8 +42,10 @@ class Registered:
             param for group in optimizer.param_groups for param in group["params"]
         ]
         self.burst = 0
-        self.lr_schedule: Schedule | None = None
+        self.rates: list[tuple[dict[str, Any], Followed]] = _followed(optimizer)
         self.scheduler: SchedulerRun | None = None
+        self.acted = False
+        """Whether it stepped since its scheduler last heard of an epoch."""
         self.unanswered = 0
         """Minibatches it was ready for without ever having got a gradient; -1 once it has."""
 
@@ -51,10 +55,9 @@ class Registered:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def at_step(self, step: int) -> None:
-        """Follow a schedule over environment steps, if there is one."""
-        if self.lr_schedule is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.lr_schedule.at(step)
+        """Follow schedules over environment steps, where there are any."""
+        for group, rate in self.rates:
+            group["lr"] = rate.at(step)
 
 
 class Optimizers:
@@ -108,13 +111,33 @@ class Optimizers:
         names = [one.name for one in self.of(module_id)]
         raise PluginError(
             f"module {module_id!r} has no optimizer {name!r}. "
-            f"{did_you_mean(name, names).capitalize()}".rstrip(),
+            f"{did_you_mean(name, names, sentence=True)}".rstrip(),
             f"it has: {', '.join(names) or 'none'}",
         )
 
 
-def schedule_of(value: float | Schedule | Sequence[Sequence[float]] | None) -> Any:
-    """A learning rate or its schedule, given as a number, pairs or a `Schedule`."""
-    if value is None or isinstance(value, int | float | Schedule):
-        return value
-    return Schedule(tuple((int(step), rate) for step, rate in value))
+def set_rate(one: Registered, value: float | Schedule | Sequence[Sequence[float]] | None) -> None:
+    """Give an optimizer a learning rate, or a schedule of it over environment steps."""
+    if value is None:
+        return
+    groups = one.optimizer.param_groups
+    if isinstance(value, int | float):
+        for group in groups:
+            group["lr"] = value
+    else:
+        schedule = value if isinstance(value, Schedule) else Schedule(value)
+        one.rates = [(group, Followed(schedule.at(0), schedule)) for group in groups]
+    if isinstance(value, Followed):
+        one.rates = _followed(one.optimizer)
+
+
+def _followed(optimizer: Optimizer) -> list[tuple[dict[str, Any], Followed]]:
+    """The groups whose rate came from a schedule; they hold plain numbers from here on."""
+    found = [
+        (group, group["lr"])
+        for group in optimizer.param_groups
+        if isinstance(group["lr"], Followed)
+    ]
+    for group, rate in found:
+        group["lr"] = float(rate)
+    return found

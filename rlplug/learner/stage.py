@@ -1,226 +1,287 @@
-"""The gradient stage of one module: from a minibatch to a step of its optimizers."""
+"""The gradient stage of one module: minibatches in, steps of its optimizers out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rlplug.config.learning import LearnerSection
-from rlplug.errors import PluginError, RunFailedError
-from rlplug.learner.losses import Combined, combine
-from rlplug.learner.member import Member
-from rlplug.learner.optimizers import Registered
-from rlplug.optim.clipping import clip_each_norm, clip_global_norm, clip_values, global_norm
+from rlplug.errors import PluginError
+from rlplug.learner.chain import losses_of
+from rlplug.learner.compiled import CompiledChain
+from rlplug.learner.culprits import culprits
+from rlplug.learner.gradients import (
+    add_terms,
+    check_terms,
+    deliver,
+    take_by_term,
+    take_separately,
+    take_whole,
+)
+from rlplug.learner.results import average, labelled
+from rlplug.learner.stepping import Stepping
+from rlplug.learner.turns import Turns, moved
+from rlplug.optim.balance import balanced, summed
+from rlplug.seeding import derive
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
-    from rlplug.hooks.calls import HookCalls
-    from rlplug.plugin import LearnerView
+    from rlplug.learner.losses import Combined
+    from rlplug.learner.member import Member
+    from rlplug.learner.optimizers import Registered
+    from rlplug.learner.owned import Owned
 
 __all__ = ["Stage"]
 
-_CLIPS = {"global_norm": clip_global_norm, "norm": clip_each_norm, "value": clip_values}
-_IDLE_LIMIT = 1000
-
 
 class Stage:
-    """Takes gradients and steps; what it saw is in `metrics` and `records`."""
+    """What happens to one module between a minibatch and a step, and what was seen there."""
 
-    def __init__(
-        self, member: Member, calls: HookCalls, learner: LearnerView, section: LearnerSection
-    ) -> None:
+    def __init__(self, member: Member, learner: Owned) -> None:
         self.member = member
-        self._calls = calls
         self._learner = learner
-        self._section = section
-        self._clip = _CLIPS[section.clip_by]
-        self._postprocessed = calls.implements("postprocess_gradients")
-        self._cycles: dict[str, int] = {}
-        self.records: dict[str, list[Any]] = {}
-        self.rows: dict[str, list[Tensor]] = {}
-        self.metrics: dict[str, Any] = {}
-        self.acting: list[Registered] = []
-        self.skipped = 0
-        self.nonfinite = 0
-
-    def take(self, batch: Batch) -> bool | None:
-        """Loss and gradients of one minibatch; None if nobody has a loss, False to stop."""
-        member = self.member
-        ready = self._ready()
-        names = tuple([one.name for one in ready])
-        for param in member.named.values():
-            param.grad = None
-        fwd_out = member.module.forward_train(batch)
-        answers = self._calls.compute_loss_for_module(
-            member.module_id, member.module, batch, fwd_out, names, self._learner
+        self._calls = learner.calls
+        self.shuffler = torch.Generator().manual_seed(
+            derive(learner.seed, "minibatches", member.module_id)
         )
-        if not answers:
+        self._precision = learner.precision
+        self.turns = Turns(member.optimizers)
+        self._stepping = Stepping(member, learner, self._name_culprit)
+        section = learner.learning
+        self._balance = section.balance_grad_norms
+        self._limit = section.max_grad_norm
+        self._hooked = learner.calls.implements("postprocess_gradients")
+        self._by_term = self._balance or learner.calls.wants(
+            "postprocess_gradients", "term_gradients"
+        )
+        self._compiled: CompiledChain | None = None
+        if learner.compute.compile and not self._by_term:
+            self._compiled = CompiledChain(member, learner)
+        self._own = [p for p in member.named.values() if id(p) not in member.shared]
+        self._shared = [p for p in member.named.values() if id(p) in member.shared]
+        self._window: list[tuple[Batch, float, Tensor]] = []
+        self._terms: dict[str, dict[str, Tensor]] = {}
+        self._checked = not self._by_term
+        self.acting: list[Registered] = []
+        self.metrics: dict[str, Any] = {}
+        self.history: list[dict[str, Any]] = []
+        self.outside: dict[str, Any] = {}
+        """What `additional_update` reported last, for schedulers that monitor it."""
+        self._epoch = 0
+        self.rows: dict[str, list[Tensor]] = {}
+        self.skipped = 0
+
+    def start(self) -> None:
+        """Forget the gradients of the last step."""
+        for param in self._own:
+            param.grad = None
+        if self._window:
+            self._window.clear()
+        self._terms = {}
+
+    def take(self, batch: Batch, weight: float = 1.0) -> bool | None:
+        """Losses and gradients of one minibatch; None if nobody has a loss, False to stop."""
+        ready = self.turns.ready()
+        names = tuple([one.name for one in ready])
+        compiled = self._compiled
+        if compiled is not None and compiled.works:
+            combined, gradients = compiled(batch, names)
+        else:
+            combined, gradients = self._losses(batch, names), None
+        if combined is None:
             self.skipped += 1
             return None
-        combined = combine(answers, member.algorithm, names)
         self.metrics = combined.metrics
         self.metrics["loss"] = combined.total.detach()
-        self._keep_rows(combined, batch)
+        self.history.append(self.metrics)
+        if combined.rows:
+            self._keep_rows(combined, batch)
         if combined.stop is not None and bool(combined.stop):
-            self._record()
             return False
-        self.acting = self._chosen(ready, combined)
-        if not combined.named and len(ready) == len(member.optimizers):
-            combined.total.backward()
+        self.acting = self._acting(ready, combined)
+        if self._stepping.keeps_window:
+            self._window.append((batch, weight, self.metrics["loss"]))
+        if gradients is not None:
+            for params, found in gradients:
+                deliver(params, found, weight)
         else:
-            self._separate(combined)
+            self._take_gradients(combined, weight, whole=len(ready) == len(self.turns.all))
         return True
 
-    def step(self) -> None:
-        """Hooks, clipping and steps of the optimizers that act."""
-        if self._postprocessed:
+    def step(self, total_weight: float = 1.0) -> None:
+        """Everything from gradients to moved parameters."""
+        stepping = self._stepping
+        if stepping.closure_wanted:
+            stepping.step_with_closure(self.acting, self._again, self.metrics, total_weight)
+        else:
+            stepping.unscale(self.acting)
+            self.finish_gradients(total_weight)
+            stepping.step(self.acting, self.metrics)
+        self.turns.advance()
+
+    def step_only(self) -> None:
+        """Move parameters by the gradients as they are."""
+        self.metrics = {}
+        self._stepping.step(self.acting, self.metrics)
+
+    def finish_gradients(self, total_weight: float) -> None:
+        """Average over the minibatches of the step and let plugins change the result."""
+        gradients = [
+            param.grad for one in self.acting for param in one.params if param.grad is not None
+        ]
+        if total_weight != 1.0 and gradients:
+            torch._foreach_mul_(gradients, 1.0 / total_weight)
+        if self._by_term:
+            self._use_terms(total_weight)
+        if self._hooked:
             self._postprocess()
-        for one in self.acting:
-            gradients = [param.grad for param in one.params if param.grad is not None]
-            if gradients:
-                one.unanswered = -1
-                self._step_one(one, gradients)
-            elif one.unanswered >= 0:
-                self._unanswered(one)
-        for plugin in self._cycles:
-            self._cycles[plugin] += 1
-        self._record()
 
     def epoch_ended(self) -> None:
         """Move the schedulers that count passes over the batch."""
+        metrics: dict[str, Any] | None = None
         for one in self.member.optimizers:
-            if one.scheduler is not None:
-                one.scheduler.epoch_ended(self.metrics)
+            if one.scheduler is not None and one.acted:
+                if metrics is None:
+                    metrics = {**self.outside, **average(self.history[self._epoch :])}
+                one.scheduler.epoch_ended(metrics)
+            one.acted = False
+        self._epoch = len(self.history)
 
     def finish(self) -> dict[str, Any]:
         """The averages over the minibatches since the last call, and the learning rates."""
-        results = {name: average(values) for name, values in self.records.items()}
-        self.records = {}
+        results = average(self.history) if self.history else {}
+        self.history = []
+        self._epoch = 0
         for one in self.member.optimizers:
             results[labelled("learning_rate", one.name)] = one.learning_rate
         if self.skipped:
             results["skipped"] = self.skipped
             self.skipped = 0
-        if self.nonfinite:
-            results["nonfinite"] = self.nonfinite
-            self.nonfinite = 0
+        results.update(self._stepping.counts())
         return results
 
-    def _ready(self) -> list[Registered]:
-        """The optimizers whose turn it is."""
-        optimizers = self.member.optimizers
-        cycles: dict[str, list[Registered]] = {}
-        for one in optimizers:
-            if one.burst:
-                cycles.setdefault(one.plugin, []).append(one)
-        if not cycles:
-            return optimizers
-        chosen = set()
-        for plugin, ring in cycles.items():
-            place = self._cycles.setdefault(plugin, 0) % sum(one.burst for one in ring)
-            for one in ring:
-                if place < one.burst:
-                    chosen.add(one.name)
-                    break
-                place -= one.burst
-        return [one for one in optimizers if not one.burst or one.name in chosen]
+    def take_rows(self) -> dict[str, Tensor]:
+        """Per-row values of all minibatches since the last call, with their `indices`."""
+        rows = {name: torch.cat(parts) for name, parts in self.rows.items()}
+        self.rows = {}
+        return rows
 
-    def _chosen(self, ready: list[Registered], combined: Combined) -> list[Registered]:
-        """Those that a loss moves: leaving an optimizer out of a mapping lets it rest."""
-        named = combined.named
-        if not named:
+    def _losses(self, batch: Batch, names: tuple[str, ...]) -> Combined | None:
+        learner = self._learner
+        return losses_of(self.member, self._calls, learner, self._precision, batch, names)
+
+    def _acting(self, ready: list[Registered], combined: Combined) -> list[Registered]:
+        if not combined.named:
             return ready
-        strict = {one.plugin for one in ready if one.name in named}
-        chosen = [
-            one
-            for one in ready
-            if one.name in named or (combined.common and one.plugin not in strict)
-        ]
-        for one in ready:
-            if one.unanswered >= 0 and one not in chosen:
-                self._unanswered(one)
-        return chosen
+        pairs = [(one.name, one.plugin) for one in ready]
+        chosen = moved(pairs, combined.named, common=bool(combined.common))
+        self._stepping.note_left_out([one for one in ready if one.name not in chosen])
+        return [one for one in ready if one.name in chosen]
 
-    def _unanswered(self, one: Registered) -> None:
-        one.unanswered += 1
-        if one.unanswered >= _IDLE_LIMIT:
-            raise PluginError(
-                f"optimizer {one.name!r} of plugin {one.plugin!r} for module {one.module_id!r} "
-                f"got no loss in {_IDLE_LIMIT} minibatches.",
-                "compute a loss from its parameters, or do not make it",
-            )
+    def _take_gradients(self, combined: Combined, weight: float, *, whole: bool) -> None:
+        if self._by_term:
+            if not self._checked:
+                check_terms(combined, self.member)
+                self._checked = True
+            terms = take_by_term(combined, self.acting, self.member, self._precision)
+            add_terms(self._terms, terms, weight)
+            total = summed(list(terms.values()))
+            named = self.member.named
+            deliver([named[name] for name in total], list(total.values()), weight)
+        elif combined.named or not whole:
+            take_separately(combined, self.acting, self._shared, self._precision, weight)
+        else:
+            take_whole(combined.total, self._precision, weight)
 
-    def _separate(self, combined: Combined) -> None:
-        """One pass per optimizer over its own parameters, all before any of them steps."""
-        last = len(self.acting) - 1
-        for index, one in enumerate(self.acting):
-            loss = combined.for_optimizer(one.name)
-            if loss is None:
-                continue
-            gradients = torch.autograd.grad(
-                loss, one.params, allow_unused=True, retain_graph=index < last
-            )
-            for param, gradient in zip(one.params, gradients, strict=True):
-                param.grad = gradient
+    def _use_terms(self, total_weight: float) -> None:
+        factor = self._stepping.unscaling() / total_weight
+        terms = {
+            term: {name: gradient * factor for name, gradient in gradients.items()}
+            for term, gradients in self._terms.items()
+        }
+        self._terms = terms
+        if self._balance and terms:
+            total, norms = balanced(terms, self._limit)
+            for name, gradient in total.items():
+                self.member.named[name].grad = gradient
+            for term, norm in norms.items():
+                self.metrics[f"grad_norm_of/{term}"] = norm
 
     def _postprocess(self) -> None:
         member = self.member
-        given = {name: param.grad for name, param in member.named.items() if param.grad is not None}
+        acting = {id(param) for one in self.acting for param in one.params}
+        given = {
+            name: param.grad
+            for name, param in member.named.items()
+            if param.grad is not None and id(param) in acting
+        }
+        left: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
 
         def seen(plugin: str) -> MutableMapping[str, Tensor]:
-            return given
+            self._collect(left, given)
+            own = plugin == member.algorithm
+            view = {n: g for n, g in given.items() if not own or member.owners[n] == plugin}
+            left.append((plugin, set(view), view))
+            return view
 
         self._calls.postprocess_gradients(
-            member.module_id, member.module, seen, {}, self.metrics, self._learner
+            member.module_id, member.module, seen, self._terms, self.metrics, self._learner
         )
+        self._collect(left, given)
         for name, gradient in given.items():
             member.named[name].grad = gradient
 
-    def _step_one(self, one: Registered, gradients: list[Tensor]) -> None:
-        limit = self._section.max_grad_norm
-        if limit:
-            norm, after = self._clip(gradients, limit, self._section.norm_type)
-            self.metrics[labelled("grad_norm_clipped", one.name)] = after
+    def _collect(
+        self,
+        left: list[tuple[str, set[str], MutableMapping[str, Tensor]]],
+        given: dict[str, Tensor],
+    ) -> None:
+        """Take back what a plugin was shown, and refuse what vanished from it or appeared."""
+        while left:
+            plugin, names, view = left.pop()
+            if lost := sorted(names - set(view)):
+                raise PluginError(
+                    f"plugin {plugin!r} let the gradient of {lost[0]!r} vanish "
+                    f"({len(lost)} of {len(names)}).",
+                    "set a gradient to zero to keep a parameter where it is",
+                )
+            if foreign := sorted(set(view) - names):
+                raise PluginError(
+                    f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
+                    f"it was shown: {', '.join(sorted(names)) or 'none'}",
+                )
+            given.update(view)
+
+    def _again(self, total_weight: float, *, first: bool) -> Tensor:
+        """Loss and gradients of this step, for an optimizer that asks for them repeatedly."""
+        if not first:
+            kept, history, metrics, rows = list(self._window), self.history, self.metrics, self.rows
+            self.history, self.rows = [], {}
+            self.start()
+            for batch, weight, _ in kept:
+                self.take(batch, weight)
+            self.history, self.metrics, self.rows = history, {}, rows
+            self.finish_gradients(total_weight)
+            self.metrics = metrics
         else:
-            norm = global_norm(gradients, self._section.norm_type)
-        self.metrics[labelled("grad_norm", one.name)] = norm
-        if not math.isfinite(norm.item()):
-            self.nonfinite += 1
-            if self._section.nonfinite == "stop":
-                raise RunFailedError("gradients are not finite")
-            return
-        one.optimizer.step()
-        if one.scheduler is not None:
-            one.scheduler.stepped(self.metrics)
+            self.finish_gradients(total_weight)
+        losses = [loss * (weight / total_weight) for _, weight, loss in self._window]
+        return torch.stack(losses).sum()
+
+    def _name_culprit(self) -> list[str]:
+        """Run the minibatches of this step once more, term by term."""
+        found = []
+        for batch, _, _ in self._window:
+            names = tuple(one.name for one in self.acting)
+            combined = self._losses(batch, names)
+            if combined is not None:
+                found += culprits(combined, self.member)
+        return list(dict.fromkeys(found))
 
     def _keep_rows(self, combined: Combined, batch: Batch) -> None:
-        if combined.rows and "indices" in batch:
+        if "indices" in batch:
             self.rows.setdefault("indices", []).append(batch["indices"])
-            for name, rows in combined.rows.items():
-                self.rows.setdefault(name, []).append(rows)
-
-    def _record(self) -> None:
-        for name, value in self.metrics.items():
-            values = self.records.get(name)
-            if values is None:
-                self.records[name] = [value]
-            else:
-                values.append(value)
-
-
-def labelled(what: str, name: str) -> str:
-    """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
-    return what if name == "default" else f"{what}/{name}"
-
-
-def average(values: list[Any]) -> Any:
-    """The mean of numbers or of 0-d tensors, which stay on their device."""
-    if len(values) == 1:
-        return values[0]
-    if isinstance(values[0], Tensor):
-        return torch.stack(values).mean()
-    return sum(values) / len(values)
+            for name, values in combined.rows.items():
+                self.rows.setdefault(name, []).append(values)

@@ -1,54 +1,59 @@
-"""Clip gradients, and measure them while doing so."""
+"""Measure gradients, and clip them by what was measured."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["clip_each_norm", "clip_global_norm", "clip_values", "global_norm"]
+__all__ = ["Norms", "clip", "global_norm", "measure", "zero_nonfinite"]
 
 
-def global_norm(gradients: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+def global_norm(gradients: list[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all gradients taken as one vector, 0-d, on their device."""
-    return torch.linalg.vector_norm(
-        torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type
-    )
+    return _norm(torch.stack(_each(gradients, norm_type)), norm_type)
 
 
-def clip_global_norm(
-    gradients: Sequence[Tensor], limit: float, norm_type: float = 2.0
-) -> tuple[Tensor, Tensor]:
-    """Scale all gradients by one factor, in place; the norms before and after."""
-    before = global_norm(gradients, norm_type)
-    factor = (limit / (before + 1e-6)).clamp_(max=1.0)
+class Norms:
+    """The norm of each gradient, and of all as one vector."""
+
+    __slots__ = ("each", "norm_type", "total")
+
+    def __init__(self, each: Tensor, norm_type: float) -> None:
+        self.each = each
+        self.norm_type = norm_type
+        self.total = _norm(each, norm_type)
+
+
+def measure(gradients: list[Tensor], norm_type: float = 2.0) -> Norms:
+    """Their norms; they are finite exactly if every number is."""
+    return Norms(torch.stack(_each(gradients, norm_type)), norm_type)
+
+
+def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor:
+    """Clip in place, by `global_norm`, each tensor's `norm`, or `value`; the global norm after."""
+    if by == "value":
+        torch._foreach_clamp_min_(gradients, -limit)
+        torch._foreach_clamp_max_(gradients, limit)
+        return global_norm(gradients, norms.norm_type)
+    if by == "norm":
+        factors = (limit / (norms.each + 1e-6)).clamp_(max=1.0)
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+        return _norm(norms.each * factors, norms.norm_type)
+    factor = (limit / (norms.total + 1e-6)).clamp_(max=1.0)
     torch._foreach_mul_(gradients, factor)
-    return before, before * factor
+    return norms.total * factor
 
 
-def clip_each_norm(
-    gradients: Sequence[Tensor], limit: float, norm_type: float = 2.0
-) -> tuple[Tensor, Tensor]:
-    """Scale each gradient by its own factor, in place; the global norms before and after."""
-    norms = torch.stack(torch._foreach_norm(gradients, norm_type))
-    factors = (limit / (norms + 1e-6)).clamp_(max=1.0)
-    torch._foreach_mul_(gradients, factors.unbind())
-    before = torch.linalg.vector_norm(norms, norm_type)
-    return before, torch.linalg.vector_norm(norms * factors, norm_type)
+def zero_nonfinite(gradients: list[Tensor]) -> None:
+    """Put 0 in place of NaN and inf."""
+    for gradient in gradients:
+        gradient.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def clip_values(
-    gradients: Sequence[Tensor], limit: float, norm_type: float = 2.0
-) -> tuple[Tensor, Tensor]:
-    """Bound every number, in place; the global norms before and after."""
-    before = global_norm(gradients, norm_type)
-    torch._foreach_clamp_min_(gradients, -limit)
-    torch._foreach_clamp_max_(gradients, limit)
-    return before, global_norm(gradients, norm_type)
+def _each(gradients: list[Tensor], norm_type: float) -> list[Tensor]:
+    return list(torch._foreach_norm(gradients, norm_type))
 
 
-def is_finite(norm: Tensor) -> bool:
-    """Whether a norm is a number; waits for the device."""
-    return math.isfinite(norm.item())
+def _norm(norms: Tensor, norm_type: float) -> Tensor:
+    total: Tensor = torch.linalg.vector_norm(norms, norm_type)
+    return total

@@ -169,7 +169,7 @@ def _count(value: Any, what: str, who: str) -> int:
 def _refuse_unknown(config: Mapping[str, Any], known: Sequence[str], who: str) -> None:
     for key in config:
         if key not in known:
-            guess = did_you_mean(str(key), known).capitalize()
+            guess = did_you_mean(str(key), known, sentence=True)
             raise PluginError(
                 f"{who}: unknown key {key!r} beside an optimizer. {guess}".rstrip(),
                 f"known: {', '.join(known)}",

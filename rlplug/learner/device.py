@@ -1,0 +1,95 @@
+"""Settle where numbers are computed, and apply the rest of `[compute]` to this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import attrs
+import torch
+from torch import nn
+
+from rlplug.config.compute import ComputeSection
+from rlplug.errors import RequestError
+
+__all__ = ["Chosen", "apply_compute", "choose_device"]
+
+SMALL = 1_000_000
+"""Parameters below which a network without convolutions is faster on one CPU thread."""
+
+
+@attrs.frozen
+class Chosen:
+    """A device, and why it is this one."""
+
+    device: torch.device
+    reason: str
+
+
+def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> Chosen:
+    """The device that `compute.device` names; `auto` weighs what there is and what is to train."""
+    wanted = section.device
+    if wanted != "auto":
+        device = torch.device(wanted)
+        _refuse_absent(device, section)
+        return Chosen(device, "as asked for")
+    small = is_small(modules)
+    if not torch.cuda.is_available():
+        return Chosen(torch.device("cpu"), "CUDA is not available")
+    if small:
+        return Chosen(torch.device("cpu"), "small networks are faster here than over CUDA")
+    return Chosen(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
+
+
+def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:
+    """Threads, TF32 and determinism: settings of the whole process."""
+    if section.num_threads:
+        torch.set_num_threads(section.num_threads)
+    elif small and device.type == "cpu":
+        # Two threads gain nothing on small networks and stall where the machine is busy.
+        torch.set_num_threads(1)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = section.tf32
+        torch.backends.cudnn.allow_tf32 = section.tf32
+    if section.deterministic != "off":
+        # cuBLAS reads it when it is first used, and refuses strict mode without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=section.deterministic == "warn")
+        torch.backends.cudnn.benchmark = False
+
+
+def is_small(modules: Iterable[nn.Module]) -> bool:
+    """Whether networks are too small for a GPU or a second thread to help."""
+    total = 0
+    for module in modules:
+        if any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()):
+            return False
+        total += sum(param.numel() for param in module.parameters())
+    return total < SMALL
+
+
+def _refuse_absent(device: torch.device, section: ComputeSection) -> None:
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise RequestError(
+                f"compute.device is {section.device!r}, but CUDA is not available: this torch is "
+                f"{torch.__version__}.",
+                "try: --set compute.device=cpu",
+            )
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise RequestError(
+                f"compute.device is {section.device!r}, but there are "
+                f"{torch.cuda.device_count()} CUDA devices, counted from 0.",
+                "try: --set compute.device=cuda:0",
+            )
+    if device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise RequestError(
+                "compute.device is 'mps', but Metal is not available.",
+                "try: --set compute.device=cpu",
+            )
+        if section.dtype == "float64":
+            raise RequestError(
+                "compute.dtype 'float64' is not to be had on MPS.",
+                "try: --set compute.device=cpu",
+            )

@@ -1,0 +1,109 @@
+"""The loop of one update: epochs, minibatches, and the steps between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from rlplug.batch import Batch, minibatches
+from rlplug.learner.joining import agree_on_rounds, join_gradients
+
+if TYPE_CHECKING:
+    from rlplug.learner.owned import Owned
+    from rlplug.learner.stage import Stage
+
+__all__ = ["train"]
+
+Work: TypeAlias = "Sequence[tuple[Stage, Batch]]"
+Cut: TypeAlias = "list[tuple[Stage, list[Batch]]]"
+
+
+def train(learner: Owned, work: Work, num_iters: int, minibatch_size: int) -> None:
+    """Pass over every module's batch `num_iters` times; all gradients before any step."""
+    live = list(work)
+    for _ in range(num_iters):
+        cut = [
+            (
+                stage,
+                list(
+                    minibatches(
+                        batch,
+                        minibatch_size,
+                        stage.shuffler,
+                        whole_fragments=stage.member.sequences,
+                    )
+                ),
+            )
+            for stage, batch in live
+        ]
+        stopped = _epoch(learner, cut)
+        for stage, _ in cut:
+            stage.epoch_ended()
+        if learner.shared_stage is not None:
+            learner.shared_stage.epoch_ended()
+        live = [(stage, batch) for stage, batch in live if stage not in stopped]
+        if not live:
+            break
+
+
+def _epoch(learner: Owned, cut: Cut) -> set[Stage]:
+    """One pass; gives the stages whose plugins asked for the end of their epochs."""
+    together = learner.learning.accumulate
+    rounds = agree_on_rounds(learner.peers, max(len(parts) for _, parts in cut))
+    stopped: set[Stage] = set()
+    for start in range(0, rounds, together):
+        window = [
+            (stage, parts[start : start + together]) for stage, parts in cut if stage not in stopped
+        ]
+        if not window:
+            break
+        _window(learner, window, stopped)
+    return stopped
+
+
+def _window(learner: Owned, window: Cut, stopped: set[Stage]) -> None:
+    """The minibatches of one step, of all modules."""
+    shared = learner.shared_stage
+    if shared is not None:
+        shared.start()
+    taken: list[tuple[Stage, float]] = []
+    groups = learner.alike.of(window)
+    for group, shares in groups:
+        taken += group.take(shares)
+    done = {stage for group, _ in groups for stage in group.stages}
+    for stage, parts in window:
+        if stage not in done:
+            _take(stage, parts, taken, stopped)
+    if learner.peers.size > 1:
+        taken = join_gradients(learner.peers, [stage for stage, _ in window], taken, stopped)
+    for stage, weight in taken:
+        stage.step(weight)
+    if shared is not None and taken:
+        shared.acting = shared.turns.ready()
+        shared.metrics = {}
+        shared.step()
+        shared.history.append(shared.metrics)
+
+
+def _take(
+    stage: Stage, parts: list[Batch], taken: list[tuple[Stage, float]], stopped: set[Stage]
+) -> None:
+    stage.start()
+    if len(parts) == 1:
+        answer = stage.take(parts[0])
+        if answer:
+            taken.append((stage, 1.0))
+        elif answer is False:
+            stopped.add(stage)
+        return
+    rows = sum(part.rows for part in parts)
+    weight = 0.0
+    for part in parts:
+        answer = stage.take(part, part.rows / rows)
+        if answer is False:
+            stopped.add(stage)
+            return
+        if answer:
+            weight += part.rows / rows
+    if weight:
+        taken.append((stage, weight))
