@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from rlplug.nn.activations import Array
 from rlplug.nn.arrays import Plan, plan_arrays
 from rlplug.nn.memory import State
-from rlplug.nn.noisy import NoisyLinear
-from rlplug.nn.tensors import rows_of, to_arrays, to_tensors
+from rlplug.nn.modes import evaluating
+from rlplug.nn.tensors import device_of, rows_of, to_arrays, to_tensors
 
 __all__ = ["ActingNetwork"]
 
@@ -48,12 +47,6 @@ class ActingNetwork(nn.Module):
         """The same in torch, with gradients, for observations that are tensors."""
         raise TypeError(f"{type(self).__name__} must define step")
 
-    def device_of(self) -> torch.device:
-        """Where the network is."""
-        for parameter in self.parameters():
-            return parameter.device
-        return torch.device("cpu")
-
     def _plan(self, explore: bool) -> Plan | None:
         plan = self._plans.get(explore)
         if plan is None and explore in self._plans:
@@ -65,8 +58,8 @@ class ActingNetwork(nn.Module):
     def _act_in_torch(
         self, observations: Any, state: State | None, explore: bool
     ) -> tuple[Array, Mapping[str, Array] | None]:
-        device = self.device_of()
-        with torch.no_grad(), _acting(self, explore):
+        device = device_of(self)
+        with torch.no_grad(), evaluating(self, noisy=explore):
             before = None if state is None else to_tensors(state, device)
             values, after = self.step(to_tensors(observations, device), before)
         return to_arrays(values), None if after is None else to_arrays(after)
@@ -80,18 +73,3 @@ class ActingNetwork(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """All but the views: a copy has weights of its own."""
         return {**self.__dict__, "_plans": {}}
-
-
-@contextmanager
-def _acting(network: nn.Module, explore: bool) -> Iterator[None]:
-    """Eval mode in all parts, but for noise that is wanted; then the modes that were."""
-    parts = list(network.modules())
-    modes = [part.training for part in parts]
-    for part in parts:
-        # Past nn.Module's slow assignment, which would be most of the time here.
-        vars(part)["training"] = explore and isinstance(part, NoisyLinear)
-    try:
-        yield
-    finally:
-        for part, training in zip(parts, modes, strict=True):
-            vars(part)["training"] = training

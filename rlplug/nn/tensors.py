@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["rows_of", "to_arrays", "to_tensors"]
+__all__ = ["device_of", "rows_of", "to_arrays", "to_tensors"]
 
 
 def to_tensors(observations: Any, device: torch.device) -> Any:
@@ -32,6 +32,13 @@ def to_arrays(observations: Any) -> Any:
     if isinstance(observations, Tensor):
         return observations.detach().cpu().numpy()
     return numpy.asarray(observations)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module is; one without parameters is on the CPU."""
+    for parameter in module.parameters():
+        return parameter.device
+    return torch.device("cpu")
 
 
 def rows_of(observations: Any) -> int:

@@ -1,0 +1,160 @@
+"""A network together with its optimizer, target, clipping, schedule and checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from rlplug.errors import RunFailedError
+from rlplug.nn.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
+from rlplug.nn.approximation.writer import DummyWriter, Writer
+from rlplug.nn.modes import evaluating
+from rlplug.nn.targets import TargetNetwork, TrivialTarget
+from rlplug.nn.tensors import device_of
+from rlplug.optim.clipping import clip, measure
+from rlplug.optim.forms import read_scheduler
+from rlplug.optim.schedulers import SchedulerRun
+
+__all__ = ["Approximation"]
+
+ApproximationT = TypeVar("ApproximationT", bound="Approximation")
+
+_UPDATES_BETWEEN_CHECKPOINTS = 200
+
+
+class Approximation:
+    """A function that learns: `reinforce` moves it along the gradient of a loss.
+
+    Without a checkpointer it is saved every 200 updates to `<name>.safetensors` in the writer's
+    folder, which is `runs` without a writer; `DummyCheckpointer()` saves nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        checkpointer: Checkpointer | None = None,
+        clip_grad: float = 0.0,
+        device: torch.device | str | None = None,
+        loss_scaling: float = 1.0,
+        name: str = "approximation",
+        scheduler: Any = None,
+        target: TargetNetwork | None = None,
+        writer: Writer | None = None,
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.device = torch.device(device) if device is not None else device_of(model)
+        self._optimizer = optimizer
+        self._clip_grad = clip_grad
+        self._loss_scaling = loss_scaling
+        self._target = (target or TrivialTarget()).init(model)
+        self._writer: Writer = writer or DummyWriter()
+        self._scheduler = _every_update(scheduler, name)
+        self._checkpointer = checkpointer or PeriodicCheckpointer(_UPDATES_BETWEEN_CHECKPOINTS)
+        file = Path(self._writer.log_dir) / f"{name}.safetensors"
+        self._checkpointer.init(model, file)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The function's value, with gradients."""
+        return self.model(*inputs)
+
+    def no_grad(self, *inputs: Any) -> Any:
+        """The function's value, without gradients."""
+        with torch.no_grad():
+            return self.model(*inputs)
+
+    def eval(self, *inputs: Any) -> Any:
+        """The value in eval mode, without gradients; each part keeps the mode it had."""
+        with torch.no_grad(), evaluating(self.model):
+            return self.model(*inputs)
+
+    def target(self, *inputs: Any) -> Any:
+        """The value of the target network, without gradients."""
+        return self._target(*inputs)
+
+    def reinforce(self: ApproximationT, loss: Tensor) -> ApproximationT:
+        """Take the gradients of a loss and make one step along them."""
+        scaled = loss * self._loss_scaling
+        torch.autograd.backward(scaled)
+        return self.step(scaled)
+
+    def step(self: ApproximationT, loss: Tensor | None = None) -> ApproximationT:
+        """One step along the gradients that have gathered.
+
+        In this order: report the loss, clip, step, zero the gradients, move the learning rate,
+        update the target, save.
+        """
+        if loss is not None:
+            self._writer.add_loss(self.name, loss.detach())
+        if self._optimizer is not None:
+            self._clip_gradients()
+            self._optimizer.step()
+        self.zero_grad()
+        self._move_learning_rate(loss)
+        self._target.update()
+        self._checkpointer()
+        return self
+
+    def zero_grad(self: ApproximationT) -> ApproximationT:
+        """Forget the gradients that have gathered."""
+        self.model.zero_grad(set_to_none=True)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on as if nothing had happened."""
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "target": self._target.state_dict(),
+        }
+        if self._optimizer is not None:
+            state["optimizer"] = self._optimizer.state_dict()
+        if self._scheduler is not None:
+            state["scheduler"] = self._scheduler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.model.load_state_dict(state["model"])
+        self._target.load_state_dict(state["target"])
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+
+    def _clip_gradients(self) -> None:
+        if not self._clip_grad:
+            return
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if not gradients:
+            return
+        norms = measure(gradients)
+        if not torch.isfinite(norms.total):
+            raise RunFailedError(
+                f"the gradients of {self.name!r} have the norm {norms.total.item()}.",
+                "try: a smaller learning rate, or look for NaN in what it was given",
+            )
+        clip(gradients, norms, self._clip_grad, "global_norm")
+
+    def _move_learning_rate(self, loss: Tensor | None) -> None:
+        if self._scheduler is None or self._optimizer is None:
+            return
+        for index, group in enumerate(self._optimizer.param_groups):
+            suffix = f"/{index}" if index else ""
+            self._writer.add_schedule(f"{self.name}/learning_rate{suffix}", float(group["lr"]))
+        self._scheduler.stepped({} if loss is None else {"loss": loss.detach()})
+
+
+def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:
+    """The scheduler at work: after every update, unless it says otherwise."""
+    if scheduler is None:
+        return None
+    config = scheduler if isinstance(scheduler, dict) else {"scheduler": scheduler}
+    monitor = {"monitor": "loss"} if isinstance(config.get("scheduler"), ReduceLROnPlateau) else {}
+    who = f"approximation {name!r}"
+    return SchedulerRun(read_scheduler({"interval": "step", **monitor, **config}, who))

@@ -1,0 +1,345 @@
+"""Approximations do each thing they promise, in the order they promise it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_model
+from torch import Tensor, nn, tensor
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.nn import FixedTarget, PolyakTarget
+from rlplug.nn.approximation import (
+    Approximation,
+    DummyCheckpointer,
+    FeatureNetwork,
+    Identity,
+    PeriodicCheckpointer,
+    QContinuous,
+    QDist,
+    QNetwork,
+    VNetwork,
+)
+
+
+def line(weight: float = 1.0) -> nn.Linear:
+    """The function weight · x."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, weight)
+    return model
+
+
+def weight_of(model: Any) -> float:
+    return float(model.weight.item())
+
+
+X = tensor([[2.0]])
+
+
+def approximation(model: nn.Module, rate: float = 0.1, **options: Any) -> Approximation:
+    options.setdefault("checkpointer", DummyCheckpointer())
+    return Approximation(model, SGD(model.parameters(), rate), **options)
+
+
+def test_reinforce_makes_one_step_along_the_gradient_and_forgets_it() -> None:
+    f = approximation(line())
+    assert f.reinforce(f(X).sum()) is f
+    assert weight_of(f.model) == pytest.approx(0.8)
+    assert [parameter.grad for parameter in f.model.parameters()] == [None]
+
+
+def test_the_loss_is_scaled_before_its_gradient_is_taken() -> None:
+    f = approximation(line(), loss_scaling=0.5)
+    f.reinforce(f(X).sum())
+    assert weight_of(f.model) == pytest.approx(0.9)
+
+
+def test_gradients_are_clipped_to_the_norm_before_the_step() -> None:
+    f = approximation(line(), clip_grad=0.5)
+    f.reinforce(f(X).sum())
+    assert weight_of(f.model) == pytest.approx(0.95)
+
+
+def test_gradients_that_are_no_numbers_raise_and_move_nothing() -> None:
+    f = approximation(line(), clip_grad=0.5, name="critic")
+    with pytest.raises(RunFailedError, match="gradients of 'critic' have the norm nan"):
+        f.reinforce(f(X).sum() * float("nan"))
+    assert weight_of(f.model) == 1.0
+
+
+def test_gradients_gather_until_the_step_or_are_forgotten() -> None:
+    f = approximation(line())
+    f(X).sum().backward()
+    assert f.zero_grad() is f
+    f(X).sum().backward()
+    f(X).sum().backward()
+    assert f.step() is f
+    assert weight_of(f.model) == pytest.approx(0.6)
+
+
+def test_without_an_optimizer_nothing_moves() -> None:
+    f = Approximation(line(), checkpointer=DummyCheckpointer())
+    f.reinforce(f(X).sum())
+    assert weight_of(f.model) == 1.0
+
+
+def test_no_grad_and_eval_and_target_have_no_gradients() -> None:
+    f = approximation(line())
+    assert f(X).requires_grad
+    assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
+
+
+def test_eval_restores_the_mode_that_it_found_in_every_part() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(1), nn.Dropout(0.5))
+    model[1].eval()
+    f = approximation(model)
+    assert f.eval(X).item() == pytest.approx(2.0, rel=1e-4)
+    assert [part.training for part in model.modules()] == [True, True, False, True]
+    with pytest.raises(RuntimeError):
+        f.eval(torch.zeros(2, 2, 2, 2))
+    assert [part.training for part in model.modules()] == [True, True, False, True]
+
+
+def test_a_fixed_target_is_copied_after_every_so_many_steps() -> None:
+    f = approximation(line(), target=FixedTarget(2))
+    values = []
+    for _ in range(4):
+        f.reinforce(f(X).sum())
+        values.append(f.target(X).item())
+    assert values == pytest.approx([2.0, 1.2, 1.2, 0.4])
+
+
+def test_a_polyak_target_follows_after_every_step() -> None:
+    f = approximation(line(), target=PolyakTarget(0.5))
+    f.reinforce(f(X).sum())
+    assert f.target(X).item() == pytest.approx(1.8)
+
+
+def test_without_a_target_the_target_is_the_function_itself() -> None:
+    f = approximation(line())
+    f.reinforce(f(X).sum())
+    assert f.target(X).item() == pytest.approx(1.6)
+
+
+class Notes:
+    """A writer that keeps what it is told, and notices when."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.log_dir = log_dir
+        self.lines: list[tuple[str, float]] = []
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        assert not value.requires_grad
+        self.lines.append((name, float(value)))
+
+    def add_schedule(self, name: str, value: float) -> None:
+        self.lines.append((name, value))
+
+
+def test_losses_and_learning_rates_are_reported_and_the_rate_moves_after_each_step(
+    tmp_path: Path,
+) -> None:
+    model, notes = line(), Notes(tmp_path)
+    optimizer = SGD(model.parameters(), 0.1)
+    f = Approximation(
+        model,
+        optimizer,
+        scheduler=StepLR(optimizer, 1, 0.5),
+        loss_scaling=2,
+        name="f",
+        writer=notes,
+    )
+    f.reinforce(f(X).sum())
+    f.reinforce(f(X).sum())
+    assert [name for name, _ in notes.lines] == ["f", "f/learning_rate"] * 2
+    # 1 - 0.1 · 2 · 2 = 0.6, so the second loss is 2 · 2 · 0.6.
+    assert [value for _, value in notes.lines] == pytest.approx([4.0, 0.1, 2.4, 0.05])
+
+
+def test_a_rate_that_waits_for_a_plateau_watches_the_loss() -> None:
+    model = line()
+    optimizer = SGD(model.parameters(), 0.0)
+    f = Approximation(
+        model,
+        optimizer,
+        scheduler=ReduceLROnPlateau(optimizer, factor=0.1, patience=1),
+        checkpointer=DummyCheckpointer(),
+    )
+    optimizer.param_groups[0]["lr"] = 1e-3
+    for _ in range(4):
+        f.reinforce(tensor(5.0, requires_grad=True))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+
+
+def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_path: Path) -> None:
+    model = line()
+    f = Approximation(model, SGD(model.parameters(), 0.001), name="f", writer=Notes(tmp_path))
+    for _ in range(199):
+        f.reinforce(f(X).sum())
+    assert list(tmp_path.iterdir()) == []
+    f.reinforce(f(X).sum())
+    saved = weight_of(model)
+    f.reinforce(f(X).sum())
+    assert [file.name for file in tmp_path.iterdir()] == ["f.safetensors"]
+    loaded = line(0.0)
+    load_model(loaded, tmp_path / "f.safetensors")
+    assert weight_of(loaded) == saved == pytest.approx(0.6, abs=1e-3)
+
+
+def test_a_dummy_checkpointer_saves_nothing(tmp_path: Path) -> None:
+    f = approximation(line(), writer=Notes(tmp_path))
+    for _ in range(201):
+        f.reinforce(f(X).sum())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpointer_that_would_never_save_is_refused() -> None:
+    with pytest.raises(RequestError, match="not every 0"):
+        PeriodicCheckpointer(0)
+
+
+def test_a_restored_approximation_goes_on_as_if_nothing_had_happened() -> None:
+    def fresh() -> Approximation:
+        model = line()
+        optimizer = Adam(model.parameters(), 0.1)
+        return Approximation(
+            model,
+            optimizer,
+            scheduler=StepLR(optimizer, 3, 0.5),
+            target=FixedTarget(3),
+            checkpointer=DummyCheckpointer(),
+        )
+
+    def go_on(f: Approximation, steps: int) -> None:
+        for _ in range(steps):
+            f.reinforce(f(X).square().sum())
+
+    whole, first, second = fresh(), fresh(), fresh()
+    go_on(whole, 7)
+    go_on(first, 4)
+    second.load_state_dict(first.state_dict())
+    go_on(second, 3)
+    assert second(X).item() == whole(X).item()
+    assert second.target(X).item() == whole.target(X).item() != whole(X).item()
+
+
+def test_gradients_of_a_feature_network_equal_those_of_one_joint_backward() -> None:
+    torch.manual_seed(0)
+    body, one, other = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+    first, second = torch.randn(5, 3), torch.randn(6, 3)
+    joint = one(body(first)).sum() + other(body(first)).square().sum() + one(body(second)).sum()
+    expected = torch.autograd.grad(joint, list(body.parameters()))
+    before = [parameter.detach().clone() for parameter in body.parameters()]
+
+    features = FeatureNetwork(body, SGD(body.parameters(), 1.0), checkpointer=DummyCheckpointer())
+    seen, seen_later = features(first), features(second)
+    assert seen.is_leaf
+    one(seen).sum().backward()
+    other(seen).square().sum().backward()
+    one(seen_later).sum().backward()
+    assert body.weight.grad is None
+    assert features.reinforce() is features
+    for parameter, old, gradient in zip(body.parameters(), before, expected, strict=True):
+        torch.testing.assert_close(parameter, old - gradient)
+
+
+def test_a_feature_network_pushes_each_gradient_once() -> None:
+    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
+    features._optimizer = SGD(features.model.parameters(), 0.1)
+    features(X).sum().backward()
+    features.reinforce()
+    assert weight_of(features.model) == pytest.approx(0.8)
+    with pytest.raises(RequestError, match="no head sent gradients"):
+        features.reinforce()
+
+
+def test_a_feature_network_has_no_loss_of_its_own() -> None:
+    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
+    with pytest.raises(RequestError, match="was given a loss of its own"):
+        features.reinforce(features(X).sum())
+
+
+def test_features_that_are_only_looked_at_are_not_kept() -> None:
+    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
+    features.no_grad(X)
+    features.eval(X)
+    with torch.no_grad():
+        features(X)
+    with pytest.raises(RequestError, match="no head sent gradients"):
+        features.reinforce()
+
+
+def test_heads_and_features_learn_together() -> None:
+    torch.manual_seed(0)
+    body, top = nn.Linear(2, 8), nn.Linear(8, 1)
+    quiet: Any = {"checkpointer": DummyCheckpointer()}
+    features = FeatureNetwork(
+        nn.Sequential(body, nn.Tanh()), Adam(body.parameters(), 0.02), **quiet
+    )
+    v = VNetwork(top, Adam(top.parameters(), 0.02), **quiet)
+    observations = torch.randn(64, 2)
+    wanted = observations[:, 0] * observations[:, 1]
+
+    def loss() -> Tensor:
+        return nn.functional.mse_loss(v(features(observations)), wanted)
+
+    before = loss().item()
+    features.zero_grad()
+    for _ in range(300):
+        v.reinforce(loss())
+        features.reinforce()
+    assert loss().item() < before / 5
+
+
+QUIET: Any = {"checkpointer": DummyCheckpointer()}
+
+
+def test_a_q_network_gives_all_values_or_those_of_the_actions() -> None:
+    q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
+    values, actions = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), tensor([2, 0])
+    assert q(values).tolist() == values.tolist()
+    for ask in (q, q.no_grad, q.eval, q.target):
+        assert ask(values, actions).tolist() == [3.0, 4.0]
+
+
+def test_a_continuous_q_takes_both_side_by_side_and_is_zero_where_terminated() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    q = QContinuous(model, **QUIET)
+    observations, actions = tensor([[1.0, 2.0], [3.0, 4.0]]), tensor([[10.0], [20.0]])
+    assert q(observations, actions).tolist() == [13.0, 27.0]
+    assert q(observations, actions, tensor([False, True])).tolist() == [13.0, 0.0]
+
+
+def test_a_state_value_is_zero_where_terminated() -> None:
+    v = VNetwork(line(3.0), **QUIET)
+    assert v(tensor([[1.0], [2.0]])).tolist() == [3.0, 6.0]
+    assert v(tensor([[1.0], [2.0]]), tensor([True, False])).tolist() == [0.0, 6.0]
+
+
+def test_a_distributional_q_gives_probabilities_and_certain_zero_where_terminated() -> None:
+    q = QDist(nn.Identity(), None, n_actions=2, n_atoms=3, v_min=-1, v_max=1, **QUIET)
+    logits = tensor([[0.25, 0.25, 0.5, 1.0, 1.0, 2.0]]).log()
+    assert q.atoms.tolist() == [-1.0, 0.0, 1.0]
+    chances = q(logits)
+    torch.testing.assert_close(chances, tensor([[[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]]))
+    torch.testing.assert_close(q(logits, tensor([1])), chances[:, 1])
+    assert q(logits, tensor([0]), tensor([True])).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_distributional_q_projects_onto_its_own_atoms() -> None:
+    q = QDist(nn.Identity(), None, n_actions=1, n_atoms=3, v_min=-1, v_max=1, **QUIET)
+    assert q.project(tensor([[0.5, 0.5]]), tensor([[0.5, 7.0]])).tolist() == [[0, 0.25, 0.75]]
+
+
+def test_the_identity_learns_nothing_and_gives_what_it_is_given() -> None:
+    identity = Identity("cpu")
+    given = torch.ones(2, requires_grad=True)
+    assert identity(given) is given
+    assert identity.reinforce(given.sum()) is identity
+    assert given.grad is None
