@@ -1,6 +1,17 @@
-"""How an MLflow store can fail, as far as the writer must tell it apart."""
+"""How an MLflow store can fail, as far as it must be told apart."""
 
-__all__ = ["StoreRefusedError", "StoreUnreachableError"]
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rlplug.errors import RlplugError
+from rlplug.tracking.location import without_secrets
+
+__all__ = ["StoreRefusedError", "StoreUnreachableError", "translated"]
+
+_FINAL = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")
+_LONGEST = 300
 
 
 class StoreUnreachableError(Exception):
@@ -9,3 +20,22 @@ class StoreUnreachableError(Exception):
 
 class StoreRefusedError(Exception):
     """It will never work: a bad value, a deleted run, no permission."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Whatever MLflow raises inside, as one of the two, in one line and without passwords."""
+    try:
+        yield
+    except (RlplugError, StoreRefusedError, StoreUnreachableError):
+        raise
+    except Exception as error:
+        # Drivers, proxies and file systems raise what they like; no run may end by it.
+        final = getattr(error, "error_code", "") in _FINAL
+        raise (StoreRefusedError if final else StoreUnreachableError)(_brief(error)) from error
+
+
+def _brief(error: Exception) -> str:
+    said = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    first = without_secrets(said.splitlines()[0]).rstrip(".")
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"

@@ -15,7 +15,10 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Journal", "Report", "metric_name", "read_journal"]
+__all__ = ["Journal", "Report", "Row", "metric_name", "read_journal"]
+
+Row = tuple[str, float, int, int]
+"""Name, value, milliseconds since the epoch, environment step."""
 
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 _LONGEST_NAME = 250
@@ -40,6 +43,10 @@ class Report:
     def nonfinite(self) -> int:
         """How many of the numbers are not finite."""
         return sum(math.isnan(value) for value in self.metrics.values())
+
+    def rows(self) -> list[Row]:
+        """One row for each number."""
+        return [(name, value, self.time, self.step) for name, value in self.metrics.items()]
 
     def line(self) -> bytes:
         """One line of JSON; NaN, which JSON does not have, is null."""

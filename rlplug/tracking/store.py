@@ -8,14 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlplug.errors import RequestError
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.journal import Row
 from rlplug.tracking.location import is_http, sqlite_file, without_secrets
 from rlplug.tracking.record import Record, slug
 from rlplug.tracking.views import VIEW_TAGS
-from rlplug.tracking.writer import Row
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +36,6 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
 }
-_FINAL = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")
 
 
 class Store:
@@ -58,7 +57,7 @@ class Store:
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
-            with _quiet(), _translated():
+            with _quiet(), translated():
                 client, experiment, run = _create(uri, record, root)
             store = cls(client, experiment, run)
             store._describe(record)
@@ -73,13 +72,13 @@ class Store:
         from mlflow.entities import Metric
 
         metrics = [Metric(name, value, time, step) for name, value, time, step in rows]
-        with _translated():
+        with translated():
             self._client.log_batch(self.run_id, metrics=metrics)
 
     def is_active(self) -> bool:
         """Whether the run still exists and takes metrics."""
         try:
-            with _translated():
+            with translated():
                 stage: str = self._client.get_run(self.run_id).info.lifecycle_stage
         except StoreRefusedError:
             return False
@@ -89,22 +88,22 @@ class Store:
         """Set tags of the run."""
         from mlflow.entities import RunTag
 
-        with _translated():
+        with translated():
             self._client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
     def log_file(self, file: Path, folder: str) -> None:
         """Upload a file into a folder of the run's artifacts."""
-        with _translated():
+        with translated():
             self._client.log_artifact(self.run_id, str(file), folder or None)
 
     def log_text(self, text: str, path: str) -> None:
         """Upload a text as an artifact."""
-        with _translated():
+        with translated():
             self._client.log_text(self.run_id, text, path)
 
     def terminate(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED."""
-        with _translated():
+        with translated():
             self._client.set_terminated(self.run_id, status)
 
     def _describe(self, record: Record) -> None:
@@ -112,7 +111,7 @@ class Store:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         params = [Param(name, value) for name, value in record.params.items()]
-        with _translated():
+        with translated():
             for start in range(0, len(params), PARAMS_PER_REQUEST):
                 batch = params[start : start + PARAMS_PER_REQUEST]
                 self._client.log_batch(self.run_id, params=batch)
@@ -224,28 +223,6 @@ def _advice(error: Exception) -> str:
             "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
     return "try: another tracking.uri, or --set tracking.enabled=false"
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except (RequestError, StoreRefusedError, StoreUnreachableError):
-        raise
-    except MlflowException as error:
-        kind = StoreRefusedError if error.error_code in _FINAL else StoreUnreachableError
-        raise kind(_brief(error)) from error
-    except Exception as error:
-        # Drivers, proxies and file systems raise what they like; no run may end by it.
-        raise StoreUnreachableError(_brief(error)) from error
-
-
-def _brief(error: Any) -> str:
-    said = getattr(error, "message", "") or str(error) or type(error).__name__
-    first = without_secrets(str(said).strip().splitlines()[0]).rstrip(".")
-    return first if len(first) <= 300 else first[:297] + "…"
 
 
 @contextlib.contextmanager

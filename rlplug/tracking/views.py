@@ -16,8 +16,6 @@ BY_SEED = "rlplug-by-seed"
 _MODE = "workflowType=machine_learning"
 
 _COLUMNS = (
-    "attributes.`Source`",
-    "attributes.`Dataset`",
     "metrics.`rollout/reward_mean`",
     "metrics.`rollout/regret_total`",
     "metrics.`eval/return_mean`",

@@ -10,12 +10,9 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
-from rlplug.tracking.journal import Journal, Report
+from rlplug.tracking.journal import Journal, Report, Row
 
-__all__ = ["Job", "MetricStore", "Row", "Writer"]
-
-Row = tuple[str, float, int, int]
-"""Name, value, milliseconds since the epoch, environment step."""
+__all__ = ["Job", "MetricStore", "Writer"]
 
 Job = Callable[[], None]
 
@@ -167,7 +164,7 @@ class Writer:
         try:
             while self._unsent and self._store is not None:
                 batch = _batch(self._unsent)
-                self._send([row for item in batch for row in item.rows()])
+                self._send([row for item in batch for row in item.report.rows()])
                 self._sent(batch)
             self._work()
         except StoreUnreachableError as error:
@@ -245,10 +242,6 @@ class _Item:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.end: int | None = None
-
-    def rows(self) -> list[Row]:
-        report = self.report
-        return [(name, x, report.time, report.step) for name, x in report.metrics.items()]
 
 
 def _batch(items: Sequence[_Item]) -> list[_Item]:
