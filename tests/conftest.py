@@ -121,7 +121,74 @@ class Scale(AddOn):
             gradient.mul_(config.scale)
 '''
 
+MEANS = '''
+import attrs
+import numpy
+import torch
+from gymnasium.spaces import Discrete
+from rlplug import Acted, Algorithm, Module, option
+from rlplug.config import between
+from rlplug.feeds import Stream
+
+@attrs.frozen(kw_only=True)
+class Config:
+    epsilon: float = option(0.1, "Share of random choices.", between(0, 1))
+    fail_at: int = option(0, "Step at which an update raises; 0: never.")
+
+class MeansModule(Module):
+    def __init__(self, arms, epsilon):
+        super().__init__()
+        self.epsilon = epsilon
+        self.register_buffer("counts", torch.zeros(arms, dtype=torch.float64))
+        self.register_buffer("sums", torch.zeros(arms, dtype=torch.float64))
+
+    def means(self):
+        return (self.sums / self.counts.clamp(min=1)).numpy()
+
+    def forward_exploration(self, act):
+        n = len(act.observations)
+        best = numpy.full(n, self.means().argmax())
+        random = act.random.integers(len(self.counts), size=n)
+        return Acted(numpy.where(act.random.random(n) < self.epsilon, random, best))
+
+    def forward_inference(self, act):
+        return Acted(numpy.full(len(act.observations), self.means().argmax()))
+
+class Means(Algorithm):
+    """Plays the arm with the best mean so far, whatever the context."""
+    Config = Config
+    default_env = "LinearBandit-v0"
+    default_steps = 2_000
+
+    def feed(self):
+        return Stream(one_step_episodes=True)
+
+    def supports(self, observation_space, action_space):
+        if not isinstance(action_space, Discrete):
+            return f"it needs discrete actions, found {action_space}"
+
+    def build(self, action_space, config):
+        return MeansModule(int(action_space.n), config.epsilon)
+
+    def configure_optimizers_for_module(self):
+        return None
+
+    def additional_update(self, module, batch, timestep, config):
+        if config.fail_at and timestep >= config.fail_at:
+            raise ArithmeticError("planted")
+        for arm, reward in zip(batch["actions"], batch["rewards"]):
+            module.counts[arm] += 1
+            module.sums[arm] += reward
+        return {"best_mean": module.means().max()}
+'''
+
 DISTRIBUTIONS = [
+    Distribution(
+        name="rlplug-means",
+        module="means_plugin",
+        source=MEANS,
+        algorithms={"means": "means_plugin:Means"},
+    ),
     Distribution(
         name="rlplug-good",
         module="good_plugin",

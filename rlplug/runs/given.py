@@ -11,7 +11,7 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import Participant
 from rlplug.plugin import AddOn, Algorithm
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, describe
+from rlplug.registry import ADDON, ALGORITHM, Kind, Registry, describe
 
 if TYPE_CHECKING:
     from rlplug.runs.prepare import Prepared
@@ -25,34 +25,39 @@ class Given:
 
     algorithm: str
     addons: tuple[str, ...]
-    found: tuple[FoundPlugin, ...]
-    """What has no installed name."""
+    registry: Registry
+    """What is installed, and over it what was handed over."""
+    rerunnable: bool
+    """Whether all of it has an installed name."""
     instances: Mapping[str, AddOn]
 
     @classmethod
-    def of(cls, algorithm: str | type[Algorithm], addons: Sequence[str | AddOn]) -> Given:
-        """Name the classes and instances among these after their classes."""
-        found = []
+    def of(
+        cls, algorithm: str | type[Algorithm], addons: Sequence[str | AddOn], installed: Registry
+    ) -> Given:
+        """Name the classes and instances among these: as installed, or after their classes."""
         if not isinstance(algorithm, str):
-            if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-                raise RequestError(
-                    f"algorithm must be a name or a class of rlplug.Algorithm, got {algorithm!r}.",
-                    "try: the class itself, not an instance",
-                )
-            found.append(describe(_name(algorithm), algorithm, ALGORITHM))
-            algorithm = _name(algorithm)
-        instances = {}
+            _check_algorithm(algorithm)
         for one in addons:
-            if isinstance(one, AddOn):
-                found.append(describe(_name(type(one)), type(one), ADDON))
-                instances[_name(type(one))] = one
-            elif not isinstance(one, str):
-                raise RequestError(
-                    f"addons must be names or instances of rlplug.AddOn, got {one!r}.",
-                    f"try: {getattr(one, '__name__', 'MyAddOn')}()",
-                )
-        names = tuple(one if isinstance(one, str) else _name(type(one)) for one in addons)
-        return cls(algorithm=algorithm, addons=names, found=tuple(found), instances=instances)
+            _check_addon(one)
+        instances = [one for one in addons if not isinstance(one, str)]
+        kinds: list[tuple[type[Any], Kind]] = [(type(one), ADDON) for one in instances]
+        if not isinstance(algorithm, str):
+            kinds.append((algorithm, ALGORITHM))
+        known = {plugin.target: plugin for plugin in installed.found}
+        found = {
+            kind: known.get(_target(kind)) or describe(_name(kind), kind, role)
+            for kind, role in kinds
+        }
+        own = {(plugin.kind, plugin.name) for plugin in found.values()}
+        others = [one for one in installed.found if (one.kind, one.name) not in own]
+        return cls(
+            algorithm=algorithm if isinstance(algorithm, str) else found[algorithm].name,
+            addons=tuple(one if isinstance(one, str) else found[type(one)].name for one in addons),
+            registry=Registry((*found.values(), *others)),
+            rerunnable=all(plugin.loaded is None for plugin in found.values()),
+            instances={found[type(one)].name: one for one in instances},
+        )
 
     def put_into(self, prepared: Prepared) -> Prepared:
         """Let the instances themselves take part, with the options they were made with."""
@@ -65,6 +70,26 @@ class Given:
     def _itself(self, one: Participant) -> Participant:
         instance = self.instances.get(one.name)
         return one if instance is None else Participant(one.found, instance, instance.config)
+
+
+def _check_algorithm(given: Any) -> None:
+    if not (isinstance(given, type) and issubclass(given, Algorithm)):
+        raise RequestError(
+            f"algorithm must be a name or a class of rlplug.Algorithm, got {given!r}.",
+            "try: the class itself, not an instance",
+        )
+
+
+def _check_addon(given: Any) -> None:
+    if not isinstance(given, str | AddOn):
+        raise RequestError(
+            f"addons must be names or instances of rlplug.AddOn, got {given!r}.",
+            f"try: {getattr(given, '__name__', 'MyAddOn')}()",
+        )
+
+
+def _target(kind: type[Any]) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _name(kind: type[Any]) -> str:

@@ -51,7 +51,7 @@ def run(
     are names or instances; what has no installed name is recorded as not re-runnable. `options` are
     keyed as in `--set`; `config` is a TOML file. `show=True` prints progress.
     """
-    given = Given.of(algorithm, addons)
+    given = Given.of(algorithm, addons, Registry.installed())
     said = {
         "algorithm": given.algorithm,
         "addons": list(given.addons),
@@ -72,10 +72,9 @@ def run(
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of run",
     )
-    registry = Registry((*given.found, *Registry.installed().found))
-    prepared = given.put_into(prepare(request, registry))
+    prepared = given.put_into(prepare(request, given.registry))
     maker = None if isinstance(env, str) else env
-    rerunnable = not given.found and maker is None
+    rerunnable = given.rerunnable and maker is None
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
 
 

@@ -110,9 +110,10 @@ class PlainConsole:
         self._say(_title(run))
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step < self._next:
+        tenth = _PLAIN_LINES * step // self._steps
+        if tenth < self._next:
             return
-        self._next = step + self._steps // _PLAIN_LINES
+        self._next = tenth + 1
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{100 * step // self._steps:>3}%"

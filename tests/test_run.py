@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from safetensors.numpy import load_file
+
+from rlplug import AddOn, RunResult, run
+from rlplug.errors import RequestError, UnsupportedSpaceError
+
+ROOT = Path(__file__).parent.parent
+OFF = {"tracking.enabled": False}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
+    """Each test has its own folder of runs, and the small plugins are installed."""
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "runs"
+
+
+def reports(result: RunResult) -> list[dict[str, Any]]:
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+class Steady(gymnasium.Env[Any, Any]):
+    """Arm 1 pays 1, arm 0 nothing."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return numpy.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        return numpy.zeros(1), float(action), True, False, {}
+
+
+# -- from Python --------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_leaves_module_metrics_and_folder(home: Path) -> None:
+    result = run("means", Steady, steps=500, options=OFF)
+    assert (result.status, result.step) == ("FINISHED", 500)
+    assert result.metrics["rollout/reward_mean"] > 0.9
+    assert result.metrics["train/best_mean"] == 1.0
+    assert result.folder.parent.parent == home
+    saved = load_file(result.folder / "module.safetensors")
+    assert saved["counts"].sum() == 500
+    assert saved["counts"].tolist() == result.module.counts.tolist()  # type: ignore[union-attr, operator] # a buffer
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    def numbers(seed: int) -> dict[str, float]:
+        metrics = run("means", steps=300, seed=seed, options=OFF).metrics
+        return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+    assert numbers(1) == numbers(1)
+    assert numbers(1) != numbers(2)
+
+
+def test_curves_of_several_seeds_have_their_points_at_the_same_steps() -> None:
+    steps = [
+        [report["step"] for report in reports(run("means", steps=1_000, seed=seed, options=OFF))]
+        for seed in (1, 2)
+    ]
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 320
+    assert steps[0][-1] == 1_000
+
+
+def test_steps_are_summed_over_environments() -> None:
+    result = run("means", steps=1_000, options={**OFF, "num_envs": 64})
+    # Sixteen updates of 64 make 1,024: the first multiple that is not less than was asked for.
+    assert result.step == 1_024
+    assert result.metrics["time/updates"] == 16.0
+
+
+def test_the_resolved_config_gives_the_same_run_again() -> None:
+    first = run("means", steps=300, seed=5, options={**OFF, "epsilon": 0.3, "env.num_arms": 4})
+    again = run(config=first.folder / "config.toml")
+    assert again.metrics["rollout/regret_total"] == first.metrics["rollout/regret_total"]
+
+
+def test_classes_callables_and_instances_can_be_handed_over() -> None:
+    class Watches(AddOn):
+        """Counts updates and hears how it ends."""
+
+        updates = 0
+        ended = ""
+
+        def update_finished(self, results: Any) -> None:
+            self.updates += 1
+
+        def run_finished(self, step: int) -> None:
+            self.ended = f"at {step}"
+
+    from rlplug import Registry
+
+    registry = Registry.installed()
+    means = registry.load(registry.find("algorithm", "means"))
+    watcher = Watches()
+    result = run(means, Steady, steps=50, addons=[watcher], options=OFF)
+    assert (watcher.updates, watcher.ended) == (50, "at 50")
+    assert result.status == "FINISHED"
+
+
+def test_an_instance_of_an_algorithm_is_refused_with_the_way_out() -> None:
+    with pytest.raises(RequestError, match="try: the class itself, not an instance"):
+        run(AddOn(), Steady)  # type: ignore[arg-type] # the mistake under test
+
+
+def test_spaces_the_algorithm_cannot_handle_are_refused_before_anything_is_written(
+    home: Path,
+) -> None:
+    with pytest.raises(UnsupportedSpaceError, match="it needs discrete actions, found Box"):
+        run("means", "Pendulum-v1", options=OFF)
+    with pytest.raises(UnsupportedSpaceError, match="episodes have one step; here they go on"):
+        run("means", "CartPole-v1", options=OFF)
+    assert not home.exists()
+
+
+def test_an_error_in_a_hook_ends_the_run_as_failed_and_keeps_what_was_recorded() -> None:
+    with pytest.raises(ArithmeticError, match="planted") as raised:
+        run("means", steps=1_000, options={**OFF, "fail_at": 500})
+    notes = raised.value.__notes__
+    assert (
+        notes[0] == "raised in hook 'additional_update' of algorithm 'means' (rlplug-means 0.1.0)"
+    )
+    assert notes[1] == "the run ended at step 500"
+    folder = Path(re.search(r" in (\S+)$", notes[2])[1])  # type: ignore[index] # asserted by the test
+    assert load_file(folder / "module.safetensors")["counts"].sum() == 499
+    assert "ArithmeticError: planted" in (folder / "logs" / "traceback.txt").read_text()
+
+
+# -- from the command line ----------------------------------------------------------------------
+
+Cli = Callable[..., Any]
+
+
+def test_run_prints_progress_to_stderr_and_the_result_to_stdout(rlplug: Cli) -> None:
+    done = rlplug("run", "--algo", "means", "--set", "tracking.enabled=false")
+    assert done.code == 0
+    progress = done.err.splitlines()
+    assert progress[0] == "means on LinearBandit-v0, 2,000 steps, seed 0"
+    assert re.fullmatch(r"100%  2,000 steps +[\d,]+ steps/s  reward \S+  regret \S+", progress[-1])
+    assert len(progress) == 12
+    words = [line.split() for line in done.out.splitlines()]
+    assert words[0][0] == "reward"
+    assert ["steps", "2,000", "in"] in [line[:3] for line in words]
+    assert "run" in words[-2][0]
+
+
+def test_json_is_the_last_line_and_quiet_prints_nothing_else(rlplug: Cli) -> None:
+    arguments = ["run", "--algo", "means", "--steps", "100", "--set", "tracking.enabled=false"]
+    done = rlplug(*arguments, "--json", "--quiet")
+    assert done.err == ""
+    result = json.loads(done.out.splitlines()[-1])
+    assert (result["status"], result["step"]) == ("FINISHED", 100)
+    assert Path(result["folder"]).is_dir()
+    silent = rlplug(*arguments, "--quiet")
+    assert (silent.out, silent.err) == ("", "")
+
+
+def test_a_failed_run_exits_with_1_and_names_hook_and_plugin(rlplug: Cli) -> None:
+    done = rlplug(
+        "run",
+        "--algo",
+        "means",
+        "--set",
+        "fail_at=10",
+        "--set",
+        "tracking.enabled=false",
+        "--quiet",
+    )
+    assert done.code == 1
+    assert (
+        "rlplug: error: ArithmeticError: planted\n  raised in hook 'additional_update'" in done.err
+    )
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("Pendulum-v1", "it needs discrete actions, found Box"),
+        ("CartPole-v1", "episodes have one step; here they go on"),
+        (
+            "LinearBandit-v1",
+            "environment 'LinearBandit-v1'. Did you mean 'LinearBandit-v0'?",
+        ),
+    ],
+)
+def test_an_environment_that_does_not_fit_exits_with_2(rlplug: Cli, env: str, said: str) -> None:
+    done = rlplug("run", "--algo", "means", "--env", env)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_without_tracking_mlflow_is_never_imported(site: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, rlplug\n"
+        "rlplug.run('means', steps=20, options={'tracking.enabled': False})\n"
+        "print('mlflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site)},
+    )
+    assert done.stdout == "False\n"
+
+
+@pytest.fixture
+def endless(site: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that goes on until it is told to stop, past its first report."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "10000000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("means on LinearBandit-v0")
+    journals = tmp_path / "rlplug_runs" / "work"
+    while not any(path.stat().st_size for path in journals.glob("*/metrics.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_killed_recorded_and_says_how_to_go_on(
+    endless: subprocess.Popen[str], tmp_path: Path, number: int, code: int
+) -> None:
+    endless.send_signal(number)
+    _, said = endless.communicate(timeout=60)
+    assert endless.returncode == code
+    step = int(re.search(r"interrupted at step ([\d,]+);", said)[1].replace(",", ""))  # type: ignore[index] # asserted by the test
+    again = re.search(r"rlplug run --config (\S+)", said)
+    assert again is not None
+    folder = Path(again[1]).parent
+    assert load_file(folder / "module.safetensors")["counts"].sum() == step
+
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'rlplug_runs' / 'mlflow.db'}")
+    recorded = client.get_run(folder.name)
+    assert recorded.info.status == "KILLED"
+    history = client.get_metric_history(folder.name, "rollout/reward_mean")
+    assert history[-1].step == step
+
+
+# -- the guide ----------------------------------------------------------------------------------
+
+
+def guide_block(language: str, index: int) -> str:
+    guide = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL)[index]
+
+
+def test_the_plugins_of_the_guide_work_as_written(tmp_path: Path, rlplug: Cli) -> None:
+    package = tmp_path / "rlplug_softmax"
+    package.mkdir()
+    (package / "__init__.py").write_text(guide_block("python", 0))
+    (tmp_path / "pyproject.toml").write_text(guide_block("toml", 0))
+    scope: dict[str, Any] = {}
+    exec(guide_block("python", 1), scope)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from rlplug_softmax import Softmax  # type: ignore[import-not-found] # written above
+    finally:
+        sys.path.remove(str(tmp_path))
+    random = 0.0
+    options = {**OFF, "env.noise": 0.0}
+    learned = run(Softmax, steps=20_000, options=options)
+    assert learned.metrics["rollout/reward_mean"] > random + 0.35
+    noise = scope["GradNoise"](scope["GradNoiseConfig"](scale=0.0))
+    neutral = run(Softmax, steps=2_000, addons=[noise], options=options)
+    alone = run(Softmax, steps=2_000, options=options)
+    assert neutral.metrics["rollout/regret_total"] == alone.metrics["rollout/regret_total"]
+
+
+def test_the_readme_says_what_a_fresh_machine_needs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = {
+        title: re.search(r"```sh\n(.*?)\n```", readme.partition(f"## {title}\n")[2], re.DOTALL)
+        for title in ("Quickstart", "Tests")
+    }
+    for title, block in blocks.items():
+        assert block is not None, title
+        assert len(block[1].splitlines()) == 1
+        assert block[1].startswith("python3 -m venv .venv && ")
+    assert textwrap.dedent("python3-venv") in readme
