@@ -35,11 +35,9 @@ class NumpyBackend:
 
     def integers(self, values: Any) -> Array:
         """The values as whole numbers, one per row."""
+        if type(values) is numpy.ndarray and values.dtype == numpy.int64 and values.ndim == 1:
+            return values
         return numpy.asarray(values).astype(numpy.int64, copy=False).reshape(-1)
-
-    def booleans(self, values: Any) -> Array:
-        """The values as truths."""
-        return numpy.asarray(values).astype(numpy.bool_, copy=False)
 
     def zeros(self, *shape: int) -> Array:
         """Float64 zeros."""
@@ -49,16 +47,26 @@ class NumpyBackend:
         """The float64 identity."""
         return numpy.eye(size)
 
-    def outer(self, vector: Array, scratch: Array) -> Array:
-        """The product of a vector with itself; `scratch` may be used for it."""
+    def outer(self, column: Array, row: Array, scratch: Array) -> Array:
+        """The product of a column with a row; `scratch` may be used for it."""
         # A matrix product of depth one is twice as fast as broadcasting.
-        return numpy.dot(vector[:, None], vector[None, :], out=scratch)
+        return numpy.dot(column[:, None], row[None, :], out=scratch)
 
-    def by_group(self, groups: Array, count: int) -> tuple[Array, list[int]]:
-        """The order that brings rows of one group together, and the number of rows of each."""
+    def dots(self, left: Array, right: Array) -> Array:
+        """The inner product of each row (n, d) of one with that of the other."""
+        if hasattr(numpy, "vecdot"):
+            return numpy.vecdot(left, right)
+        return numpy.einsum("nd,nd->n", left, right)
+
+    def by_group(self, groups: Array, count: int) -> tuple[Array, list[tuple[int, int]]]:
+        """The order that brings rows of one group together, and (group, rows) for each found."""
         # Sorting is linear for 16-bit keys only.
         keys = groups.astype(numpy.uint16) if count <= 1 << 16 else groups
-        return keys.argsort(kind="stable"), numpy.bincount(groups, minlength=count).tolist()
+        found = numpy.bincount(groups, minlength=count)
+        present = found.nonzero()[0]
+        return keys.argsort(kind="stable"), list(
+            zip(present.tolist(), found[present].tolist(), strict=True)
+        )
 
     def tensor(self, array: Array) -> Tensor:
         """A tensor over the array's memory."""
@@ -93,10 +101,6 @@ class TorchBackend:
         """The values as whole numbers on the device, one per row."""
         return torch.as_tensor(values, device=self.device).long().reshape(-1)
 
-    def booleans(self, values: Any) -> Array:
-        """The values as truths on the device."""
-        return torch.as_tensor(values, device=self.device).bool()
-
     def zeros(self, *shape: int) -> Array:
         """Float64 zeros on the device."""
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
@@ -105,14 +109,19 @@ class TorchBackend:
         """The float64 identity on the device."""
         return torch.eye(size, dtype=torch.float64, device=self.device)
 
-    def outer(self, vector: Array, scratch: Array) -> Array:
-        """The product of a vector with itself; `scratch` may be used for it."""
-        return torch.outer(vector, vector, out=scratch)
+    def outer(self, column: Array, row: Array, scratch: Array) -> Array:
+        """The product of a column with a row; `scratch` may be used for it."""
+        return torch.outer(column, row, out=scratch)
 
-    def by_group(self, groups: Array, count: int) -> tuple[Array, list[int]]:
-        """The order that brings rows of one group together, and the number of rows of each."""
+    def dots(self, left: Array, right: Array) -> Array:
+        """The inner product of each row (n, d) of one with that of the other."""
+        return (left * right).sum(-1)
+
+    def by_group(self, groups: Array, count: int) -> tuple[Array, list[tuple[int, int]]]:
+        """The order that brings rows of one group together, and (group, rows) for each found."""
+        present, found = torch.unique(groups, return_counts=True)
         order = torch.argsort(groups, stable=True)
-        return order, torch.bincount(groups, minlength=count).tolist()
+        return order, list(zip(present.tolist(), found.tolist(), strict=True))
 
     def tensor(self, array: Array) -> Tensor:
         """The tensor itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
@@ -19,15 +20,19 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     """The arm of the highest value in each row of (n, arms), among those the mask allows.
 
     Ties go to any of the best with equal chance; without a generator, to the first.
+    None if a value that was compared is no finite number.
     """
     if mask is not None:
         values = _masked(values, mask)
-    if len(values) > 1:
-        return _choose_each(values, random)
     best = values.argmax(1)
+    if len(values) > 1:
+        return _settled(values, best, random)
+    row = values[0]
+    # argmax prefers a NaN to any number.
+    top = float(row[best[0]])
+    if not math.isfinite(top):
+        return None
     if random is not None:
-        row = values[0]
-        top = float(row[best[0]])
         tied = row >= top - _SLACK * max(1.0, abs(top))
         count = numpy.count_nonzero(tied)
         if count > 1:
@@ -35,16 +40,17 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     return best
 
 
-def _choose_each(values: Any, random: numpy.random.Generator | None) -> Any:
-    best = values.argmax(1)
-    if random is None:
-        return best
-    top = values[numpy.arange(len(values)), best][:, None]
-    tied = values >= top - _SLACK * numpy.maximum(1.0, abs(top))
-    rows = numpy.flatnonzero(tied.sum(1) > 1)
-    if len(rows):
-        draws = random.random((len(rows), values.shape[1]))
-        best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
+def _settled(values: Any, best: Any, random: numpy.random.Generator | None) -> Any:
+    top = values[numpy.arange(len(values)), best]
+    if not numpy.isfinite(top).all():
+        return None
+    if random is not None:
+        slack = _SLACK * numpy.maximum(1.0, abs(top))
+        tied = values >= (top - slack)[:, None]
+        rows = numpy.flatnonzero(tied.sum(1) > 1)
+        if len(rows):
+            draws = random.random((len(rows), values.shape[1]))
+            best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
     return best
 
 

@@ -106,11 +106,13 @@ class HybridRidges(nn.Module):
     def _refresh(self) -> None:
         if not self.is_stale():
             return
-        self.arms.fresh()
-        crossed, solved = self.arms.moment[:, 1:], self.arms.coefficients
+        self.arms.refresh()
+        dim = self.arms.dim
+        self.arms.fold()
+        crossed, solved = self.arms.sums[:, dim + 1 :], self.arms.solved[:, dim:]
         gram = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
         moment = torch.einsum("gid,gd->i", crossed, solved[:, 0])
-        explained = ((gram + gram.T) / 2)[None], moment[None, None]
+        explained = torch.cat([(gram + gram.T) / 2, moment[None]])
         self.shared.solve(torch.zeros(1, dtype=torch.int64, device=gram.device), explained)
 
 

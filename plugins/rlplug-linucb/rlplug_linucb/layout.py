@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy
@@ -17,8 +17,7 @@ __all__ = ["Layout", "Seen", "layout_of"]
 _KEYS = ("context", "arms", "action_mask")
 
 
-@attrs.define
-class Seen:
+class Seen(NamedTuple):
     """The parts of n observations, as they came."""
 
     context: Any
@@ -27,17 +26,18 @@ class Seen:
     """(n, arms, f), or None."""
     mask: Any
     """(n, arms), true where an arm may be chosen, or None."""
+    as_tensors: bool
+    """Whether they are tensors, so that answers should be."""
 
     def part(self, rows: slice) -> Seen:
         """Some of the rows."""
-        return Seen(
-            *(None if one is None else one[rows] for one in attrs.astuple(self, recurse=False))
-        )
+        context, arms, mask = (None if one is None else one[rows] for one in self[:3])
+        return Seen(context, arms, mask, self.as_tensors)
 
     @property
-    def as_tensors(self) -> bool:
-        """Whether they came as tensors, so that answers should be."""
-        return isinstance(self.context if self.context is not None else self.arms, Tensor)
+    def rows(self) -> int:
+        """How many observations they are."""
+        return len(self.arms if self.context is None else self.context)
 
 
 @attrs.frozen(kw_only=True)
@@ -57,40 +57,38 @@ class Layout:
 
     def read(self, observations: Any, mask: Any = None) -> Seen:
         """The parts of observations; a mask given beside them wins over one among them."""
-        if isinstance(observations, numpy.ndarray | Tensor):
-            seen = (
-                Seen(None, observations, mask)
-                if self.featured and not self.context_dim
-                else (Seen(observations, None, mask))
-            )
+        as_tensors = isinstance(observations, Tensor)
+        if as_tensors or isinstance(observations, numpy.ndarray):
+            if self.arm_dim and not self.context_dim:
+                seen = Seen(None, observations, mask, as_tensors)
+            else:
+                seen = Seen(observations, None, mask, as_tensors)
         elif isinstance(observations, Mapping):
             given = observations.get("action_mask") if mask is None else mask
-            seen = Seen(observations.get("context"), observations.get("arms"), given)
+            context, arms = observations.get("context"), observations.get("arms")
+            as_tensors = isinstance(arms if context is None else context, Tensor)
+            seen = Seen(context, arms, given, as_tensors)
         else:
             raise RunFailedError(
                 f"linucb reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
-        self._check(seen)
+        self._check(*seen[:3])
         return seen
 
-    def _check(self, seen: Seen) -> None:
-        context, arms = seen.context, seen.arms
-        if self.context_dim and (
-            context is None or tuple(context.shape[1:]) != (self.context_dim,)
-        ):
-            raise _misshapen("context", context, ("n", self.context_dim))
-        if self.arm_dim and (
-            arms is None or tuple(arms.shape[1:]) != (self.num_arms, self.arm_dim)
-        ):
-            raise _misshapen("arms", arms, ("n", self.num_arms, self.arm_dim))
-        if arms is not None and not self.arm_dim:
+    def _check(self, context: Any, arms: Any, mask: Any) -> None:
+        num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim
+        if context_dim and (context is None or context.shape[1:] != (context_dim,)):
+            raise _misshapen("context", context, ("n", context_dim))
+        if arm_dim and (arms is None or arms.shape[1:] != (num_arms, arm_dim)):
+            raise _misshapen("arms", arms, ("n", num_arms, arm_dim))
+        if arms is not None and not arm_dim:
             raise RunFailedError(
                 "linucb: fixed arms may not carry features, the observations have arms.",
                 "try: algorithm.arms = 'featured'",
             )
-        if seen.mask is not None and tuple(seen.mask.shape[1:]) != (self.num_arms,):
-            raise _misshapen("action_mask", seen.mask, ("n", self.num_arms))
+        if mask is not None and mask.shape[1:] != (num_arms,):
+            raise _misshapen("action_mask", mask, ("n", num_arms))
 
 
 def layout_of(

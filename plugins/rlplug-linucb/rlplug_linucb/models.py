@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from torch import nn
-
 from rlplug.errors import UnsupportedSpaceError
 from rlplug_linucb.backend import Array, Backend
 from rlplug_linucb.config import LinUCBConfig
@@ -36,11 +34,10 @@ class Rows(NamedTuple):
         return Rows(*(None if one is None else one[rows] for one in self))
 
 
-class DisjointModel(nn.Module):
+class DisjointModel:
     """A regression per arm on the context (Li et al. 2010, algorithm 1)."""
 
     def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
-        super().__init__()
         self.widths = Rows(layout.context_dim, layout.num_arms)
         self.regressions = Ridges(
             layout.num_arms,
@@ -61,11 +58,10 @@ class DisjointModel(nn.Module):
         return Rows(self.regressions.backend.array(seen.context), actions)
 
 
-class JointModel(nn.Module):
+class JointModel:
     """One regression for all arms, on features that tell them apart: their own, or one-hot."""
 
     def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
-        super().__init__()
         self.layout = layout
         self.interactions = config.use_interaction_features and layout.context_dim > 0
         context, arm = layout.context_dim, layout.arm_dim or layout.num_arms
@@ -105,7 +101,7 @@ class JointModel(nn.Module):
         return _beside(backend, arms, products) if self.layout.featured else products
 
 
-class HybridModel(nn.Module):
+class HybridModel:
     """A regression per arm on the context, and one that arms share (Li et al. 2010, algorithm 2).
 
     What they share is weighed by the context for fixed arms, by the arms' features (and their
@@ -113,7 +109,6 @@ class HybridModel(nn.Module):
     """
 
     def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
-        super().__init__()
         self.layout = layout
         self.interactions = config.use_interaction_features
         context, arm = layout.context_dim, layout.arm_dim
@@ -197,6 +192,9 @@ def _few(config: LinUCBConfig, groups: int, dim: int) -> int:
 
 def _of_chosen(backend: Backend, arms: Array, actions: Array) -> Array:
     arms = backend.array(arms)
+    if len(arms) == 1:
+        arm = int(actions[0])
+        return backend.floats(arms[0, arm : arm + 1])
     return backend.floats(arms[backend.xp.arange(len(arms)), actions])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,13 +11,15 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
-from rlplug_linucb.backend import NumpyBackend
-from rlplug_linucb.checks import bad_values
+from rlplug_linucb.backend import Array, NumpyBackend
+from rlplug_linucb.checks import bad_values, unequal_rows
 from rlplug_linucb.choice import choose
 from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.hybrid import HybridSums
 from rlplug_linucb.layout import Layout, Seen
-from rlplug_linucb.lesson import Lesson, lesson_of_choices, lesson_of_params
+from rlplug_linucb.lesson import checked_arms, checked_params, checked_weights, learn_rows, sum_rows
 from rlplug_linucb.models import Model, Rows, make_model
+from rlplug_linucb.sums import Sums
 
 __all__ = ["LinUCBModule", "Scores"]
 
@@ -48,6 +49,8 @@ class LinUCBModule(Module):
         config = resolve(LinUCBConfig() if config is None else config, 0)
         self.layout = layout
         self.model: Model = make_model(layout, config)
+        # Submodules are slow to look up: the model, which is none, knows its regressions too.
+        self.regressions = self.model.regressions
         self.register_buffer("alpha", torch.tensor(float(config.alpha), dtype=torch.float64))
 
     @property
@@ -61,20 +64,21 @@ class LinUCBModule(Module):
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         seen = self.layout.read(act.observations, act.action_mask)
         scores = self._score(seen, self.alpha.item())
-        arms = choose(scores.ucb, seen.mask, act.random)
-        rows = 0 if len(arms) == 1 else numpy.arange(len(arms))
-        extras = {
-            "pred_label": scores.pred_label[rows, arms],
-            "pred_sigma": scores.pred_sigma[rows, arms],
-            "ucb": scores.ucb[rows, arms],
-        }
+        arms = self._best(scores, seen, act.random)
+        mean, sigma, ucb = scores
+        # Slices of the only row cost a fifth of indexing it with an array.
+        if len(arms) == 1:
+            row: Any = 0
+            arm: Any = slice(arms[0], arms[0] + 1)
+        else:
+            row, arm = numpy.arange(len(arms)), arms
+        extras = {"pred_label": mean[row, arm], "pred_sigma": sigma[row, arm], "ucb": ucb[row, arm]}
         return _acted(seen, arms, extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest expected reward; of equal ones, the first."""
         seen = self.layout.read(act.observations, act.action_mask)
-        scores = self._score(seen, 0.0)
-        return _acted(seen, choose(scores.ucb, seen.mask, None), {})
+        return _acted(seen, self._best(self._score(seen, 0.0), seen, None), {})
 
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
@@ -87,6 +91,8 @@ class LinUCBModule(Module):
         """Expected reward, its deviation and upper bound for every arm of every row."""
         seen = self.layout.read(observations)
         scores = self._score(seen, self.alpha.item() if alpha is None else alpha)
+        if not numpy.isfinite(scores.ucb).all():
+            raise bad_values({"context": seen.context, "arms": seen.arms})
         return Scores(*map(torch.from_numpy, scores)) if seen.as_tensors else scores
 
     def set_alpha(self, alpha: float) -> None:
@@ -95,22 +101,31 @@ class LinUCBModule(Module):
             self.alpha.fill_(alpha)
 
     def _score(self, seen: Seen, alpha: float) -> Scores:
-        model = self.model
-        mean, spread = model.score(seen)
-        sigma = spread**0.5
-        to_numpy = model.regressions.backend.to_numpy
-        mean, sigma = to_numpy(mean), to_numpy(sigma)
-        ucb = mean + alpha * sigma
-        # One sum finds a NaN or an infinity among the features of any arm.
-        if not math.isfinite(numpy.add.reduce(ucb, axis=None)):
+        mean, spread = self.model.score(seen)
+        backend = self.model.regressions.backend
+        mean, sigma = backend.to_numpy(mean), backend.to_numpy(backend.xp.sqrt(spread))
+        # Where features are not finite, neither is the deviation, nor nought times it.
+        return Scores(mean, sigma, mean + alpha * sigma)
+
+    def _best(self, scores: Scores, seen: Seen, random: numpy.random.Generator | None) -> Any:
+        arms = choose(scores.ucb, seen.mask, random)
+        if arms is None:
             raise bad_values({"context": seen.context, "arms": seen.arms})
-        return Scores(mean, sigma, ucb)
+        return arms
 
     # -- learning ------------------------------------------------------------------------------
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn what the chosen arms earned; a row of weight w counts as w such rows."""
-        self._learn(self._lesson(observations, actions, rewards, weights))
+        model = self.model
+        seen, arms, labels, weights = self._checked(observations, actions, rewards, weights)
+        if len(labels) <= model.few:
+            rows = model.chosen(seen, arms)
+            columns = _columns(seen, labels, weights)
+            learn_rows(model.regressions, rows, labels, weights, columns)
+        else:
+            sums = self._sums(seen, arms, labels, weights)
+            model.regressions.absorb(sums.arrays(), len(labels))
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
@@ -119,14 +134,23 @@ class LinUCBModule(Module):
 
         A disjoint model needs the arm of each row, a hybrid one also what arms share, z (n, k).
         """
+        model = self.model
+        backend = model.regressions.backend
+        labels = backend.floats(y).reshape(-1)
+        rows = checked_params(model, x, arms, z, len(labels))
+        weights = checked_weights(backend, weight, len(labels))
         columns = {"x": x, "z": z, "y": y, "weight": weight}
-        self._learn(lesson_of_params(self.model, Rows(x, arms, z), columns))
+        if len(labels) <= model.few:
+            learn_rows(model.regressions, rows, labels, weights, columns)
+        else:
+            sums = sum_rows(model.regressions, rows.part, labels, weights, columns)
+            model.regressions.absorb(sums.arrays(), len(labels))
 
     def statistics(
         self, observations: Any, actions: Any, rewards: Any, weights: Any = None
     ) -> list[Tensor]:
         """The sums of these rows, to be added to those of other learners and absorbed."""
-        sums = self._lesson(observations, actions, rewards, weights).sums()
+        sums = self._sums(*self._checked(observations, actions, rewards, weights))
         return [self.model.regressions.backend.tensor(one) for one in sums.arrays()]
 
     def absorb(self, statistics: Sequence[Tensor], rows: int) -> None:
@@ -142,16 +166,30 @@ class LinUCBModule(Module):
         """How often inverses were solved anew, and how often that took jitter or more."""
         return self.model.regressions.fallbacks()
 
-    def _lesson(self, observations: Any, actions: Any, rewards: Any, weights: Any) -> Lesson:
-        return lesson_of_choices(
-            self.model, self.layout, self.layout.read(observations), actions, rewards, weights
-        )
+    def _checked(
+        self, observations: Any, actions: Any, rewards: Any, weights: Any
+    ) -> tuple[Seen, Array, Array, Array | None]:
+        backend = self.model.regressions.backend
+        seen = self.layout.read(observations)
+        labels = backend.floats(rewards).reshape(-1)
+        if seen.rows != len(labels):
+            raise unequal_rows(len(labels), observations=seen.rows)
+        arms = checked_arms(backend, actions, len(labels), self.layout.num_arms)
+        return seen, arms, labels, checked_weights(backend, weights, len(labels))
 
-    def _learn(self, lesson: Lesson) -> None:
-        if lesson.rows <= self.model.few:
-            lesson.learn_rows()
-        else:
-            self.model.regressions.absorb(lesson.sums().arrays(), lesson.rows)
+    def _sums(
+        self, seen: Seen, arms: Array, labels: Array, weights: Array | None
+    ) -> Sums | HybridSums:
+        def rows_of(part: slice) -> Rows:
+            return self.model.chosen(seen.part(part), arms[part])
+
+        columns = _columns(seen, labels, weights)
+        return sum_rows(self.model.regressions, rows_of, labels, weights, columns)
+
+
+def _columns(seen: Seen, labels: Array, weights: Array | None) -> Mapping[str, Any]:
+    """What rows are made of, by the names that complaints use."""
+    return {"context": seen.context, "arms": seen.arms, "rewards": labels, "weights": weights}
 
 
 def _acted(seen: Seen, arms: Any, extras: dict[str, Any]) -> Acted:

@@ -18,40 +18,36 @@ class Opened:
     __slots__ = (
         "age",
         "backend",
-        "coefficients",
+        "column",
         "counts",
-        "flat_coefficients",
         "flat_width",
-        "gram",
-        "inverse",
-        "moment",
+        "recent",
+        "recent_groups",
         "scratch",
-        "squared_gram",
+        "solved",
+        "squared_sums",
         "stale",
         "sums",
+        "totals",
         "weight",
         "width",
     )
 
     def __init__(self, ridges: Ridges) -> None:
-        device = ridges.gram.device
+        device = ridges.sums.device
         on_numpy = device.type in ridges.numpy_devices
         self.backend: Backend = NumpyBackend() if on_numpy else TorchBackend(device)
         view = self.backend.view
-        self.gram, self.moment = view(ridges.gram), view(ridges.moment)
-        self.weight, self.inverse = view(ridges.weight), view(ridges.inverse)
-        self.coefficients = view(ridges.coefficients)
-        self.age, self.stale, self.counts = (
-            view(ridges.age),
-            view(ridges.stale),
-            view(ridges.counts),
-        )
-        squared, width = ridges.squared_gram, ridges.covariance
-        self.squared_gram = None if squared is None else view(squared)
-        width = ridges.inverse if width is None else width
-        self.width = view(width)
-        self.flat_width = view(width.view(-1, ridges.dim))
-        self.flat_coefficients = view(ridges.coefficients.view(-1, ridges.dim))
-        own = [self.gram, self.moment, self.weight]
-        self.sums = own if self.squared_gram is None else [*own, self.squared_gram]
-        self.scratch = self.backend.zeros(ridges.dim, ridges.dim)
+        self.sums, self.weight = view(ridges.sums), view(ridges.weight)
+        self.recent, self.recent_groups = view(ridges.recent), view(ridges.recent_groups)
+        self.solved, self.age = view(ridges.solved), view(ridges.age)
+        self.stale, self.counts = view(ridges.stale), view(ridges.counts)
+        squared = ridges.squared_sums
+        self.squared_sums = None if squared is None else view(squared)
+        width = ridges.solved if ridges.widened is None else ridges.widened
+        self.width, self.flat_width = view(width), view(width.view(-1, ridges.dim))
+        self.totals = [self.weight, self.sums]
+        if self.squared_sums is not None:
+            self.totals.append(self.squared_sums)
+        self.scratch = self.backend.zeros(ridges.dim + ridges.targets, ridges.dim)
+        self.column = self.backend.zeros(ridges.dim + ridges.targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,31 +16,40 @@ from rlplug_linucb.sums import Sums
 
 __all__ = ["Ridges"]
 
-_STALE, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(4)
+_STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
+"""What `counts` counts: stale groups, recent rows, and groups that were solved, by which means."""
+_RECENT_ROWS = 64
 _FEW = 4
-"""Up to so many rows are cheaper one by one than group by group."""
+"""Up to so many rows are cheaper predicted one by one than group by group."""
 
 
 class Ridges(nn.Module):
     """One ridge regression per group, each from `dim` features to `targets` numbers.
 
     The sums are exact and hold the data alone: the penalty is added when they are solved, so
-    that it is never discounted, nor counted once per learner. Inverses and coefficients follow
-    them by rank-one updates, and are solved anew before rounding shows, or when many rows came
-    at once. All of it is buffers: what `state_dict` saves goes on exactly where it was.
+    that it is never discounted, nor counted once per learner. What is solved follows them by
+    rank-one updates, and is solved anew before rounding shows, or when many rows came at once.
+    All of it is buffers: what `state_dict` saves goes on exactly where it was.
     """
 
     numpy_devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
     """Devices whose memory NumPy computes on, which is faster than torch for single rows."""
 
-    gram: Tensor
-    moment: Tensor
+    sums: Tensor
+    """Per group A = Σ x xᵀ, and below it b = Σ target xᵀ; the recent rows are still missing."""
+    squared_sums: Tensor | None
+    """Σ x xᵀ discounted twice, for D-LinUCB."""
     weight: Tensor
-    squared_gram: Tensor | None
-    inverse: Tensor
-    coefficients: Tensor
-    covariance: Tensor | None
+    """What the rows of each group weigh together."""
+    recent: Tensor
+    """Rows [x, targets] of the last updates, each times the root of its weight."""
+    recent_groups: Tensor
+    solved: Tensor
+    """Per group (A + λI)⁻¹, and below it the coefficients."""
+    widened: Tensor | None
+    """As `solved`, with the matrix that D-LinUCB takes for the inverse."""
     age: Tensor
+    """Rank-one updates since each group was solved."""
     stale: Tensor
     counts: Tensor
 
@@ -59,95 +69,119 @@ class Ridges(nn.Module):
         self.l2_lambda, self.discount = l2_lambda, discount
         self.squared_discount = squared_discount
         self.refresh_every = refresh_every
-        square, exact = (groups, dim, dim), torch.float64
-        prior = torch.eye(dim, dtype=exact).div(l2_lambda).repeat(groups, 1, 1)
-        self.register_buffer("gram", torch.zeros(square, dtype=exact))
-        self.register_buffer("moment", torch.zeros((groups, targets, dim), dtype=exact))
+        exact, high = torch.float64, dim + targets
+        prior = torch.zeros((groups, high, dim), dtype=exact)
+        prior.diagonal(dim1=1, dim2=2).fill_(1.0 / l2_lambda)
+        squared = torch.zeros((groups, dim, dim), dtype=exact) if squared_discount else None
+        self.register_buffer("sums", torch.zeros((groups, high, dim), dtype=exact))
+        self.register_buffer("squared_sums", squared)
         self.register_buffer("weight", torch.zeros(groups, dtype=exact))
-        self.register_buffer("inverse", prior)
-        self.register_buffer("coefficients", torch.zeros((groups, targets, dim), dtype=exact))
-        second = torch.zeros(square, dtype=exact) if squared_discount else None
-        self.register_buffer("squared_gram", second)
-        self.register_buffer("covariance", prior.clone() if squared_discount else None)
+        self.register_buffer("recent", torch.zeros((_RECENT_ROWS, high), dtype=exact))
+        self.register_buffer("recent_groups", torch.zeros(_RECENT_ROWS, dtype=torch.int64))
+        self.register_buffer("solved", prior)
+        self.register_buffer("widened", prior.clone() if squared_discount else None)
         self.register_buffer("age", torch.zeros(groups, dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(groups, dtype=torch.bool))
-        self.register_buffer("counts", torch.zeros(4, dtype=torch.int64))
-        self._opened: Opened | None = None
+        self.register_buffer("counts", torch.zeros(5, dtype=torch.int64))
+        self.own = Opened(self)
+        """The buffers as arrays; made anew whenever the buffers move."""
 
     @property
     def backend(self) -> Backend:
         """What the buffers are computed with."""
-        return self.open().backend
+        return self.own.backend
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Means (n, k, m) and variances (n, k) before any noise.
 
         x (n, d) is asked of every group; x (n, k, d) of the one group there is.
         """
-        own = self.fresh()
+        if self.own.counts[_STALE]:
+            self.refresh()
+        own, dim = self.own, self.dim
         if x.ndim == 3:
-            rows = x.reshape(-1, self.dim)
-            mean = rows @ own.coefficients[0].T
-            spread = ((rows @ own.width[0]) * rows).sum(-1)
-            return mean.reshape(*x.shape[:2], self.targets), abs(spread).reshape(x.shape[:2])
-        if len(x) == 1:
-            return self._predict_row(own, x[0])
+            rows = x.reshape(-1, dim)
+            products = rows @ own.width[0].T
+            # Rounding may leave a variance of nought a trifle below it.
+            spread = abs(own.backend.dots(products[:, :dim], rows))
+            return products[:, dim:].reshape(*x.shape[:2], -1), spread.reshape(x.shape[:2])
         if len(x) <= _FEW:
-            both = [self._predict_row(own, row) for row in x]
-            xp = own.backend.xp
-            return xp.concatenate([one for one, _ in both]), xp.concatenate(
-                [two for _, two in both]
-            )
-        mean = (x @ own.flat_coefficients.T).reshape(len(x), self.groups, self.targets)
-        spread = own.backend.zeros(len(x), self.groups)
+            return self._predict_rows(x)
+        means, spread = [], own.backend.zeros(len(x), self.groups)
         for group in range(self.groups):
-            spread[:, group] = ((x @ own.width[group]) * x).sum(-1)
-        return mean, abs(spread)
+            products = x @ own.width[group].T
+            spread[:, group] = own.backend.dots(products[:, :dim], x)
+            means.append(products[:, dim:])
+        return own.backend.xp.stack(means, 1), abs(spread)
 
-    def _predict_row(self, own: Opened, row: Array) -> tuple[Array, Array]:
-        mean = (own.flat_coefficients @ row).reshape(1, self.groups, self.targets)
-        # Rounding may leave a variance of nought a trifle below it.
-        spread = abs((own.flat_width @ row).reshape(self.groups, self.dim) @ row)
-        return mean, spread[None]
+    def _predict_rows(self, x: Array) -> tuple[Array, Array]:
+        own, dim = self.own, self.dim
+        products = [(own.flat_width @ row).reshape(self.groups, -1) for row in x]
+        if len(products) == 1:
+            (product,) = products
+            return product[None, :, dim:], abs(product[:, :dim] @ x[0])[None]
+        stack = own.backend.xp.stack
+        spreads = [abs(one[:, :dim] @ row) for one, row in zip(products, x, strict=True)]
+        return stack(products)[..., dim:], stack(spreads)
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,) with its targets (m,); the caller has checked them."""
         self.add_row(group, x, targets, weight)
-        own = self.open()
-        if own.counts[_STALE] and own.stale[group]:
-            return
-        gain, spread, error = self.innovation(group, x, targets)
-        self.correct(group, gain, spread, error, weight)
+        own = self.own
+        if not (own.counts[_STALE] and own.stale[group]):
+            self.correct(group, *self.innovation(group, x, targets), weight)
 
     def add_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Add one row to the sums alone."""
-        own = self.open()
+        own = self.own
         if self.discount < 1.0:
             self.discount_(self.discount)
-        if own.squared_gram is not None:
-            own.squared_gram[group] += own.backend.outer(x, own.scratch) * weight
         own.weight[group] += weight
+        if own.squared_sums is not None:
+            squared = own.squared_sums[group]
+            squared += own.backend.outer(x * weight, x, own.scratch[: self.dim])
         if weight != 1.0:
-            root = weight**0.5
+            root = math.sqrt(weight)
             x, targets = x * root, targets * root
-        own.gram[group] += own.backend.outer(x, own.scratch)
-        own.moment[group] += targets[:, None] * x
+        place = int(own.counts[_RECENT])
+        row = own.recent[place]
+        row[: self.dim], row[self.dim :] = x, targets
+        own.recent_groups[place] = group
+        own.counts[_RECENT] = place + 1
+        if place + 1 == _RECENT_ROWS:
+            self.fold()
 
     def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float, Array]:
         """What a row would change: A⁻¹x, xᵀA⁻¹x, and its targets less their predictions."""
-        own = self.open()
-        gain = own.inverse[group] @ x
-        return gain, float(gain @ x), targets - own.coefficients[group] @ x
+        product = self.own.solved[group] @ x
+        gain = product[: self.dim]
+        return gain, float(gain.dot(x)), targets - product[self.dim :]
 
     def correct(self, group: int, gain: Array, spread: float, error: Array, weight: float) -> None:
-        """Move inverse and coefficients by one row (Sherman and Morrison's formula)."""
-        own = self.open()
+        """Move what was solved by one row (Sherman and Morrison's formula)."""
+        own = self.own
         share = weight / (1.0 + weight * spread)
-        own.coefficients[group] += error[:, None] * (gain * share)
-        own.inverse[group] -= own.backend.outer(gain * share**0.5, own.scratch)
-        own.age[group] += 1
-        if own.age[group] >= self.refresh_every:
+        column = own.column
+        column[: self.dim], column[self.dim :] = gain, -error
+        # The block is named first: `solved[group] -= less` would also copy it onto itself.
+        block = own.solved[group]
+        block -= own.backend.outer(column, gain * share, own.scratch)
+        age = int(own.age[group]) + 1
+        own.age[group] = age
+        if age >= self.refresh_every:
             self.invalidate(group)
+
+    def fold(self) -> None:
+        """Bring the recent rows into the sums: one product of many rows, not many of one."""
+        own = self.own
+        rows, own.counts[_RECENT] = int(own.counts[_RECENT]), 0
+        recent = own.recent[:rows]
+        order, counts = own.backend.by_group(own.recent_groups[:rows], self.groups)
+        start = 0
+        for group, count in counts:
+            part, block = recent[order[start : start + count]], own.sums[group]
+            block += part.T @ part[:, : self.dim]
+            start += count
 
     def new_sums(self) -> Sums:
         """Sums of no rows, as wide as these regressions."""
@@ -162,49 +196,46 @@ class Ridges(nn.Module):
 
     def absorb(self, sums: Sequence[Array], rows: int) -> None:
         """Add the sums of so many rows, as `Sums.arrays` lists them."""
-        own = self.open()
+        own = self.own
         if self.discount < 1.0:
             self.discount_(self.discount**rows)
-        for array, more in zip(own.sums, sums, strict=True):
+        for array, more in zip(own.totals, sums, strict=True):
             array += more
-        self.invalidate(sums[2] != 0)
+        self.invalidate(sums[0] != 0)
 
     def discount_(self, gamma: float) -> None:
         """Let all that was learned weigh `gamma` times as much; the penalty stays."""
-        own = self.open()
-        own.gram *= gamma
-        own.moment *= gamma
+        own = self.own
+        self.fold()
+        own.sums *= gamma
         own.weight *= gamma
-        if own.squared_gram is not None:
-            own.squared_gram *= gamma * gamma
+        if own.squared_sums is not None:
+            own.squared_sums *= gamma * gamma
         self.invalidate(slice(None))
 
     def invalidate(self, groups: Any) -> None:
-        """Have the inverses of these groups solved anew before they are used again."""
-        own = self.open()
+        """Have these groups solved anew before they are used again."""
+        own = self.own
         own.stale[groups] = True
         own.counts[_STALE] = own.stale.sum()
 
-    def fresh(self) -> Opened:
-        """The buffers, with nothing stale among what follows from the sums."""
-        own = self.open()
-        if own.counts[_STALE]:
-            self.solve(self.stale.nonzero().flatten())
-        return own
+    def refresh(self) -> None:
+        """Solve what is stale."""
+        self.solve(self.stale.nonzero().flatten())
 
-    def solve(self, groups: Tensor, less: tuple[Tensor, Tensor] | None = None) -> None:
-        """Solve these groups from their sums, of which `less` (gram, moment) is taken first."""
-        gram, moment = self.gram[groups], self.moment[groups]
-        if less is not None:
-            gram, moment = gram - less[0], moment - less[1]
+    def solve(self, groups: Tensor, less: Tensor | None = None) -> None:
+        """Solve these groups from their sums, of which `less` is taken first."""
+        self.fold()
+        sums = self.sums[groups] if less is None else self.sums[groups] - less
+        gram, moment = sums[:, : self.dim], sums[:, self.dim :]
         gram.diagonal(dim1=1, dim2=2).add_(self.l2_lambda)
         solved = solve(gram, moment)
-        self.inverse[groups] = solved.inverse
-        self.coefficients[groups] = solved.coefficients
-        if self.covariance is not None and self.squared_gram is not None:
-            squared = self.squared_gram[groups]
+        self.solved[groups] = torch.cat([solved.inverse, solved.coefficients], 1)
+        if self.widened is not None and self.squared_sums is not None:
+            squared = self.squared_sums[groups]
             squared.diagonal(dim1=1, dim2=2).add_(self.l2_lambda)
-            self.covariance[groups] = solved.inverse @ squared @ solved.inverse
+            width = solved.inverse @ squared @ solved.inverse
+            self.widened[groups] = torch.cat([width, solved.coefficients], 1)
         self.age[groups] = 0
         self.stale[groups] = False
         self.counts[_STALE] = self.stale.sum()
@@ -214,25 +245,18 @@ class Ridges(nn.Module):
 
     def is_stale(self) -> bool:
         """Whether anything must be solved before it is used."""
-        return bool(self.open().counts[_STALE])
+        return bool(self.own.counts[_STALE])
 
     def fallbacks(self) -> Mapping[str, int]:
-        """How often inverses were solved anew, and how often that took jitter or more."""
-        counts = self.open().counts
+        """How often groups were solved anew, and how often that took jitter or more."""
+        counts = self.own.counts
         return {
             "refreshed": int(counts[_REFRESHED]),
             "jittered": int(counts[_JITTERED]),
             "pseudo_inverted": int(counts[_PSEUDO_INVERTED]),
         }
 
-    # -- the buffers as arrays -----------------------------------------------------------------
-
-    def open(self) -> Opened:
-        """The buffers as the backend's arrays, opened again after they have moved."""
-        own = self._opened
-        if own is None:
-            own = self._opened = Opened(self)
-        return own
+    # -- where the buffers move ----------------------------------------------------------------
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Ridges:
         # Sums in float32 would lose rows: `.to(dtype)` and `.half()` move, but round nothing.
@@ -240,14 +264,18 @@ class Ridges(nn.Module):
             answer = fn(tensor)
             return answer if answer.dtype == tensor.dtype else tensor.to(answer.device)
 
-        self._opened = None
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self.own = Opened(self)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._opened = None
         super()._load_from_state_dict(*args, **kwargs)
+        self.own = Opened(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # Views that were copied would no longer be views.
-        return {**self.__dict__, "_opened": None}
+        return {name: value for name, value in self.__dict__.items() if name != "own"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self.own = Opened(self)

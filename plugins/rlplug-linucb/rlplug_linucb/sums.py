@@ -26,10 +26,10 @@ class Sums:
     ) -> None:
         self.backend = backend
         self.discount = discount
-        self.gram = backend.zeros(groups, dim, dim)
-        self.moment = backend.zeros(groups, targets, dim)
+        self.dim = dim
         self.weight = backend.zeros(groups)
-        self.squared_gram = backend.zeros(groups, dim, dim) if squared_discount else None
+        self.sums = backend.zeros(groups, dim + targets, dim)
+        self.squared_sums = backend.zeros(groups, dim, dim) if squared_discount else None
 
     def add(self, x: Array, targets: Array, weights: Array | None, groups: Array | None) -> None:
         """Add rows x (n, dim) with targets (n, m), weights (n,) and the group of each row.
@@ -48,17 +48,16 @@ class Sums:
         weights = None if weights is None else weights[order]
         decay = None if decay is None else decay[order]
         start = 0
-        for group, count in enumerate(counts):
-            stop = start + count
-            if count:
-                self._add_group(
-                    group,
-                    x[start:stop],
-                    targets[start:stop],
-                    None if weights is None else weights[start:stop],
-                    None if decay is None else decay[start:stop],
-                )
-            start = stop
+        for group, count in counts:
+            part = slice(start, start + count)
+            self._add_group(
+                group,
+                x[part],
+                targets[part],
+                None if weights is None else weights[part],
+                None if decay is None else decay[part],
+            )
+            start += count
 
     def _add_group(
         self, group: int, x: Array, targets: Array, weights: Array | None, decay: Array | None
@@ -71,11 +70,14 @@ class Sums:
             root = (weights**0.5)[:, None]
             x, targets = x * root, targets * root
         # One array times its own transpose costs half a product and is symmetric to the bit.
-        self.gram[group] += x.T @ x
-        self.moment[group] += targets.T @ x
-        if self.squared_gram is not None and decay is not None:
+        block = self.sums[group]
+        gram, moment = block[: self.dim], block[self.dim :]
+        gram += x.T @ x
+        moment += targets.T @ x
+        if self.squared_sums is not None and decay is not None:
             faded = x * (decay**0.5)[:, None]
-            self.squared_gram[group] += faded.T @ faded
+            squared = self.squared_sums[group]
+            squared += faded.T @ faded
 
     def _decay(self, rows: int) -> Array | None:
         """The discount of each of the rows to come, the last one's being 1."""
@@ -87,16 +89,15 @@ class Sums:
 
     def _fade(self, rows: int) -> None:
         kept = self.discount**rows
-        self.gram *= kept
-        self.moment *= kept
         self.weight *= kept
-        if self.squared_gram is not None:
-            self.squared_gram *= kept * kept
+        self.sums *= kept
+        if self.squared_sums is not None:
+            self.squared_sums *= kept * kept
 
     def arrays(self) -> list[Array]:
         """The sums themselves, to be added to those of others."""
-        own = [self.gram, self.moment, self.weight]
-        return own if self.squared_gram is None else [*own, self.squared_gram]
+        own = [self.weight, self.sums]
+        return own if self.squared_sums is None else [*own, self.squared_sums]
 
     def finite(self) -> bool:
         """Whether no row brought a NaN, an infinity or a square beyond float64."""
