@@ -50,6 +50,9 @@ class MetricWindow:
         columns: dict[str, list[Any]] = {}
         for results in self._waiting:
             for module_id, metrics in results.items():
+                # What holds for all modules says nothing new where there is one.
+                if module_id == ALL_MODULES and len(results) == 2:
+                    continue
                 prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
                 for name, value in metrics.items():
                     columns.setdefault(prefix + name, []).append(value)

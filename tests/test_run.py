@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -301,16 +300,3 @@ def test_the_plugins_of_the_guide_work_as_written(tmp_path: Path, rlplug: Cli) -
     neutral = run(Softmax, steps=2_000, addons=[noise], options=options)
     alone = run(Softmax, steps=2_000, options=options)
     assert neutral.metrics["rollout/regret_total"] == alone.metrics["rollout/regret_total"]
-
-
-def test_the_readme_says_what_a_fresh_machine_needs() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = {
-        title: re.search(r"```sh\n(.*?)\n```", readme.partition(f"## {title}\n")[2], re.DOTALL)
-        for title in ("Quickstart", "Tests")
-    }
-    for title, block in blocks.items():
-        assert block is not None, title
-        assert len(block[1].splitlines()) == 1
-        assert block[1].startswith("python3 -m venv .venv && ")
-    assert textwrap.dedent("python3-venv") in readme

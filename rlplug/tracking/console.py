@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.console import RenderableType
+    from rich.progress import Progress
 
     from rlplug.hooks.info import RunInfo
 
@@ -36,59 +38,47 @@ class LiveConsole:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
-        self._look: Any = None
+        self._started = 0.0
+        self._news = ""
 
     def run_started(self, run: RunInfo) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TextColumn
 
         console = Console(file=self._stream, highlight=False)
-        console.print(f"[bold]{_title(run)}[/bold]")
-        look = run.progress
+        console.print(_title(run), style="bold", markup=False)
+        self._started = time.perf_counter()
+        columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
+        progress = Progress(*columns, console=console, refresh_per_second=4, transient=True)
+        task = progress.add_task("", total=run.steps)
+        followed = progress.get_renderables
 
-        class Following(Progress):
-            """Looks up the step when it is drawn, so that the run need not tell it."""
+        def look() -> Iterable[RenderableType]:
+            # The step is looked up when the line is drawn, so that the run need not tell it.
+            step = min(run.progress(), run.steps)
+            progress.update(task, completed=step, description=self._line(run, step))
+            return followed()
 
-            def get_renderables(self) -> Any:
-                for task in self.tasks:
-                    task.completed = min(look(), int(task.total or 0))
-                return super().get_renderables()
-
-        self._progress = Following(
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=False),
-            TextColumn("{task.fields[news]}", style="cyan"),
-            console=console,
-            refresh_per_second=4,
-            transient=True,
-        )
-        self._task = self._progress.add_task(
-            "", total=run.steps, completed=run.step, speed="", news=""
-        )
-        self._progress.start()
+        progress.get_renderables = look  # type: ignore[method-assign] # drawn anew each time
+        progress.start()
+        self._progress = progress
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
-        if self._progress is not None and self._task is not None:
-            speed = f"{metrics.get('time/steps_per_second', 0.0):,.0f} steps/s"
-            self._progress.update(self._task, speed=speed, news=headline(metrics))
+        self._news = headline(metrics)
 
     def run_finished(self) -> None:
         self._close()
 
     def run_failed(self) -> None:
         self._close()
+
+    def _line(self, run: RunInfo, step: int) -> str:
+        seconds = time.perf_counter() - self._started
+        speed = (step - run.step) / seconds if seconds else 0.0
+        left = f"{_clock((run.steps - step) / speed)} left" if speed else ""
+        share = f"{100 * step // run.steps:>3}%"
+        numbers = f"{share}  {step:,}/{run.steps:,} steps  {speed:,.0f}/s  {left}"
+        return f"{numbers}  [cyan]{self._news}[/cyan]"
 
     def _close(self) -> None:
         if self._progress is not None:
@@ -125,6 +115,13 @@ class PlainConsole:
         except OSError:
             # Nobody reads any more: the run itself goes on.
             self._say = lambda line: None  # type: ignore[method-assign] # silent from here on
+
+
+def _clock(seconds: float) -> str:
+    """`0:42`, `3:07:10`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def headline(metrics: Mapping[str, float]) -> str:

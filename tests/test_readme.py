@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(title: str, language: str) -> str:
+    found = re.search(
+        rf"```{language}\n(.*?)\n```", README.partition(f"## {title}\n")[2], re.DOTALL
+    )
+    assert found is not None, f"no {language} block under {title}"
+    return found[1]
+
+
+@pytest.mark.parametrize("title", ["Quickstart", "Tests"])
+def test_one_line_sets_up_a_fresh_machine(title: str) -> None:
+    command = block(title, "sh")
+    assert len(command.splitlines()) == 1
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -c constraints.txt ")
+
+
+def test_the_quickstart_ends_in_the_main_job() -> None:
+    assert block("Quickstart", "sh").endswith(" && .venv/bin/rlplug run --algo linucb")
+
+
+COMMANDS = [
+    shlex.split(re.split(r"\s{2,}", line)[0])[1:]
+    for line in block("What you can type", "text").splitlines()
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_every_command_of_the_readme_is_accepted(
+    arguments: list[str],
+    rlplug: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
+    if arguments[0] == "run" and "--dry-run" not in arguments:
+        arguments = [*arguments, "--dry-run"]
+    if arguments == ["ui"]:
+        arguments = ["ui", "--help"]
+    assert rlplug(*arguments).code == 0
+
+
+def test_the_python_of_the_readme_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RLPLUG_HOME", raising=False)
+    exec(block("In Python", "python"), {})
+    regret, folder = capsys.readouterr().out.split()
+    assert 0 < float(regret) < 500
+    assert Path(folder).is_relative_to(tmp_path / "rlplug_runs")
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
