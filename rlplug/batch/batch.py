@@ -103,7 +103,11 @@ class Batch(Mapping[str, Any]):
         """Refuse columns whose lengths differ, and fragments that do not fit the rows."""
         rows = self.rows
         for name, column in self._columns.items():
-            if name in SIDE_TABLES:
+            # Nearly every column is a plain tensor or array of the right length.
+            if name not in SIDE_TABLES and not isinstance(column, Mapping | tuple):
+                if column.ndim and len(column) == rows:
+                    continue
+            elif name in SIDE_TABLES:
                 self._check_table(name, column)
                 continue
             for leaf in leaves(column):

@@ -27,9 +27,6 @@ class LearnerSection:
         one_of(("optimizer", "module")),
     )
     norm_type: float = option(2.0, "The p of the norms; inf for the largest value.", above(0))
-    log_grad_norms: bool = option(
-        False, "Report gradient norms also where nothing else needs them computed."
-    )
     nonfinite: str = option(
         "skip",
         "On NaN or inf in gradients: skip the step, zero those numbers, or stop and name the loss.",

@@ -103,7 +103,7 @@ def _configure(learner: Owned, member: Member) -> None:
     registered = {one.plugin for one in learner.optimizers.of(module_id)}
     if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
         config = calls.followed_config_of(algorithm, module_id)
-        answers[algorithm] = _default(config, algorithm, params)
+        answers = {algorithm: _default(config, algorithm, params), **answers}
     for plugin, answer in answers.items():
         for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
             name = _name(plan, plugin, algorithm)

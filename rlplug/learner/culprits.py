@@ -16,7 +16,7 @@ def culprits(combined: Combined, member: Member) -> list[str]:
     lines = []
     for term, loss in {**combined.parts, **combined.named}.items():
         if not torch.isfinite(loss):
-            lines.append(f"loss term {term!r} is {float(loss)}")
+            lines.append(f"loss term {term!r} is {float(loss.detach())}")
             continue
         if not loss.requires_grad:
             continue

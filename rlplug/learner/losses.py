@@ -80,6 +80,8 @@ def _report(
 def _take_named(
     combined: Combined, value: Mapping[str, Tensor], plugin: str, known: Sequence[str]
 ) -> Tensor:
+    if not isinstance(value, Mapping):
+        _check(value, "loss", plugin)
     if not value:
         raise PluginError(
             f"plugin {plugin!r} gave a loss without any value.", "return None instead"

@@ -1,0 +1,202 @@
+"""Which optimizer acts when, and how schedulers follow."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import LBFGS, SGD
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
+
+from rlplug.config import Schedule
+from rlplug.errors import PluginError, RunFailedError
+
+
+def both(self: Any, fwd_out: Any) -> Any:
+    return fwd_out["out"].mean() + fwd_out["second"].mean()
+
+
+def test_frequencies_2_and_3_act_a_a_b_b_b_and_schedulers_move_only_in_their_turn(
+    make: Any, batch: Any
+) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        a, b = SGD([module.weight], lr=1.0), SGD([module.other], lr=1.0)
+        return (
+            {
+                "optimizer": a,
+                "frequency": 2,
+                "lr_scheduler": {"scheduler": StepLR(a, 1, gamma=0.5), "interval": "step"},
+            },
+            {"optimizer": b, "frequency": 3},
+        )
+
+    acting: list[tuple[str, ...]] = []
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        acting.append(optimizers)
+        return both(self, fwd_out)
+
+    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    learner.update({"default": batch(0.125)}, timestep=1, num_iters=7)
+    assert [name for (name,) in acting] == ["0", "0", "1", "1", "1", "0", "0"]
+    module = learner.modules["default"]
+    assert module.weight.item() == 2 - 0.125 * (1 + 0.5 + 0.25 + 0.125)
+    assert module.other.item() == 2 - 0.125 * 3
+
+
+def test_a_list_acts_on_every_minibatch(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        return [SGD([module.weight], lr=1.0), SGD([module.other], lr=0.5)]
+
+    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=both)
+    learner.update({"default": batch(0.25)}, timestep=1, num_iters=2)
+    module = learner.modules["default"]
+    assert (module.weight.item(), module.other.item()) == (1.5, 1.75)
+
+
+def test_an_epoch_is_one_pass_and_every_counts_epochs(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        optimizer = SGD(module.parameters(), lr=1.0)
+        scheduler = {"scheduler": ExponentialLR(optimizer, 0.1), "interval": "epoch"}
+        return {"optimizer": optimizer, "lr_scheduler": {**scheduler, "frequency": 2}}
+
+    learner = make(configure_optimizers_for_module=optimizers)
+    rows = {"default": batch(0.0, 0.0, 0.0, 0.0)}
+    rates = [
+        learner.update(rows, timestep=step, num_iters=1, minibatch_size=1)["default"][
+            "learning_rate"
+        ]
+        for step in range(4)
+    ]
+    assert rates == pytest.approx([1.0, 0.1, 0.1, 0.01])
+
+
+def plateau(**config: Any) -> Any:
+    def optimizers(self: Any, module: Any) -> Any:
+        optimizer = SGD(module.parameters(), lr=1.0)
+        scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **config}}
+
+    return optimizers
+
+
+def test_a_plateau_scheduler_follows_the_metric_it_monitors(make: Any, batch: Any) -> None:
+    learner = make(configure_optimizers_for_module=plateau(monitor="loss"))
+    rates = [
+        learner.update({"default": batch(0.0)}, timestep=step)["default"]["learning_rate"]
+        for step in range(4)
+    ]
+    # The first value is the best; the third without improvement is one too many.
+    assert rates == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_a_missing_monitored_metric_ends_the_run_and_says_what_there_is(
+    make: Any, batch: Any
+) -> None:
+    learner = make(configure_optimizers_for_module=plateau(monitor="los"))
+    with pytest.raises(RunFailedError, match="monitors 'los'") as raised:
+        learner.update({"default": batch(0.0)}, timestep=1)
+    assert "did you mean 'loss'?" in str(raised.value)
+
+
+def test_a_missing_monitored_metric_only_warns_where_strict_is_off(make: Any, batch: Any) -> None:
+    learner = make(configure_optimizers_for_module=plateau(monitor="return", strict=False))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learner.update({"default": batch(0.0)}, timestep=1)
+    assert "monitors 'return'" in str(caught[0].message)
+
+
+def test_what_additional_update_reports_can_be_monitored(make: Any, batch: Any) -> None:
+    learner = make(
+        configure_optimizers_for_module=plateau(monitor="seen", strict=False),
+        additional_update=lambda self: {"seen": 1.0},
+    )
+    with pytest.warns(UserWarning, match="monitors 'seen'"):
+        learner.update({"default": batch(0.0)}, timestep=1)
+    rates = [
+        learner.update({"default": batch(0.0)}, timestep=step)["default"]["learning_rate"]
+        for step in (2, 3, 4)
+    ]
+    assert rates == [1.0, 1.0, 0.5]
+
+
+def test_lbfgs_finds_a_minimum_in_one_step_and_reports_its_first_evaluation(
+    make: Any, batch: Any
+) -> None:
+    calls = []
+
+    def loss(self: Any, module: Any) -> Any:
+        calls.append(module.weight.item())
+        return (module.weight - 5).pow(2).sum() + module.other.pow(2).sum()
+
+    def optimizers(self: Any, module: Any) -> Any:
+        return LBFGS(module.parameters(), lr=1.0, line_search_fn="strong_wolfe")
+
+    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    metrics = learner.update({"default": batch(1.0)}, timestep=1)["default"]
+    assert float(metrics["loss"]) == 13.0
+    assert len(calls) > 1
+    assert learner.modules["default"].weight.item() == pytest.approx(5, abs=1e-4)
+    assert learner.modules["default"].other.item() == pytest.approx(0, abs=1e-4)
+
+
+def test_lbfgs_beside_another_optimizer_is_refused(make: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        return [LBFGS([module.weight]), SGD([module.other], lr=1.0)]
+
+    with pytest.raises(PluginError, match="LBFGS, which must act alone"):
+        make(configure_optimizers_for_module=optimizers)
+
+
+SCHEDULE = Schedule([[0, 1.0], [100, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        None,
+        lambda self, module, config: SGD(module.parameters(), lr=config.learning_rate),
+        lambda self, module, config: SGD(module.parameters(), lr=config.learning_rate * 2 / 2),
+    ],
+)
+def test_a_learning_rate_follows_its_schedule_at_three_points(
+    make: Any, batch: Any, optimizers: Any
+) -> None:
+    learner = make(configure_optimizers_for_module=optimizers, options={"learning_rate": SCHEDULE})
+    rates = [
+        learner.update({"default": batch(0.0)}, timestep=step)["default"]["learning_rate"]
+        for step in (0, 50, 100)
+    ]
+    assert rates == [1.0, 0.5, 0.0]
+
+
+def test_hooks_see_scheduled_options_as_numbers(make: Any, batch: Any) -> None:
+    seen = []
+
+    def loss(self: Any, fwd_out: Any, config: Any) -> Any:
+        seen.append(config.scale)
+        return fwd_out["out"].sum() * config.scale
+
+    learner = make(compute_loss_for_module=loss, options={"scale": Schedule([[0, 4.0], [10, 2.0]])})
+    for step in (0, 5, 20):
+        learner.update({"default": batch(0.0)}, timestep=step)
+    assert seen == [4.0, 3.0, 2.0]
+
+
+def test_a_registered_optimizer_follows_pairs_of_step_and_value(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module_id: Any, module: Any, learner: Any) -> None:
+        optimizer = SGD([module.weight], lr=7.0)
+        learner.register_optimizer(
+            module_id, "mine", optimizer, [module.weight], [[0, 1e-3], [1_000_000, 0.0]]
+        )
+
+    learner = make(configure_optimizers_for_module=optimizers)
+    rates = [
+        learner.update({"default": batch(1.0)}, timestep=step)["default"]["learning_rate/mine"]
+        for step in (0, 500_000, 2_000_000)
+    ]
+    assert rates == [1e-3, 5e-4, 0.0]
+    assert learner.get_optimizer("default", "mine").param_groups[0]["lr"] == 0.0
