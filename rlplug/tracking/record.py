@@ -121,7 +121,7 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
         "rlplug.attempt": "1",
         **config.tracking.tags,
     }
-    return {name: value[:LONGEST_TAG] for name, value in tags.items()}
+    return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
 
 
 def _user() -> str:

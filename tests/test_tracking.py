@@ -1,0 +1,445 @@
+"""A run in a real MLflow store: what is recorded, how it ends, and what is refused before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from rlplug.config.option import option
+from rlplug.config.sections import EnvSection, RunConfig, RunSection, TrackingSection
+from rlplug.errors import RequestError
+from rlplug.hooks.info import RunInfo
+from rlplug.hooks.resolved import Participant
+from rlplug.registry import FoundPlugin
+from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking.git import git_tags
+from rlplug.tracking.journal import read_journal
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    alpha: float = option(1.0, "Width.")
+    net_arch: tuple[int, ...] = option((64, 64), "Sizes.")
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs: migrated once, copied for every test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        file = tmp_path_factory.mktemp("store") / "mlflow.db"
+        MlflowClient(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("RLPLUG_HOME", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "all runs"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+def config_of(seed: int = 0, alpha: float = 1.0, **tracking: object) -> RunConfig:
+    return RunConfig(
+        run=RunSection(algorithm="linucb", env="LinearBandit-v0", seed=seed, steps=40),
+        algorithm=Options(alpha=alpha),
+        env=EnvSection(arguments={"arms": 4}),
+        tracking=TrackingSection(**tracking),  # type: ignore[arg-type]
+    )
+
+
+def info_of(tracking: Tracking, config: RunConfig) -> RunInfo:
+    plugin = FoundPlugin(
+        kind="algorithm", name="linucb", target="a:b", distribution="rlplug-linucb", version="0.1.0"
+    )
+    return RunInfo(
+        run_id=tracking.run_id,
+        folder=tracking.folder,
+        config=config,
+        participants=(Participant(plugin, object()),),
+        hook_order={"build": ["linucb"]},
+        environment="LinearBandit-v0",
+        steps=40,
+        progress=lambda: 0,
+    )
+
+
+Opened = Callable[..., Tracking]
+
+
+@pytest.fixture
+def opened(root: Path) -> Iterator[Opened]:
+    """Open the tracking of a run that has started; it is closed at the latest with the test."""
+    made: list[Tracking] = []
+
+    def start(config: RunConfig | None = None) -> Tracking:
+        config = config or config_of()
+        made.append(open_tracking(config, environment="LinearBandit-v0", root=root))
+        made[-1].listener.run_started(info_of(made[-1], config))
+        return made[-1]
+
+    yield start
+    for tracking in made:
+        tracking.close("FAILED")
+
+
+@pytest.fixture
+def client(root: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{root / 'mlflow.db'}")
+
+
+def history(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
+
+
+def test_a_finished_run_has_its_metrics_picture_config_and_summary(
+    opened: Opened, client: MlflowClient, root: Path
+) -> None:
+    tracking = opened()
+    for step in (10, 20, 40):
+        metrics = {"rollout/reward_mean": step / 40, "rollout/regret_total": 3.0}
+        tracking.listener.metrics_reported(step, metrics)
+    tracking.listener.evaluation_finished(40, {"eval/return_mean": 0.75})
+    tracking.listener.run_finished(40)
+    tracking.close()
+
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "FINISHED"
+    assert history(client, tracking.run_id, "rollout/reward_mean") == [
+        (10, 0.25),
+        (20, 0.5),
+        (40, 1.0),
+    ]
+    assert history(client, tracking.run_id, "eval/return_mean") == [(40, 0.75)]
+    assert (tracking.folder / "plots" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    for path in ("plots/learning_curve.png", "config/resolved.toml"):
+        assert Path(client.download_artifacts(tracking.run_id, path, str(root))).stat().st_size
+    note = run.data.tags["mlflow.note.content"]
+    assert "finished after 40 of 40 environment steps" in note
+    assert "| rollout/reward_mean | 1 |" in note
+    assert run.data.tags["rlplug.stop_reason"] == "finished"
+
+
+def test_params_are_the_resolved_options_by_dotted_path(
+    opened: Opened, client: MlflowClient
+) -> None:
+    params = client.get_run(opened().run_id).data.params
+    assert params["algorithm.alpha"] == "1.0"
+    assert params["algorithm.net_arch"] == "[64, 64]"
+    assert params["env.arms"] == "4"
+    assert params["run.seed"] == "0"
+    assert params["tracking.uri"] == ""
+
+
+def test_tags_tell_who_what_and_from_where(opened: Opened, client: MlflowClient) -> None:
+    tracking = opened(config_of(seed=3, tags={"team": "ads"}))
+    tracking.close("FINISHED")
+    tags = client.get_run(tracking.run_id).data.tags
+    assert tags["team"] == "ads"
+    assert tags["rlplug.seed"] == "3"
+    assert tags["rlplug.host"] == os.uname().nodename
+    assert tags["mlflow.source.name"].startswith("pytest")
+    (plugin,) = json.loads(tags["rlplug.plugins"])
+    assert plugin["package"] == "rlplug-linucb 0.1.0"
+    assert json.loads(tags["rlplug.hook_order"]) == {"build": ["linucb"]}
+
+
+def test_the_git_commit_is_that_of_the_folder_and_says_if_files_were_changed(
+    tmp_path: Path,
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=me", "-c", "user.email=me@here"]
+        command = ["git", *who, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert git_tags(tmp_path) == {}
+    git("init", "--initial-branch", "trunk")
+    assert git_tags(tmp_path) == {}
+    (tmp_path / "run.toml").write_text("")
+    git("add", "run.toml")
+    git("commit", "--message", "Start")
+    git("remote", "add", "origin", "https://me:hunter2@host/repo.git")
+    clean = {
+        "mlflow.source.git.commit": git("rev-parse", "HEAD"),
+        "mlflow.source.git.branch": "trunk",
+        "mlflow.source.git.repoURL": "https://***@host/repo.git",
+        "rlplug.git_dirty": "false",
+    }
+    assert git_tags(tmp_path) == clean
+    (tmp_path / "run.toml").write_text("seed = 1")
+    assert git_tags(tmp_path) == {**clean, "rlplug.git_dirty": "true"}
+
+
+def test_seeds_share_a_group_and_other_options_do_not(opened: Opened, client: MlflowClient) -> None:
+    configs = (config_of(seed=0), config_of(seed=1), config_of(seed=0, alpha=2.0))
+    tags = [client.get_run(opened(config).run_id).data.tags for config in configs]
+    first, second, third = (tag["rlplug.group"] for tag in tags)
+    assert first == second != third
+    assert first.startswith("linucb-LinearBandit-v0-")
+
+
+def test_experiment_and_name_are_readable_and_a_taken_name_is_numbered(
+    opened: Opened, client: MlflowClient, root: Path
+) -> None:
+    first, second, third = opened(), opened(), opened()
+    names = [client.get_run(one.run_id).info.run_name for one in (first, second, third)]
+    assert names == [
+        "linucb-LinearBandit-v0-s0",
+        "linucb-LinearBandit-v0-s0-2",
+        "linucb-LinearBandit-v0-s0-3",
+    ]
+    experiment = client.get_experiment_by_name("rlplug/LinearBandit-v0")
+    assert experiment is not None
+    place = (root / "artifacts" / "rlplug-LinearBandit-v0").as_uri()
+    assert experiment.artifact_location == place
+    for key in ("rlplug", "rlplug-by-seed"):
+        state = experiment.tags[f"mlflow.sharedViewState.{key}"]
+        assert len(state) < 20_000
+        assert json.loads(state)["orderByKey"] == "attributes.start_time"
+
+
+def test_a_given_name_and_experiment_are_taken_as_they_are(
+    opened: Opened, client: MlflowClient
+) -> None:
+    config = config_of(run_name="it's mine", experiment="try outs")
+    for tracking in (opened(config), opened(config)):
+        run = client.get_run(tracking.run_id)
+        assert run.info.run_name == "it's mine"
+        assert client.get_experiment(run.info.experiment_id).name == "try outs"
+
+
+def test_mlflow_s_own_variable_names_the_experiment(
+    opened: Opened, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
+    run = client.get_run(opened().run_id)
+    assert client.get_experiment(run.info.experiment_id).name == "from the environment"
+
+
+def test_the_environment_is_the_run_s_dataset(opened: Opened, client: MlflowClient) -> None:
+    inputs = client.get_run(opened().run_id).inputs
+    assert inputs is not None
+    (used,) = inputs.dataset_inputs
+    assert used.dataset.name == "LinearBandit-v0"
+    assert json.loads(used.dataset.source) == {"id": "LinearBandit-v0", "arms": 4}
+    assert used.tags[0].value == "train"
+
+
+def test_the_config_beside_the_journal_has_every_option(opened: Opened) -> None:
+    options = tomllib.loads((opened().folder / "config.toml").read_text())
+    assert options["run"]["seed"] == 0
+    assert options["algorithm"] == {"alpha": 1.0, "net_arch": [64, 64]}
+
+
+def test_a_run_that_fails_is_failed_and_says_why(
+    opened: Opened, client: MlflowClient, root: Path
+) -> None:
+    tracking = opened()
+    tracking.listener.metrics_reported(10, {"rollout/reward_mean": 0.5})
+    try:
+        raise ValueError("feature 2 of row 3 is NaN")
+    except ValueError as error:
+        tracking.listener.run_failed(10, error)
+    tracking.close()
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["rlplug.error"] == "ValueError: feature 2 of row 3 is NaN"
+    trace = Path(client.download_artifacts(tracking.run_id, "logs/traceback.txt", str(root)))
+    assert "in test_a_run_that_fails_is_failed_and_says_why" in trace.read_text()
+    assert history(client, tracking.run_id, "rollout/reward_mean") == [(10, 0.5)]
+
+
+def test_an_interrupted_run_is_killed_and_keeps_what_it_had(
+    opened: Opened, client: MlflowClient
+) -> None:
+    tracking = opened()
+    tracking.listener.metrics_reported(10, {"rollout/reward_mean": 0.5})
+    tracking.listener.run_failed(10, KeyboardInterrupt())
+    tracking.close()
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "KILLED"
+    assert run.data.tags["rlplug.stop_reason"] == "interrupted"
+    assert "rlplug.error" not in run.data.tags
+    assert history(client, tracking.run_id, "rollout/reward_mean") == [(10, 0.5)]
+
+
+def test_an_error_before_the_first_step_leaves_no_run_that_seems_to_go_on(
+    root: Path, client: MlflowClient
+) -> None:
+    tracking = open_tracking(config_of(), environment="LinearBandit-v0", root=root)
+    with pytest.raises(ZeroDivisionError), tracking:
+        raise ZeroDivisionError("in build")
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["rlplug.error"] == "ZeroDivisionError: in build"
+
+
+def test_where_the_run_is_and_what_to_type_next(opened: Opened, root: Path) -> None:
+    tracking = opened()
+    where, then = tracking.describe()
+    assert tracking.run_id in where
+    assert str(tracking.folder) in where
+    assert then == f"look at it: RLPLUG_HOME={root} rlplug ui"
+
+
+def test_passwords_in_a_uri_are_recorded_nowhere(opened: Opened, root: Path) -> None:
+    tracking = opened(config_of(tags={"docs": "https://me:hunter2@wiki/x"}))
+    tracking.close("FINISHED")
+    files = [file for file in tracking.folder.rglob("*") if file.is_file()]
+    assert not [file for file in files if b"hunter2" in file.read_bytes()]
+    assert b"hunter2" not in (root / "mlflow.db").read_bytes()
+
+
+# -- processes of their own ----------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from rlplug.config.sections import RunConfig, RunSection, TrackingSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import open_tracking
+config = RunConfig(
+    run=RunSection(algorithm="none", seed=int(sys.argv[1])),
+    algorithm=NoOptions(),
+    tracking=TrackingSection(enabled=sys.argv[2] == "on"),
+)
+tracking = open_tracking(config, environment="Nowhere-v0")
+for step in range(1, 11):
+    tracking.listener.metrics_reported(step, {"a": float(step)})
+if sys.argv[3] == "hang":
+    print(tracking.folder, flush=True)
+    sys.stdin.read()
+tracking.listener.run_finished(10)
+tracking.close()
+print(tracking.folder, "mlflow" in sys.modules, flush=True)
+"""
+
+
+def spawn(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RLPLUG_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_processes_that_start_together_in_an_empty_folder_all_succeed(tmp_path: Path) -> None:
+    processes = [spawn(tmp_path, str(seed), "on", "go") for seed in range(4)]
+    outcomes = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    # Nothing on stderr: also not the lines that a first migration logs.
+    assert [(code, errors) for _, errors, code in outcomes] == [(0, "")] * 4
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        ended = database.execute("select status from runs").fetchall()
+        points = database.execute("select count(*) from metrics where key = 'a'").fetchone()
+    database.close()
+    assert ended == [("FINISHED",)] * 4
+    assert points == (40,)
+
+
+def test_tracking_switched_off_keeps_the_journal_and_never_imports_mlflow(tmp_path: Path) -> None:
+    process = spawn(tmp_path, "0", "off", "go")
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    folder, imported = said.split()
+    assert imported == "False"
+    assert len(list(read_journal(Path(folder) / "metrics.jsonl"))) == 10
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_process_that_is_killed_leaves_its_journal(tmp_path: Path) -> None:
+    process = spawn(tmp_path, "0", "off", "hang")
+    assert process.stdout is not None
+    journal = Path(process.stdout.readline().strip()) / "metrics.jsonl"
+    patience = time.monotonic() + 30
+    while not journal.read_bytes().endswith(b"}\n") and time.monotonic() < patience:
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert [report.step for report in read_journal(journal)] == list(range(1, 11))
+
+
+# -- refused before the first step ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "found", "advice"),
+    [
+        ("./mlruns", "no longer records runs in folders", "try: sqlite:////"),
+        ("file:///data/mlruns", "is a folder", "try: sqlite:////data/mlruns/mlflow.db"),
+        ("sqlite://", "in memory", "try: sqlite:////absolute"),
+        ("gopher://x", "no tracking URI", "try: http://host:port"),
+        ("http://127.0.0.1:9", "nothing answers", "try: start the server"),
+        ("postgresql://u:hunter2@127.0.0.1:9/x", "postgresql://***@127.0.0.1:9/x", "try: start"),
+    ],
+)
+def test_a_uri_that_cannot_be_used_is_refused_with_one_thing_to_do(
+    tmp_path: Path, uri: str, found: str, advice: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        open_tracking(config_of(uri=uri), environment="X-v0", root=tmp_path)
+    assert found in refused.value.message
+    assert refused.value.hints[0].startswith(advice)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("these are notes, and no database, " * 10)
+    with pytest.raises(RequestError, match="cannot be opened: file is not a database"):
+        open_tracking(config_of(), environment="X-v0", root=tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RequestError, match=r"cannot be written: Not a directory") as refused:
+        open_tracking(config_of(), environment="X-v0", root=tmp_path / "file" / "runs")
+    assert "RLPLUG_HOME=/another/folder" in refused.value.hints[0]
+
+
+def test_a_full_disk_is_refused(tmp_path: Path) -> None:
+    # A limit on the size of files fails a write as a full disk does.
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from pathlib import Path\n"
+        "from rlplug.tracking.location import check_writable\n"
+        "from rlplug.errors import RequestError\n"
+        "try: check_writable(Path(sys.argv[1]))\n"
+        "except RequestError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", limited, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"the folder of runs {tmp_path} cannot be written: File too large." in said
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_deleted_experiment_is_refused(opened: Opened, client: MlflowClient) -> None:
+    run = client.get_run(opened().run_id)
+    client.delete_experiment(run.info.experiment_id)
+    with pytest.raises(RequestError, match="was deleted in MLflow") as refused:
+        opened()
+    assert "mlflow experiments restore" in refused.value.hints[0]
