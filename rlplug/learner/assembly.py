@@ -23,7 +23,7 @@ from rlplug.seeding import derive
 if TYPE_CHECKING:
     from rlplug.learner.owned import Owned
 
-__all__ = ["assemble", "forget", "make_member"]
+__all__ = ["assemble", "default_optimizer", "forget", "make_member"]
 
 
 def make_member(learner: Owned, module_id: str, given: Any = None) -> Member:
@@ -103,7 +103,7 @@ def _configure(learner: Owned, member: Member) -> None:
     registered = {one.plugin for one in learner.optimizers.of(module_id)}
     if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
         config = calls.followed_config_of(algorithm, module_id)
-        answers = {algorithm: _default(config, algorithm, params), **answers}
+        answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
     for plugin, answer in answers.items():
         for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
             name = _name(plan, plugin, algorithm)
@@ -114,7 +114,7 @@ def _configure(learner: Owned, member: Member) -> None:
     _check_alone(member, learner)
 
 
-def _default(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
+def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
     rate = getattr(config, "learning_rate", None)
     if rate is None:
         raise PluginError(

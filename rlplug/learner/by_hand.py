@@ -10,24 +10,21 @@ from torch import Tensor, nn
 
 from rlplug.errors import PluginError
 from rlplug.learner.losses import combine
+from rlplug.learner.owned import Owned
 from rlplug.plugin import ALL_MODULES
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
-    from rlplug.learner.owned import Owned
 
 __all__ = ["ByHand"]
 
 
-class ByHand:
+class ByHand(Owned):
     """Forward, losses, gradients and steps of a learner's modules, each a call of its own."""
-
-    def __init__(self, learner: Owned) -> None:
-        self._learner = learner
 
     def forward_train(self, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
         """What each module computes for its loss."""
-        members = self._learner.members
+        members = self.members
         return {
             module_id: members[module_id].module.forward_train(batch)
             for module_id, batch in batches.items()
@@ -51,11 +48,10 @@ class ByHand:
         self, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
     ) -> Tensor | None:
         """The sum of all plugins' terms; None if nobody has one."""
-        learner = self._learner
-        member = learner.member(module_id)
+        member = self.member(module_id)
         names = tuple(one.name for one in member.optimizers)
-        answers = learner.calls.compute_loss_for_module(
-            module_id, member.module, batch, fwd_out, names, learner
+        answers = self.calls.compute_loss_for_module(
+            module_id, member.module, batch, fwd_out, names, self
         )
         return combine(answers, member.algorithm, names).total if answers else None
 
@@ -78,7 +74,7 @@ class ByHand:
     ) -> dict[nn.Parameter, Tensor]:
         """The hooks of all modules, and of what they share; no gradient may vanish."""
         result = dict(gradients)
-        for module_id in [*self._learner.stages, *self._shared()]:
+        for module_id in [*self.stages, *self._shared()]:
             result.update(self.postprocess_gradients_for_module(module_id, result))
         return result
 
@@ -86,7 +82,7 @@ class ByHand:
         self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
     ) -> dict[nn.Parameter, Tensor]:
         """The hooks of one module on its own part."""
-        stage = self._shared().get(module_id) or self._learner.stages[module_id]
+        stage = self._shared().get(module_id) or self.stages[module_id]
         mine = [param for one in stage.member.optimizers for param in one.params]
         for param in mine:
             param.grad = gradients.get(param)
@@ -102,7 +98,7 @@ class ByHand:
                 "gradients of parameters that no optimizer of the learner holds.",
                 "give those of compute_gradients",
             )
-        for stage in [*self._learner.stages.values(), *self._shared().values()]:
+        for stage in [*self.stages.values(), *self._shared().values()]:
             for one in stage.member.optimizers:
                 for param in one.params:
                     param.grad = gradients.get(param)
@@ -111,7 +107,7 @@ class ByHand:
 
     def get_parameters(self, module_id: str) -> list[nn.Parameter]:
         """The parameters of a module."""
-        return list(self._learner.member(module_id).module.parameters())
+        return list(self.member(module_id).module.parameters())
 
     def get_param_ref(self, param: nn.Parameter) -> nn.Parameter:
         """What stands for a parameter in mappings of gradients: itself."""
@@ -129,8 +125,8 @@ class ByHand:
         }
 
     def _parameters(self) -> list[nn.Parameter]:
-        return [param for one in self._learner.optimizers for param in one.params]
+        return [param for one in self.optimizers for param in one.params]
 
     def _shared(self) -> dict[str, Any]:
-        stage = self._learner.shared_stage
+        stage = self.shared_stage
         return {} if stage is None else {ALL_MODULES: stage}

@@ -83,6 +83,7 @@ def _window(learner: Owned, window: Cut, stopped: set[Stage]) -> None:
         shared.metrics = {}
         shared.step()
         shared.history.append(shared.metrics)
+    learner.precision.stepped()
 
 
 def _take(

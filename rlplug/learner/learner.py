@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.errors import RequestError, did_you_mean
+from rlplug.learner.by_hand import ByHand
 from rlplug.learner.epochs import train
 from rlplug.learner.joining import average_metrics
-from rlplug.learner.owned import Owned
 from rlplug.learner.results import Reduce, Results, mean_results
 from rlplug.learner.witness import digests, refuse_unsaved
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Learner"]
 
 
-class Learner(Owned):
+_PLAIN = nullcontext()
+
+
+class Learner(ByHand):
     """Turns one batch per module into one update of every module.
 
     It can be used by itself: `learner.build()`, then `learner.update(batches, timestep=n)`.
@@ -53,7 +57,8 @@ class Learner(Owned):
             if module_id in self.stages
         ]
         if work:
-            train(self, work, num_iters, minibatch_size)
+            with torch.autograd.set_detect_anomaly(True) if self.compute.detect_anomaly else _PLAIN:
+                train(self, work, num_iters, minibatch_size)
             self.precision.update_finished()
         self.updates += 1
         results = self._finish(prepared, bool(work))
@@ -193,6 +198,8 @@ class Learner(Owned):
             self._add(self.members[module_id], batch, metrics)
             if stage is not None:
                 stage.outside = metrics
+            if self.registered_metrics:
+                metrics.update(self.registered_metrics.pop(module_id, {}))
             results[module_id] = metrics
             rows += batch.rows
         both: dict[str, Any] = {"steps_trained": rows, "updates": self.updates}

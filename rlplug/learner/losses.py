@@ -77,9 +77,7 @@ def _report(
         combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
 
 
-def _take_named(
-    combined: Combined, value: Mapping[str, Tensor], plugin: str, known: Sequence[str]
-) -> Tensor:
+def _take_named(combined: Combined, value: Any, plugin: str, known: Sequence[str]) -> Tensor:
     if not isinstance(value, Mapping):
         _check(value, "loss", plugin)
     if not value:

@@ -15,7 +15,6 @@ from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.learner import state
 from rlplug.learner.alike import Alike
 from rlplug.learner.assembly import assemble, forget, make_member
-from rlplug.learner.by_hand import ByHand
 from rlplug.learner.device import Chosen
 from rlplug.learner.optimizers import Optimizers, Registered, set_rate
 from rlplug.learner.peers import Peers
@@ -70,13 +69,12 @@ class Owned:
         self.shared_stage: Stage | None = None
         self.rows: dict[str, dict[str, Tensor]] = {}
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
-        self.by_hand = ByHand(self)
         self.followers: list[Registered] = []
         self.prepares = calls.implements("prepare_batch")
         self.keeps_parts = False
         self.kept_parts: dict[str, list[dict[str, Any]]] = {}
+        self.registered_metrics: dict[str, dict[str, Any]] = {}
         self._given = dict(modules or {})
-        self._registering = ""
 
     def build(self) -> None:
         """Make modules, extras and optimizers; a second call changes nothing."""
@@ -105,6 +103,14 @@ class Owned:
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
         """The tensors combined over all learners (`sum`, `mean`, `max`)."""
         return self.peers.all_reduce(tensors, op)
+
+    def register_metric(self, module_id: str, name: str, value: Any) -> None:
+        """Report a number or a 0-d tensor with the module's next results."""
+        self.registered_metrics.setdefault(module_id, {})[name] = value
+
+    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
+        """Report several."""
+        self.registered_metrics.setdefault(module_id, {}).update(metrics)
 
     # -- modules -------------------------------------------------------------------------------
 

@@ -51,6 +51,14 @@ class Precision:
         found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         return torch.stack([one.to(self.device) for one in found.values()]).amax()
 
+    def stepped(self) -> None:
+        """All optimizers of this minibatch had their turn: the scale may move, once."""
+        scaler = self.scaler
+        if scaler is not None and any(
+            state["found_inf_per_device"] for state in scaler._per_optimizer_states.values()
+        ):
+            scaler.update()
+
     def update_finished(self) -> None:
         """Refuse to go on with a scale that tells of a loss that is never finite."""
         if self.scaler is None:

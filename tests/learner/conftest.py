@@ -89,7 +89,7 @@ def make() -> Callable[..., Learner]:
         space = gymnasium.spaces.Box(-1, 1, (1,))
         made = Learner(
             HookCalls(algorithm, others),
-            {module_id: (space, space) for module_id in ids},
+            dict.fromkeys(ids, (space, space)),
             seed=seed,
             learning=LearnerSection(**(learning or {})),
             compute=ComputeSection(**{"device": "cpu", **(compute or {})}),

@@ -219,5 +219,5 @@ def test_a_gradient_for_anothers_parameter_is_refused(make: Any) -> None:
         gradients["spy.weight"] = torch.zeros(1)
 
     learner = make(**settings(), postprocess_gradients=invent)
-    with pytest.raises(PluginError, match="gave a gradient to 'spy.weight'"):
+    with pytest.raises(PluginError, match=r"gave a gradient to 'spy\.weight'"):
         update(learner, [1.0, 1.0, 1.0])

@@ -202,5 +202,5 @@ def test_an_optimizer_that_never_gets_a_loss_is_refused(make: Any, batch: Any) -
         return Loss({"actor": fwd_out["out"].sum()})
 
     learner = make(configure_optimizers_for_module=pair, compute_loss_for_module=loss)
-    with pytest.raises(PluginError, match="optimizer 'critic' .* got no loss in 1000 minibatches"):
+    with pytest.raises(PluginError, match=r"optimizer 'critic' .* got no loss in 1000 minibatches"):
         learner.update({"default": batch(0.0)}, timestep=1, num_iters=1001)

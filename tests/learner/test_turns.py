@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 

@@ -1,0 +1,217 @@
+"""Where and in what formats numbers are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlplug import Batch, Module
+from rlplug.config.compute import ComputeSection
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.learner.device import apply_compute, choose_device
+from rlplug.learner.precision import Precision
+
+
+class Net(Module):
+    """One layer, whose format of computation is seen in what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"out": self.layer(batch["x"])}
+
+
+def net_settings(**compute: Any) -> dict[str, Any]:
+    return {
+        "build": lambda self: Net(),
+        "configure_optimizers_for_module": None,
+        "compute_loss_for_module": lambda self, fwd_out: fwd_out["out"].float().pow(2).mean(),
+        "compute": compute,
+    }
+
+
+ROWS = {"default": Batch({"x": torch.linspace(-1, 1, 32).reshape(8, 4)})}
+
+
+def test_auto_takes_the_cpu_without_cuda_and_says_why() -> None:
+    chosen = choose_device(ComputeSection(), [torch.nn.Linear(2, 2)])
+    if torch.cuda.is_available():
+        assert chosen.reason == "small networks are faster here than over CUDA"
+    else:
+        assert chosen.reason == "CUDA is not available"
+    assert chosen.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1:2", ""])
+def test_an_unknown_device_is_refused_where_it_is_set(name: str) -> None:
+    with pytest.raises(ValueError, match="must be 'auto', 'cpu'"):
+        ComputeSection(device=name)
+
+
+def test_cuda_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RequestError, match="CUDA is not available") as raised:
+        choose_device(ComputeSection(device="cuda:1"))
+    assert "compute.device=cpu" in str(raised.value)
+
+
+def test_a_cuda_device_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RequestError, match="there are 1 CUDA devices, counted from 0"):
+        choose_device(ComputeSection(device="cuda:1"))
+
+
+def test_mps_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(RequestError, match="Metal is not available"):
+        choose_device(ComputeSection(device="mps"))
+
+
+def test_fp16_on_the_cpu_is_refused(make: Any) -> None:
+    with pytest.raises(RequestError, match="'fp16' needs CUDA or MPS"):
+        make(**net_settings(precision="fp16"))
+
+
+def test_mixed_precision_of_float64_is_refused(make: Any) -> None:
+    with pytest.raises(RequestError, match="exclude each other"):
+        make(**net_settings(precision="bf16", dtype="float64"))
+
+
+def test_bf16_is_the_format_of_forward_pass_and_loss_and_not_of_weights(make: Any) -> None:
+    seen: list[Any] = []
+
+    def loss(self: Any, module: Any, batch: Any, fwd_out: Any) -> Any:
+        seen.extend((fwd_out["out"].dtype, module.layer(batch["x"]).dtype))
+        return fwd_out["out"].float().pow(2).mean()
+
+    learner = make(**{**net_settings(precision="bf16"), "compute_loss_for_module": loss})
+    learner.update(ROWS, timestep=1)
+    assert seen == [torch.bfloat16, torch.bfloat16]
+    assert learner.modules["default"].layer.weight.dtype == torch.float32
+
+
+def test_fp32_leaves_the_forward_pass_alone(make: Any) -> None:
+    seen: list[Any] = []
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        seen.append(fwd_out["out"].dtype)
+        return fwd_out["out"].pow(2).mean()
+
+    make(**{**net_settings(), "compute_loss_for_module": loss}).update(ROWS, timestep=1)
+    assert seen == [torch.float32]
+
+
+def test_float64_is_the_format_of_weights_and_of_fractional_columns(make: Any) -> None:
+    seen: list[Any] = []
+
+    def loss(self: Any, batch: Any, fwd_out: Any) -> Any:
+        seen.extend((batch["x"].dtype, batch["actions"].dtype))
+        return fwd_out["out"].pow(2).mean()
+
+    learner = make(**{**net_settings(dtype="float64"), "compute_loss_for_module": loss})
+    rows = ROWS["default"].with_columns({"actions": torch.zeros(8, dtype=torch.int64)})
+    learner.update({"default": rows}, timestep=1)
+    assert seen == [torch.float64, torch.int64]
+    assert learner.modules["default"].layer.weight.dtype == torch.float64
+
+
+def with_scaler(learner: Any, **settings: Any) -> torch.amp.GradScaler:
+    """The CPU has a scaler too: what fp16 on CUDA goes through can be followed here."""
+    scaler = torch.amp.GradScaler("cpu", **{"init_scale": 1024.0, "growth_interval": 2, **settings})
+    learner.precision.scaler = scaler
+    return scaler
+
+
+def test_a_scaler_changes_neither_gradients_nor_their_norms(make: Any) -> None:
+    plain, scaled = make(**net_settings()), make(**net_settings())
+    scaler = with_scaler(scaled)
+    for step in range(4):
+        mine = plain.update(ROWS, timestep=step)["default"]
+        other = scaled.update(ROWS, timestep=step)["default"]
+        assert float(other["grad_norm"]) == pytest.approx(float(mine["grad_norm"]), rel=1e-5)
+        assert float(other["overflow"]) == 0
+    for mine, other in zip(
+        plain.modules["default"].parameters(), scaled.modules["default"].parameters(), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+    # Four calm steps, growth after every second.
+    assert scaler.get_scale() == 4096.0
+
+
+def test_overflow_halves_the_scale_skips_the_step_and_is_counted_apart(make: Any) -> None:
+    learner = make(**net_settings())
+    scaler = with_scaler(learner)
+    before = learner.modules["default"].layer.weight.clone()
+    bad = Batch({"x": torch.full((2, 4), float("inf"))})
+    metrics = learner.update({"default": bad}, timestep=1)["default"]
+    assert float(metrics["overflow"]) == 1
+    assert "nonfinite" not in metrics
+    assert scaler.get_scale() == 512.0
+    assert torch.equal(learner.modules["default"].layer.weight, before)
+
+
+def test_a_scale_that_falls_too_low_ends_the_run() -> None:
+    precision = Precision(ComputeSection(), torch.device("cpu"))
+    precision.scaler = torch.amp.GradScaler("cpu", init_scale=1e-5)
+    precision.scaler.scale(torch.ones(()))
+    with pytest.raises(RunFailedError, match="fell to 1e-05"):
+        precision.update_finished()
+
+
+def test_the_scaler_is_part_of_the_state(make: Any, tmp_path: Any) -> None:
+    learner, fresh = make(**net_settings()), make(**net_settings())
+    with_scaler(learner)
+    for step in range(3):
+        learner.update(ROWS, timestep=step)
+    learner.save_state(tmp_path)
+    scaler = with_scaler(fresh)
+    fresh.load_state(tmp_path)
+    assert scaler.state_dict() == learner.precision.scaler.state_dict()
+    for one in (learner, fresh):
+        one.update(ROWS, timestep=4)
+    assert torch.equal(
+        learner.modules["default"].layer.weight, fresh.modules["default"].layer.weight
+    )
+
+
+def test_small_networks_get_one_thread_and_a_number_given_is_obeyed() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        apply_compute(ComputeSection(), torch.device("cpu"), small=False)
+        assert torch.get_num_threads() == 2
+        apply_compute(ComputeSection(), torch.device("cpu"), small=True)
+        assert torch.get_num_threads() == 1
+        apply_compute(ComputeSection(num_threads=2), torch.device("cpu"), small=True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", ["warn", "strict"])
+def test_determinism_is_switched_on_as_asked(mode: str) -> None:
+    try:
+        apply_compute(ComputeSection(deterministic=mode), torch.device("cpu"), small=True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is (mode == "warn")
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_anomalies_are_traced_to_the_operation_that_made_them(make: Any) -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return (fwd_out["out"] * 0).sqrt().sum()
+
+    settings = {**net_settings(detect_anomaly=True), "compute_loss_for_module": loss}
+    learner = make(**settings)
+    with (
+        pytest.warns(UserWarning, match="Error detected in MulBackward0"),
+        pytest.raises(RuntimeError, match="returned nan values"),
+    ):
+        learner.update(ROWS, timestep=1)
+    assert not torch.is_anomaly_enabled()

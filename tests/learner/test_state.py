@@ -1,0 +1,218 @@
+"""State: complete, readable by itself, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from rlplug import Batch, Module
+from rlplug.errors import PluginError, RequestError
+
+
+class Net(Module):
+    """Two networks and dropout, so that every generator takes part."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.actor = torch.nn.Sequential(
+            torch.nn.Linear(3, width), torch.nn.Dropout(0.3), torch.nn.Linear(width, 1)
+        )
+        self.critic = torch.nn.Linear(3, 1)
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"a": self.actor(batch["x"]), "v": self.critic(batch["x"])}
+
+
+def optimizers(self: Any, module: Any) -> Any:
+    actor = Adam(module.actor.parameters(), 0.01, fused=True)
+    critic = SGD(module.critic.parameters(), 0.1, momentum=0.9)
+    plateau = ReduceLROnPlateau(critic, patience=1, factor=0.5)
+    return {
+        "actor": {"optimizer": actor},
+        "critic": {
+            "optimizer": critic,
+            "lr_scheduler": {"scheduler": plateau, "monitor": "loss", "interval": "step"},
+        },
+    }
+
+
+def loss(self: Any, fwd_out: Any) -> Any:
+    return (fwd_out["a"] - 1).pow(2).mean() * self.weight + (
+        fwd_out["v"] + numpy.random.rand()
+    ).pow(2).mean()
+
+
+def additional(self: Any) -> None:
+    self.weight *= 1.5
+
+
+SETTINGS: dict[str, Any] = {
+    "weight": 1.0,
+    "build": lambda self: Net(),
+    "configure_optimizers_for_module": optimizers,
+    "compute_loss_for_module": loss,
+    "additional_update": additional,
+    "save_state": lambda self: {"weight": self.weight},
+    "load_state": lambda self, state: setattr(self, "weight", state["weight"]),
+    "addons": {
+        "curious": {
+            "build_extra": lambda self: torch.nn.Linear(3, 1),
+            "configure_optimizers_for_module": lambda self, extra: Adam(extra.parameters(), 0.1),
+            "compute_loss_for_module": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
+        }
+    },
+    "learning": {"max_grad_norm": 0.5},
+}
+
+
+def go_on(learner: Any, updates: int) -> None:
+    rows = Batch({"x": torch.randn(12, 3, generator=torch.Generator().manual_seed(5))})
+    for _ in range(updates):
+        learner.update_from_batch(rows, num_iters=2, minibatch_size=5)
+
+
+def everything(learner: Any) -> dict[str, Any]:
+    found = {name: value.clone() for name, value in learner.modules["default"].state_dict().items()}
+    found.update(learner.extra["default"]["curious"].state_dict())
+    for name, optimizer in learner.get_optimizers_for_module():
+        for index, state in optimizer.state_dict()["state"].items():
+            found.update({f"{name}/{index}/{key}": value for key, value in state.items()})
+        found[f"{name}/lr"] = optimizer.param_groups[0]["lr"]
+    found["weight"] = learner.calls.algorithm.plugin.weight
+    found["timestep"] = learner.timestep
+    return found
+
+
+def test_state_saved_in_the_middle_and_loaded_elsewhere_goes_on_bit_for_bit(
+    make: Any, tmp_path: Any
+) -> None:
+    first = make(**SETTINGS)
+    go_on(first, 4)
+    first.save_state(tmp_path / "saved")
+    go_on(first, 4)
+    second = make(**SETTINGS, seed=9)
+    go_on(second, 1)
+    second.load_state(tmp_path / "saved")
+    go_on(second, 4)
+    mine, other = everything(first), everything(second)
+    assert mine.keys() == other.keys()
+    for name, value in mine.items():
+        same = torch.equal(value, other[name]) if torch.is_tensor(value) else value == other[name]
+        assert same, name
+    assert mine["critic/lr"] < 0.1
+    assert mine["weight"] == 1.5**8
+
+
+def test_a_plugin_attribute_that_changes_without_save_state_is_found(make: Any) -> None:
+    known = {**SETTINGS, "save_state": None, "load_state": None}
+    with pytest.raises(PluginError, match="changed its attribute 'weight' during an update"):
+        go_on(make(**known), 1)
+
+
+def test_frozen_and_added_modules_come_back_with_the_state(
+    make: Any, batch: Any, tmp_path: Any
+) -> None:
+    learner = make()
+    learner.add_module("rival", like="default", trainable=False)
+    learner.modules_to_train = {"default"}
+    learner.save_state(tmp_path)
+    fresh = make()
+    fresh.load_state(tmp_path)
+    assert list(fresh.modules) == ["default", "rival"]
+    assert not fresh.should_module_be_updated("rival", batch(1.0))
+    assert fresh.modules_to_train == {"default"}
+
+
+def test_turns_go_on_where_they_were(make: Any, batch: Any) -> None:
+    def ring(self: Any, module: Any) -> Any:
+        return (
+            {"optimizer": SGD([module.weight], lr=1.0), "frequency": 2},
+            {"optimizer": SGD([module.other], lr=1.0), "frequency": 1},
+        )
+
+    def both(self: Any, fwd_out: Any) -> Any:
+        return fwd_out["out"].sum() + fwd_out["second"].sum()
+
+    learner = make(configure_optimizers_for_module=ring, compute_loss_for_module=both)
+    learner.update({"default": batch(0.5)}, timestep=1, num_iters=2)
+    fresh = make(configure_optimizers_for_module=ring, compute_loss_for_module=both)
+    fresh.set_state(learner.get_state())
+    fresh.update({"default": batch(0.5)}, timestep=2)
+    assert fresh.modules["default"].other.item() == 1.5
+    assert fresh.modules["default"].weight.item() == 1.0
+
+
+def test_weights_travel_as_numpy_arrays(make: Any) -> None:
+    learner, other = make(), make()
+    weights = learner.get_module_state()
+    assert isinstance(weights["default"]["weight"], numpy.ndarray)
+    weights["default"]["weight"][:] = 7
+    other.set_module_state(weights)
+    assert other.modules["default"].weight.item() == 7.0
+    assert learner.modules["default"].weight.item() == 2.0
+
+
+def test_state_of_another_shape_is_refused(make: Any) -> None:
+    wide = make(**{**SETTINGS, "build": lambda self: Net(8)})
+    with pytest.raises(RequestError, match=r"'actor\.0\.weight' .* has shape \(8, 3\) there"):
+        make(**SETTINGS).set_state(wide.get_state())
+
+
+def test_state_of_another_plugin_version_is_refused(make: Any) -> None:
+    state = make().get_state()
+    state["plugins"]["alg"] = "rlplug-alg 9.0"
+    with pytest.raises(RequestError, match=r"plugin 'alg' as rlplug-alg 9\.0") as raised:
+        make().set_state(state)
+    assert "pip install rlplug-alg==9.0" in str(raised.value)
+
+
+def test_state_with_other_optimizers_is_refused(make: Any) -> None:
+    def named(self: Any, module: Any) -> Any:
+        return {"mine": SGD(module.parameters(), lr=1.0)}
+
+    state = make(configure_optimizers_for_module=named).get_state()
+    with pytest.raises(RequestError, match=r"has optimizers \['mine'\] there, \['default'\] here"):
+        make().set_state(state)
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors-*.safetensors"])
+def test_a_truncated_file_is_refused(make: Any, tmp_path: Any, name: str) -> None:
+    make().save_state(tmp_path)
+    (path,) = tmp_path.glob(name)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(RequestError, match="cannot be read"):
+        make().load_state(tmp_path)
+
+
+def test_a_folder_without_state_is_refused(make: Any, tmp_path: Any) -> None:
+    with pytest.raises(RequestError, match="there is no saved state"):
+        make().load_state(tmp_path / "elsewhere")
+
+
+def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(
+    make: Any, batch: Any, tmp_path: Any
+) -> None:
+    learner = make()
+    learner.save_state(tmp_path)
+    learner.update({"default": batch(1.0)}, timestep=1)
+    learner.save_state(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    index = json.loads((tmp_path / "state.json").read_text())
+    assert (tmp_path / index["tensors"]).exists()
+    fresh = make()
+    fresh.load_state(tmp_path)
+    assert fresh.modules["default"].weight.item() == learner.modules["default"].weight.item()
+
+
+def test_plugin_state_that_cannot_be_written_is_refused_by_its_place(
+    make: Any, tmp_path: Any
+) -> None:
+    learner = make(save_state=lambda self: {"parts": [object()]})
+    with pytest.raises(RequestError, match="state at plugin_states/alg/parts/0 is object"):
+        learner.save_state(tmp_path)
