@@ -1,0 +1,67 @@
+"""The examples run from an empty folder, and what they print is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def printed(name: str, folder: Path) -> str:
+    """What an example prints, run from an empty folder."""
+    environ = {name: value for name, value in os.environ.items() if "MLFLOW" not in name}
+    environ.pop("RLPLUG_HOME", None)
+    environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shares(text: str) -> list[float]:
+    """The percentages in a text, in order."""
+    return [float(one) for one in re.findall(r"([\d.]+)%", text)]
+
+
+def test_news_page_gets_more_clicks_than_chance_and_is_recorded(tmp_path: Path) -> None:
+    text = printed("news.py", tmp_path)
+    by_chance, learned = shares(text)
+    assert learned > 1.3 * by_chance
+    assert "look at it: rlplug ui" in text
+    assert (tmp_path / "rlplug_runs" / "mlflow.db").is_file()
+
+
+def test_table_is_learned_from_offers_alone_and_is_not_recorded(tmp_path: Path) -> None:
+    by_chance, greedy, exploring, after = shares(printed("table.py", tmp_path))
+    assert by_chance == 33.0
+    assert greedy > 60.0
+    assert exploring > 80.0
+    assert after > 80.0
+    assert not (tmp_path / "rlplug_runs" / "mlflow.db").exists()
+
+
+def test_service_goes_on_after_a_restart_and_knows_who_wants_which_banner(tmp_path: Path) -> None:
+    text = printed("service.py", tmp_path)
+    first, restarted = shares(text)
+    # Shown at random, banners sell to (0.25 + 0.25 + 0.2) / 3 of the visitors: 23.3 %.
+    assert first > 25.0
+    assert restarted > 33.0
+    assert "known customer in the evening: summer sale" in text
+    assert "known customer on a phone: free delivery" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_example_is_in_the_readme() -> None:
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for example in EXAMPLES.glob("*.py"):
+        assert f"`python examples/{example.name}`" in readme
