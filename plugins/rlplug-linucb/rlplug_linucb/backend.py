@@ -64,9 +64,8 @@ class NumpyBackend:
         keys = groups.astype(numpy.uint16) if count <= 1 << 16 else groups
         found = numpy.bincount(groups, minlength=count)
         present = found.nonzero()[0]
-        return keys.argsort(kind="stable"), list(
-            zip(present.tolist(), found[present].tolist(), strict=True)
-        )
+        order = keys.argsort(kind="stable")
+        return order, list(zip(present.tolist(), found[present].tolist(), strict=True))
 
     def tensor(self, array: Array) -> Tensor:
         """A tensor over the array's memory."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError
 
-__all__ = ["choose"]
+__all__ = ["choose", "choose_one"]
 
 _SLACK = 1e-12
 """Arms of the same worth differ by rounding: so much of the value, or of 1, is a tie."""
@@ -20,30 +20,15 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     """The arm of the highest value in each row of (n, arms), among those the mask allows.
 
     Ties go to any of the best with equal chance; without a generator, to the first.
-    None if a value that was compared is no finite number.
+    A best value that is no finite number is a FloatingPointError.
     """
     if mask is not None:
         values = _masked(values, mask)
     best = values.argmax(1)
-    if len(values) > 1:
-        return _settled(values, best, random)
-    row = values[0]
     # argmax prefers a NaN to any number.
-    top = float(row[best[0]])
-    if not math.isfinite(top):
-        return None
-    if random is not None:
-        tied = row >= top - _SLACK * max(1.0, abs(top))
-        count = numpy.count_nonzero(tied)
-        if count > 1:
-            best[0] = tied.nonzero()[0][random.integers(count)]
-    return best
-
-
-def _settled(values: Any, best: Any, random: numpy.random.Generator | None) -> Any:
     top = values[numpy.arange(len(values)), best]
     if not numpy.isfinite(top).all():
-        return None
+        raise FloatingPointError
     if random is not None:
         slack = _SLACK * numpy.maximum(1.0, abs(top))
         tied = values >= (top - slack)[:, None]
@@ -51,6 +36,22 @@ def _settled(values: Any, best: Any, random: numpy.random.Generator | None) -> A
         if len(rows):
             draws = random.random((len(rows), values.shape[1]))
             best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
+    return best
+
+
+def choose_one(values: Any, mask: Any, random: numpy.random.Generator | None) -> int:
+    """As `choose`, for the values (arms,) of one row and a mask (1, arms)."""
+    if mask is not None:
+        values = _masked(values, mask)[0]
+    best = int(values.argmax())
+    top = float(values[best])
+    if not math.isfinite(top):
+        raise FloatingPointError
+    if random is not None:
+        tied = values >= top - _SLACK * max(1.0, abs(top))
+        count = numpy.count_nonzero(tied)
+        if count > 1:
+            return int(tied.nonzero()[0][random.integers(count)])
     return best
 
 

@@ -53,7 +53,7 @@ class LinUCBConfig:
         "them to a joint model, or a hybrid one of featured arms, side by side.",
     )
     refresh_every: int = option(
-        256,
+        1000,
         "Rank-one updates of an inverse before it is computed anew from the exact sums.",
         at_least(1),
     )

@@ -30,7 +30,7 @@ class HybridRidges(nn.Module):
         *,
         l2_lambda: float = 1.0,
         discount: float = 1.0,
-        refresh_every: int = 256,
+        refresh_every: int = 1000,
     ) -> None:
         super().__init__()
         self.arms = Ridges(
@@ -56,7 +56,7 @@ class HybridRidges(nn.Module):
         return self.arms.weight
 
     def predict(self, x: Array, z: Array) -> tuple[Array, Array]:
-        """Means and variances (n, arms), for x (n, d) and z (n, arms, k)."""
+        """Means and variances (n, arms), without the n if it is 1; for x (n, d), z (n, arms, k)."""
         self._refresh()
         means, spread = self.arms.predict(x)
         shared_mean, shared_spread = self.shared.predict(z - means[..., 1:])
@@ -70,9 +70,10 @@ class HybridRidges(nn.Module):
             self.arms.invalidate(group)
             self.shared.invalidate(0)
             return
-        gain, spread, error = self.arms.innovation(group, x, targets)
+        column, spread = self.arms.innovation(group, x, targets)
+        error = -column[self.arms.dim :]
         rest = self.shared.innovation(0, error[1:], error[:1])
-        self.arms.correct(group, gain, spread, error, weight)
+        self.arms.correct(group, column, spread, weight)
         self.shared.correct(0, *rest, weight / (1.0 + weight * spread))
         if self.is_stale():
             # The shared block is solved from all arms' blocks: none of them should have drifted.

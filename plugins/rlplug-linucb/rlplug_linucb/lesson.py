@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rlplug.errors import RunFailedError
 from rlplug_linucb.backend import Array, Backend
-from rlplug_linucb.checks import bad_values, misfit, negative_weight, unequal_rows
+from rlplug_linucb.checks import misfit, negative_weight, unequal_rows
 from rlplug_linucb.hybrid import HybridRidges, HybridSums
 from rlplug_linucb.models import Model, Rows
 from rlplug_linucb.ridge import Ridges
@@ -21,20 +21,18 @@ _CHUNK = 8192
 
 
 def learn_rows(
-    regressions: Ridges | HybridRidges,
-    rows: Rows,
-    labels: Array,
-    weights: Array | None,
-    columns: Mapping[str, Any],
-) -> None:
-    """Learn rows one by one, in their order; `columns` are what a complaint names."""
+    regressions: Ridges | HybridRidges, rows: Rows, labels: Array, weights: Array | None
+) -> bool:
+    """Learn rows one by one, in their order; False, and nothing learned, if one is not finite."""
     backend = regressions.backend
-    x = backend.floats(rows.x)
-    targets = _targets(backend, labels, rows.z)
-    squares = _square(x) + _square(targets)
+    x, arms = backend.floats(rows.x), rows.arms
+    squares = _square(x) + _square(labels)
+    targets = labels[:, None]
+    if rows.z is not None:
+        squares += _square(backend.floats(rows.z))
+        targets = _targets(backend, labels, rows.z)
     if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
-        raise bad_values(columns)
-    arms = rows.arms
+        return False
     for index in range(len(labels)):
         regressions.learn_row(
             0 if arms is None else int(arms[index]),
@@ -42,6 +40,7 @@ def learn_rows(
             targets[index],
             1.0 if weights is None else float(weights[index]),
         )
+    return True
 
 
 def sum_rows(
@@ -49,21 +48,20 @@ def sum_rows(
     rows_of: Callable[[slice], Rows],
     labels: Array,
     weights: Array | None,
-    columns: Mapping[str, Any],
-) -> Sums | HybridSums:
-    """The sums of rows that are made in chunks: never more than a few thousand are copied."""
+) -> Sums | HybridSums | None:
+    """The sums of rows that are made in chunks, so that few are copied at a time.
+
+    None if they are not finite.
+    """
     backend = regressions.backend
-    if not math.isfinite(float(labels.sum())):
-        raise bad_values(columns)
     sums = regressions.new_sums()
     for start in range(0, len(labels), _CHUNK):
         part = slice(start, start + _CHUNK)
         rows = rows_of(part)
         targets = _targets(backend, labels[part], rows.z)
         sums.add(rows.x, targets, None if weights is None else weights[part], rows.arms)
-    if not sums.finite():
-        raise bad_values(columns)
-    return sums
+    finite = math.isfinite(float(labels.sum())) and sums.finite()
+    return sums if finite else None
 
 
 def checked_arms(backend: Backend, arms: Any, rows: int, count: int) -> Array:

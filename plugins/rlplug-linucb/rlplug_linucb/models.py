@@ -48,7 +48,7 @@ class DisjointModel:
         self.few = _few(config, layout.num_arms, layout.context_dim)
 
     def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms)."""
+        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
         ridges = self.regressions
         mean, spread = ridges.predict(ridges.backend.floats(seen.context))
         return mean[..., 0], spread
@@ -73,7 +73,7 @@ class JointModel:
         self.few = _few(config, 1, width)
 
     def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms)."""
+        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
         backend = self.regressions.backend
         if self.layout.featured:
             arms = backend.floats(seen.arms)
@@ -118,7 +118,7 @@ class HybridModel:
         self.few = _few(config, layout.num_arms, context)
 
     def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms)."""
+        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
         backend = self.regressions.backend
         context = backend.floats(seen.context)
         if not self.layout.featured:

@@ -13,7 +13,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
 from rlplug_linucb.backend import Array, NumpyBackend
 from rlplug_linucb.checks import bad_values, unequal_rows
-from rlplug_linucb.choice import choose
+from rlplug_linucb.choice import choose, choose_one
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridSums
 from rlplug_linucb.layout import Layout, Seen
@@ -63,22 +63,12 @@ class LinUCBModule(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         seen = self.layout.read(act.observations, act.action_mask)
-        scores = self._score(seen, self.alpha.item())
-        arms = self._best(scores, seen, act.random)
-        mean, sigma, ucb = scores
-        # Slices of the only row cost a fifth of indexing it with an array.
-        if len(arms) == 1:
-            row: Any = 0
-            arm: Any = slice(arms[0], arms[0] + 1)
-        else:
-            row, arm = numpy.arange(len(arms)), arms
-        extras = {"pred_label": mean[row, arm], "pred_sigma": sigma[row, arm], "ucb": ucb[row, arm]}
-        return _acted(seen, arms, extras)
+        return self._decide(seen, self.alpha.item(), act.random)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest expected reward; of equal ones, the first."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return _acted(seen, self._best(self._score(seen, 0.0), seen, None), {})
+        return Acted(self._decide(seen, 0.0, None).actions)
 
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
@@ -91,6 +81,7 @@ class LinUCBModule(Module):
         """Expected reward, its deviation and upper bound for every arm of every row."""
         seen = self.layout.read(observations)
         scores = self._score(seen, self.alpha.item() if alpha is None else alpha)
+        scores = Scores(*(one.reshape(seen.rows, -1) for one in scores))
         if not numpy.isfinite(scores.ucb).all():
             raise bad_values({"context": seen.context, "arms": seen.arms})
         return Scores(*map(torch.from_numpy, scores)) if seen.as_tensors else scores
@@ -101,17 +92,30 @@ class LinUCBModule(Module):
             self.alpha.fill_(alpha)
 
     def _score(self, seen: Seen, alpha: float) -> Scores:
+        """As `score`, but (arms,) for one observation: single decisions must be quick."""
         mean, spread = self.model.score(seen)
         backend = self.model.regressions.backend
         mean, sigma = backend.to_numpy(mean), backend.to_numpy(backend.xp.sqrt(spread))
         # Where features are not finite, neither is the deviation, nor nought times it.
         return Scores(mean, sigma, mean + alpha * sigma)
 
-    def _best(self, scores: Scores, seen: Seen, random: numpy.random.Generator | None) -> Any:
-        arms = choose(scores.ucb, seen.mask, random)
-        if arms is None:
-            raise bad_values({"context": seen.context, "arms": seen.arms})
-        return arms
+    def _decide(self, seen: Seen, alpha: float, random: numpy.random.Generator | None) -> Acted:
+        mean, sigma, ucb = self._score(seen, alpha)
+        chosen: Any
+        try:
+            if ucb.ndim == 1:
+                arm = choose_one(ucb, seen.mask, random)
+                arms, chosen = numpy.array([arm]), slice(arm, arm + 1)
+            else:
+                arms = choose(ucb, seen.mask, random)
+                chosen = numpy.arange(len(arms)), arms
+        except FloatingPointError:
+            raise bad_values({"context": seen.context, "arms": seen.arms}) from None
+        extras = {"pred_label": mean[chosen], "pred_sigma": sigma[chosen], "ucb": ucb[chosen]}
+        if seen.as_tensors:
+            tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
+            return Acted(torch.from_numpy(arms), extras=tensors)
+        return Acted(arms, extras=extras)
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -119,13 +123,11 @@ class LinUCBModule(Module):
         """Learn what the chosen arms earned; a row of weight w counts as w such rows."""
         model = self.model
         seen, arms, labels, weights = self._checked(observations, actions, rewards, weights)
-        if len(labels) <= model.few:
-            rows = model.chosen(seen, arms)
-            columns = _columns(seen, labels, weights)
-            learn_rows(model.regressions, rows, labels, weights, columns)
-        else:
+        if len(labels) > model.few:
             sums = self._sums(seen, arms, labels, weights)
             model.regressions.absorb(sums.arrays(), len(labels))
+        elif not learn_rows(model.regressions, model.chosen(seen, arms), labels, weights):
+            raise bad_values(_columns(seen, labels, weights))
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
@@ -134,17 +136,18 @@ class LinUCBModule(Module):
 
         A disjoint model needs the arm of each row, a hybrid one also what arms share, z (n, k).
         """
-        model = self.model
-        backend = model.regressions.backend
-        labels = backend.floats(y).reshape(-1)
-        rows = checked_params(model, x, arms, z, len(labels))
-        weights = checked_weights(backend, weight, len(labels))
-        columns = {"x": x, "z": z, "y": y, "weight": weight}
-        if len(labels) <= model.few:
-            learn_rows(model.regressions, rows, labels, weights, columns)
-        else:
-            sums = sum_rows(model.regressions, rows.part, labels, weights, columns)
-            model.regressions.absorb(sums.arrays(), len(labels))
+        regressions = self.model.regressions
+        labels = regressions.backend.floats(y).reshape(-1)
+        rows = checked_params(self.model, x, arms, z, len(labels))
+        weights = checked_weights(regressions.backend, weight, len(labels))
+        if len(labels) > self.model.few:
+            sums = sum_rows(regressions, rows.part, labels, weights)
+            if sums is not None:
+                regressions.absorb(sums.arrays(), len(labels))
+                return
+        elif learn_rows(regressions, rows, labels, weights):
+            return
+        raise bad_values({"x": x, "z": z, "y": y, "weight": weight})
 
     def statistics(
         self, observations: Any, actions: Any, rewards: Any, weights: Any = None
@@ -183,18 +186,12 @@ class LinUCBModule(Module):
         def rows_of(part: slice) -> Rows:
             return self.model.chosen(seen.part(part), arms[part])
 
-        columns = _columns(seen, labels, weights)
-        return sum_rows(self.model.regressions, rows_of, labels, weights, columns)
+        sums = sum_rows(self.model.regressions, rows_of, labels, weights)
+        if sums is None:
+            raise bad_values(_columns(seen, labels, weights))
+        return sums
 
 
 def _columns(seen: Seen, labels: Array, weights: Array | None) -> Mapping[str, Any]:
     """What rows are made of, by the names that complaints use."""
     return {"context": seen.context, "arms": seen.arms, "rewards": labels, "weights": weights}
-
-
-def _acted(seen: Seen, arms: Any, extras: dict[str, Any]) -> Acted:
-    """Tensors for those who gave tensors."""
-    if seen.as_tensors:
-        arms = torch.from_numpy(arms)
-        extras = {name: torch.from_numpy(one) for name, one in extras.items()}
-    return Acted(arms, extras=extras)

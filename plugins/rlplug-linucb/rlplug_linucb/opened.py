@@ -18,9 +18,10 @@ class Opened:
     __slots__ = (
         "age",
         "backend",
-        "column",
+        "coefficients",
         "counts",
         "flat_width",
+        "inverse",
         "recent",
         "recent_groups",
         "scratch",
@@ -30,7 +31,6 @@ class Opened:
         "sums",
         "totals",
         "weight",
-        "width",
     )
 
     def __init__(self, ridges: Ridges) -> None:
@@ -45,9 +45,10 @@ class Opened:
         squared = ridges.squared_sums
         self.squared_sums = None if squared is None else view(squared)
         width = ridges.solved if ridges.widened is None else ridges.widened
-        self.width, self.flat_width = view(width), view(width.view(-1, ridges.dim))
+        self.flat_width = view(width.view(-1, ridges.dim))
+        self.inverse = view(width[:, : ridges.dim])
+        self.coefficients = view(width[:, ridges.dim :])
         self.totals = [self.weight, self.sums]
         if self.squared_sums is not None:
             self.totals.append(self.squared_sums)
         self.scratch = self.backend.zeros(ridges.dim + ridges.targets, ridges.dim)
-        self.column = self.backend.zeros(ridges.dim + ridges.targets)

@@ -19,6 +19,8 @@ __all__ = ["Ridges"]
 _STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
 """What `counts` counts: stale groups, recent rows, and groups that were solved, by which means."""
 _RECENT_ROWS = 64
+_STEEP = 1e5
+"""A row that lowers a variance by more than this factor would cost as many digits of it."""
 _FEW = 4
 """Up to so many rows are cheaper predicted one by one than group by group."""
 
@@ -62,7 +64,7 @@ class Ridges(nn.Module):
         l2_lambda: float = 1.0,
         discount: float = 1.0,
         squared_discount: bool = False,
-        refresh_every: int = 256,
+        refresh_every: int = 1000,
     ) -> None:
         super().__init__()
         self.groups, self.dim, self.targets = groups, dim, targets
@@ -92,37 +94,40 @@ class Ridges(nn.Module):
         return self.own.backend
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Means (n, k, m) and variances (n, k) before any noise.
+        """Means (n, k, m) and variances (n, k) before any noise; without the n if it is 1.
 
         x (n, d) is asked of every group; x (n, k, d) of the one group there is.
         """
         if self.own.counts[_STALE]:
             self.refresh()
-        own, dim = self.own, self.dim
         if x.ndim == 3:
-            rows = x.reshape(-1, dim)
-            products = rows @ own.width[0].T
-            # Rounding may leave a variance of nought a trifle below it.
-            spread = abs(own.backend.dots(products[:, :dim], rows))
-            return products[:, dim:].reshape(*x.shape[:2], -1), spread.reshape(x.shape[:2])
-        if len(x) <= _FEW:
-            return self._predict_rows(x)
-        means, spread = [], own.backend.zeros(len(x), self.groups)
-        for group in range(self.groups):
-            products = x @ own.width[group].T
-            spread[:, group] = own.backend.dots(products[:, :dim], x)
-            means.append(products[:, dim:])
-        return own.backend.xp.stack(means, 1), abs(spread)
+            n, k, dim = x.shape
+            if n == 1:
+                return self._predict_group(0, x[0])
+            means, spread = self._predict_group(0, x.reshape(n * k, dim))
+            return means.reshape(n, k, self.targets), spread.reshape(n, k)
+        if len(x) == 1:
+            return self._predict_row(x[0])
+        few = len(x) <= _FEW
+        if few:
+            both = [self._predict_row(row) for row in x]
+        else:
+            both = [self._predict_group(group, x) for group in range(self.groups)]
+        means, spreads = zip(*both, strict=True)
+        stack, axis = self.own.backend.xp.stack, 0 if few else 1
+        return stack(means, axis), stack(spreads, axis)
 
-    def _predict_rows(self, x: Array) -> tuple[Array, Array]:
+    def _predict_row(self, row: Array) -> tuple[Array, Array]:
         own, dim = self.own, self.dim
-        products = [(own.flat_width @ row).reshape(self.groups, -1) for row in x]
-        if len(products) == 1:
-            (product,) = products
-            return product[None, :, dim:], abs(product[:, :dim] @ x[0])[None]
-        stack = own.backend.xp.stack
-        spreads = [abs(one[:, :dim] @ row) for one, row in zip(products, x, strict=True)]
-        return stack(products)[..., dim:], stack(spreads)
+        products = (own.flat_width @ row).reshape(self.groups, -1)
+        return products[:, dim:], abs(products[:, :dim] @ row)
+
+    def _predict_group(self, group: int, x: Array) -> tuple[Array, Array]:
+        own = self.own
+        # The inverse is its own transpose, and BLAS multiplies twice as fast by that.
+        spread = own.backend.dots(x @ own.inverse[group], x)
+        # Rounding may leave a variance of nought a trifle below it.
+        return x @ own.coefficients[group].T, abs(spread)
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,) with its targets (m,); the caller has checked them."""
@@ -151,21 +156,22 @@ class Ridges(nn.Module):
         if place + 1 == _RECENT_ROWS:
             self.fold()
 
-    def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float, Array]:
-        """What a row would change: A⁻¹x, xᵀA⁻¹x, and its targets less their predictions."""
-        product = self.own.solved[group] @ x
-        gain = product[: self.dim]
-        return gain, float(gain.dot(x)), targets - product[self.dim :]
+    def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float]:
+        """What a row would change: A⁻¹x, below it how far predictions exceed targets; and xᵀA⁻¹x."""
+        column = self.own.solved[group] @ x
+        column[self.dim :] -= targets
+        return column, float(column[: self.dim].dot(x))
 
-    def correct(self, group: int, gain: Array, spread: float, error: Array, weight: float) -> None:
+    def correct(self, group: int, column: Array, spread: float, weight: float) -> None:
         """Move what was solved by one row (Sherman and Morrison's formula)."""
         own = self.own
+        if weight * spread > _STEEP:
+            self.invalidate(group)
+            return
         share = weight / (1.0 + weight * spread)
-        column = own.column
-        column[: self.dim], column[self.dim :] = gain, -error
         # The block is named first: `solved[group] -= less` would also copy it onto itself.
         block = own.solved[group]
-        block -= own.backend.outer(column, gain * share, own.scratch)
+        block -= own.backend.outer(column, column[: self.dim] * share, own.scratch)
         age = int(own.age[group]) + 1
         own.age[group] = age
         if age >= self.refresh_every:
