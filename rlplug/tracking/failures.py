@@ -35,7 +35,13 @@ def translated() -> Iterator[None]:
         raise (StoreRefusedError if final else StoreUnreachableError)(_brief(error)) from error
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
+    reason: BaseException | None = error
+    while reason is not None:
+        # Below three layers of wrapping, the operating system says it in two words.
+        if isinstance(reason, OSError) and reason.strerror:
+            return reason.strerror.lower()
+        reason = reason.__cause__ or reason.__context__
     said = str(getattr(error, "message", "") or error).strip() or type(error).__name__
     first = without_secrets(said.splitlines()[0]).rstrip(".")
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"

@@ -26,6 +26,7 @@ __all__ = ["UiServer", "free_port", "is_free", "serves_one_of", "share_views"]
 READY_SECONDS = 60.0
 ENDING_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
+PROBE_SECONDS = 2.0
 PORTS_TO_TRY = 50
 
 _API = "/api/2.0/mlflow"
@@ -147,7 +148,7 @@ def free_port(host: str, first: int) -> int:
 def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
     """Whether an MLflow answers there and knows one of the runs, which no other store could."""
     try:
-        if _answer(f"{url}/health") != b"OK":
+        if _answer(f"{url}/health", seconds=PROBE_SECONDS) != b"OK":
             return False
         for run_id in run_ids:
             try:

@@ -29,8 +29,9 @@ PARAMS_PER_REQUEST = 100
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
-    # MLflow's own seven retries would block the thread for four minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    # The writer tries again itself; MLflow's seven retries would block it for four minutes, and
+    # each of them logs a line.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",

@@ -57,7 +57,7 @@ def open_tracking(
         check_reachable(uri)
         store = Store.create_run(uri, record, folder)
     try:
-        return Tracking(config, record, uri, store, folder, warn or _log_warning)
+        return Tracking(config, record, uri, store, folder, _log_warning if warn is None else warn)
     except OSError as error:
         if store is not None:
             store.terminate("FAILED")
