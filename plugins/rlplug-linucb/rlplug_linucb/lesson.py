@@ -25,14 +25,13 @@ def learn_rows(
 ) -> bool:
     """Learn rows one by one, in their order; False, and nothing learned, if one is not finite."""
     backend = regressions.backend
-    x, arms = backend.floats(rows.x), rows.arms
-    squares = _square(x) + _square(labels)
-    targets = labels[:, None]
-    if rows.z is not None:
-        squares += _square(backend.floats(rows.z))
-        targets = _targets(backend, labels, rows.z)
+    x, arms, shared = backend.floats(rows.x), rows.arms, rows.z
+    squares = _square(x) + float(labels.dot(labels))
+    if shared is not None:
+        squares += _square(backend.floats(shared))
     if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
         return False
+    targets = labels[:, None] if shared is None else _targets(backend, labels, shared)
     for index in range(len(labels)):
         regressions.learn_row(
             0 if arms is None else int(arms[index]),

@@ -157,9 +157,10 @@ class Ridges(nn.Module):
             self.fold()
 
     def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float]:
-        """What a row would change: A⁻¹x, below it how far predictions exceed targets; and xᵀA⁻¹x."""
+        """What a row would change: A⁻¹x, below it predictions less targets; and xᵀA⁻¹x."""
         column = self.own.solved[group] @ x
-        column[self.dim :] -= targets
+        excess = column[self.dim :]
+        excess -= targets
         return column, float(column[: self.dim].dot(x))
 
     def correct(self, group: int, column: Array, spread: float, weight: float) -> None:
