@@ -187,7 +187,7 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Stream) -> Environm
     if reason is not None:
         environments.vector.close()
         raise UnsupportedSpaceError(
-            f"{prepared.algorithm.label} cannot be run on {environments.name!r}: {reason}.",
+            f"{prepared.algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
             f"see: rlplug plugins show {prepared.algorithm.name}",
         )
     return environments
