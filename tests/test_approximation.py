@@ -100,7 +100,7 @@ def test_eval_restores_the_mode_that_it_found_in_every_part() -> None:
     f = approximation(model)
     assert f.eval(X).item() == pytest.approx(2.0, rel=1e-4)
     assert [part.training for part in model.modules()] == [True, True, False, True]
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="got 4D input"):
         f.eval(torch.zeros(2, 2, 2, 2))
     assert [part.training for part in model.modules()] == [True, True, False, True]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -35,11 +36,15 @@ class ActingNetwork(nn.Module):
         No gradients, no dropout, batch statistics as they are; noisy layers are noisy only with
         `explore`. Whether NumPy or torch computes it makes no difference beyond 1e-5.
         """
-        plan = self._plan(explore)
+        plan = self._plans.get(explore)
+        if plan is None or not plan.current():
+            plan = self._plan(explore)
         if plan is None or rows_of(observations) * plan.weights > _LARGEST_IN_NUMPY:
             return self._act_in_torch(observations, state, explore)
-        values, after = plan.forward(to_arrays(observations), state)
-        return values, after
+        if type(observations) is not numpy.ndarray:
+            observations = to_arrays(observations)
+        answer: tuple[Array, Mapping[str, Array] | None] = plan.forward(observations, state)
+        return answer
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None
@@ -48,10 +53,9 @@ class ActingNetwork(nn.Module):
         raise TypeError(f"{type(self).__name__} must define step")
 
     def _plan(self, explore: bool) -> Plan | None:
+        """The plan that holds now; a refusal holds until the network is moved."""
         plan = self._plans.get(explore)
-        if plan is None and explore in self._plans:
-            return None
-        if plan is None or not plan.current():
+        if explore not in self._plans or (plan is not None and not plan.current()):
             plan = self._plans[explore] = plan_arrays(self, noisy=explore)
         return plan
 

@@ -14,7 +14,7 @@ from rlplug.nn.activations import Array, array_activation
 __all__ = ["ArrayForward", "NoArraysError", "Plan", "Views", "plan_arrays"]
 
 ArrayForward: TypeAlias = Callable[..., Any]
-"""A forward pass on arrays; what it returns is the caller's to change."""
+"""A forward pass on arrays; it changes nothing that it is given, and may give it back."""
 
 
 class NoArraysError(Exception):
@@ -39,8 +39,10 @@ class Views:
     def __init__(self, *, noisy: bool) -> None:
         self.noisy = noisy
         self.weights = 0
-        self._tensors: list[tuple[dict[str, Any], str, int]] = []
-        self._parts: list[tuple[dict[str, Any], str, nn.Module]] = []
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._addresses: list[int] = []
+        self._slots: list[tuple[dict[str, Any], str]] = []
+        self._parts: list[nn.Module] = []
         self._hooks: list[dict[int, Any]] = []
 
     def of(self, module: nn.Module, name: str) -> Array:
@@ -49,7 +51,8 @@ class Views:
         tensor = table[name]
         if tensor is None or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
             raise NoArraysError
-        self._tensors.append((table, name, tensor.data_ptr()))
+        self._places.append((table, name))
+        self._addresses.append(tensor.data_ptr())
         self.weights += tensor.numel()
         return tensor.detach().numpy()
 
@@ -62,7 +65,8 @@ class Views:
         part = module._modules[name]
         assert part is not None
         self._refuse_hooks(part)
-        self._parts.append((module._modules, name, part))
+        self._slots.append((module._modules, name))
+        self._parts.append(part)
         return part
 
     def root(self, module: nn.Module) -> ArrayForward:
@@ -82,14 +86,15 @@ class Views:
 
     def current(self) -> bool:
         """Whether every view still shows the weights of the module."""
-        for table, name, address in self._tensors:
-            tensor = table.get(name)
-            if tensor is None or tensor.data_ptr() != address:
-                return False
-        for parts, name, part in self._parts:
-            if parts.get(name) is not part:
-                return False
-        return not any(self._hooks)
+        # This runs at every step: comparing whole lists is the fastest that Python has.
+        try:
+            return (
+                [table[name].data_ptr() for table, name in self._places] == self._addresses
+                and [table[name] for table, name in self._slots] == self._parts
+                and not any(self._hooks)
+            )
+        except (AttributeError, KeyError):
+            return False
 
     def _linear(self, layer: nn.Linear) -> ArrayForward:
         weight = self.of(layer, "weight").T
@@ -106,15 +111,18 @@ class Views:
 
     def _sequential(self, layers: nn.Sequential) -> ArrayForward:
         steps: list[ArrayForward] = []
+        own = False
         for name in layers._modules:
             layer = self.keep(layers, name)
             activation = array_activation(layer)
             if activation is None:
                 steps.append(self.forward(layer))
+                own = type(layer) is nn.Linear
                 continue
-            # Activations work in place: the caller's array is not theirs to change.
-            steps += [activation] if steps else [numpy.copy, activation]
-        return _chain(steps or [numpy.copy])
+            # Activations work in place, and somebody else's array is not theirs to change.
+            steps.append(_then(steps.pop() if own else numpy.copy, activation))
+            own = True
+        return _chain(steps)
 
     def _refuse_hooks(self, module: nn.Module) -> None:
         hooks = (module._forward_hooks, module._forward_pre_hooks)
@@ -145,7 +153,14 @@ _DTYPES = (torch.float32, torch.float64)
 _TWINS = (("forward", "array_forward"), ("step", "array_forward"), ("values", "array_values"))
 
 
+def _then(first: ArrayForward, second: ArrayForward) -> ArrayForward:
+    return lambda features: second(first(features))
+
+
 def _chain(steps: list[ArrayForward]) -> ArrayForward:
+    if len(steps) == 2:
+        return _then(*steps)
+
     def forward(features: Any) -> Any:
         for step in steps:
             features = step(features)

@@ -15,6 +15,7 @@ from rlplug.errors import RequestError
 from rlplug.nn.activations import Array, sigmoid
 from rlplug.nn.arrays import ArrayForward, Views
 from rlplug.nn.initial import orthogonal
+from rlplug.nn.lstm import packed_lstm
 
 __all__ = ["Fragments", "Memory", "MemoryKind", "State"]
 
@@ -53,18 +54,28 @@ class Memory(nn.Module):
         self, features: Tensor, fragments: Fragments
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """All rows in one pass, shape (rows, size), and the state after each fragment."""
-        longest_first, rows, batch_sizes = _packing(fragments, len(features))
-        rows = rows.to(features.device)
-        order = longest_first.to(features.device)
+        order, rows, counts = _packing(fragments, len(features))
         state = fragments.state
         if state is None:
             state = self.initial_state(len(order))
-        packed = PackedSequence(features[rows], batch_sizes)
-        out, last = self.layer(packed, self._to_layer(state, features, order))
+        order = order.to(features.device)
+        begun = self._to_layer(state, features, order)
+        out, last = self._pass(features, begun, rows, counts)
+        back = torch.argsort(order)
+        return out, {name: part[back] for name, part in self._named(last).items()}
+
+    def _pass(self, features: Tensor, begun: Any, rows: Tensor, counts: Tensor) -> Any:
+        """Outputs in the order of the features, and the last state as the layer gives it."""
+        if self.kind == "lstm" and _is_plain(features):
+            hidden, cell = begun
+            weights = list(self.layer.parameters())
+            out, *last = packed_lstm(features, hidden[0], cell[0], weights, rows, counts.tolist())
+            return out, tuple(part.unsqueeze(0) for part in last)
+        rows = rows.to(features.device)
+        out, last = self.layer(PackedSequence(features[rows], counts), begun)
         place = torch.empty_like(rows)
         place[rows] = torch.arange(len(rows), device=rows.device)
-        back = torch.argsort(order)
-        return out.data[place], {name: part[back] for name, part in self._named(last).items()}
+        return out.data[place], last
 
     def step(
         self, features: Tensor, state: Mapping[str, Tensor] | None
@@ -114,6 +125,12 @@ class Memory(nn.Module):
         if self.kind == "gru":
             return {"hidden": layered.squeeze(0)}
         return {"hidden": layered[0].squeeze(0), "cell": layered[1].squeeze(0)}
+
+
+def _is_plain(features: Tensor) -> bool:
+    """Whether NumPy can compute with these, and nobody wants to see what torch would do."""
+    on_cpu = features.device.type == "cpu" and features.dtype in (torch.float32, torch.float64)
+    return on_cpu and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
 
 
 def _packing(fragments: Fragments, rows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -43,6 +43,8 @@ def device_of(module: nn.Module) -> torch.device:
 
 def rows_of(observations: Any) -> int:
     """How many observations there are."""
+    if isinstance(observations, numpy.ndarray):
+        return len(observations)
     while isinstance(observations, Mapping | tuple):
         parts = observations.values() if isinstance(observations, Mapping) else observations
         observations = next(iter(parts))
