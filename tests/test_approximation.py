@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +346,12 @@ def test_the_identity_learns_nothing_and_gives_what_it_is_given() -> None:
     assert identity(given) is given
     assert identity.reinforce(given.sum()) is identity
     assert given.grad is None
+
+
+def test_the_example_trains_an_agent_with_approximations_alone() -> None:
+    example = Path(__file__).parents[1] / "examples" / "approximation.py"
+    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True)
+    found = re.search(r"mean return of 10 greedy episodes: (\d+)", ran.stdout)
+    assert found is not None
+    # Any action at all holds the pole for about 20 steps.
+    assert int(found[1]) >= 100

@@ -145,3 +145,40 @@ def test_fragments_that_do_not_hold_every_row_once_are_refused(stop: list[int]) 
 def test_rows_without_fragments_are_refused() -> None:
     with pytest.raises(RequestError, match="rows without fragments"):
         Body(BOX, NetworkOptions(memory="lstm"))(torch.zeros(2, 3))
+
+
+def test_passes_that_are_alive_at_once_do_not_disturb_each_other() -> None:
+    torch.manual_seed(0)
+    memory = Memory(3, 5)
+    fragments = Fragments(START, STOP)
+    inputs = [torch.randn(11, 3) for _ in range(3)]
+    alone = [
+        torch.autograd.grad(memory(one, fragments)[0].sum(), memory.layer.weight_hh_l0)[0]
+        for one in inputs
+    ]
+    outputs = [memory(one, fragments)[0].sum() for one in inputs]
+    with torch.no_grad():
+        memory(inputs[0], fragments)
+    for out, expected in zip(outputs, alone, strict=True):
+        for _ in range(2):
+            found = torch.autograd.grad(out, memory.layer.weight_hh_l0, retain_graph=True)[0]
+            torch.testing.assert_close(found, expected)
+
+
+def test_features_changed_before_the_backward_pass_are_refused() -> None:
+    memory = Memory(3, 5)
+    features = torch.randn(11, 3)
+    out, _ = memory(features, Fragments(START, STOP))
+    features += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_large_memory_acts_in_numpy_as_in_torch() -> None:
+    network = Network(Body(BOX, NetworkOptions(memory="lstm", memory_size=96)), QHead(96, 2))
+    observations = numpy.random.default_rng(0).standard_normal((5, 3)).astype(numpy.float32)
+    state = torch_state = None
+    for _ in range(3):
+        values, state = network.act(observations, state)
+        expected, torch_state = network._act_in_torch(observations, torch_state, False)
+        numpy.testing.assert_allclose(values, expected, atol=1e-5)

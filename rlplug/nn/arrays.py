@@ -11,7 +11,14 @@ from torch import nn
 
 from rlplug.nn.activations import Array, array_activation
 
-__all__ = ["ArrayForward", "NoArraysError", "Plan", "Views", "plan_arrays"]
+__all__ = [
+    "ArrayForward",
+    "NoArraysError",
+    "Plan",
+    "Views",
+    "linear_in_numpy",
+    "plan_arrays",
+]
 
 ArrayForward: TypeAlias = Callable[..., Any]
 """A forward pass on arrays; it changes nothing that it is given, and may give it back."""
@@ -97,17 +104,8 @@ class Views:
             return False
 
     def _linear(self, layer: nn.Linear) -> ArrayForward:
-        weight = self.of(layer, "weight").T
-        if layer._parameters["bias"] is None:
-            return lambda features: numpy.dot(features, weight)
-        bias = self.of(layer, "bias")
-
-        def linear(features: Array) -> Array:
-            out: Array = numpy.dot(features, weight)
-            out += bias
-            return out
-
-        return linear
+        bias = None if layer._parameters["bias"] is None else self.of(layer, "bias")
+        return linear_in_numpy(self.of(layer, "weight"), bias)
 
     def _sequential(self, layers: nn.Sequential) -> ArrayForward:
         steps: list[ArrayForward] = []
@@ -140,6 +138,30 @@ class Plan:
         self.weights = views.weights
 
 
+def linear_in_numpy(weight: Array, bias: Array | None) -> ArrayForward:
+    """A linear layer on views of its weights, multiplied the way that suits their size."""
+    if weight.size >= _WIDE:
+        column = 0 if bias is None else bias[:, None]
+
+        def wide(features: Array) -> Array:
+            # With few rows, wide weights are read as they lie: turned, they cost twice as much.
+            out: Array = numpy.dot(weight, features.T)
+            out += column
+            return out.T
+
+        return wide
+    turned = weight.T
+    if bias is None:
+        return lambda features: numpy.dot(features, turned)
+
+    def narrow(features: Array) -> Array:
+        out: Array = numpy.dot(features, turned)
+        out += bias
+        return out
+
+    return narrow
+
+
 def plan_arrays(module: nn.Module, *, noisy: bool = False) -> Plan | None:
     """The module's forward pass in NumPy, or None if it has to go through torch."""
     views = Views(noisy=noisy)
@@ -148,6 +170,9 @@ def plan_arrays(module: nn.Module, *, noisy: bool = False) -> Plan | None:
     except NoArraysError:
         return None
 
+
+_WIDE = 16_384
+"""Weights from which the product is turned round; measured with 1 to 256 rows."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TWINS = (("forward", "array_forward"), ("step", "array_forward"), ("values", "array_values"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -12,7 +12,11 @@ from torch.autograd.function import once_differentiable
 
 from rlplug.nn.activations import Array
 
-__all__ = ["packed_lstm"]
+__all__ = ["Spare", "packed_lstm"]
+
+
+Spare: TypeAlias = list[Array]
+"""Large arrays to be used again: getting fresh memory takes as long as computing in it."""
 
 
 def packed_lstm(
@@ -22,17 +26,19 @@ def packed_lstm(
     weights: Sequence[Tensor],
     rows: Tensor,
     counts: list[int],
+    spare: Spare,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `torch.nn.LSTM` computes on a packed sequence, at a fraction of its dispatch.
 
     Takes features of all rows, first hidden and cell (a row for each fragment, longest first),
     the layer's four parameters, the rows of time 0, of time 1 and so on, and how many these are.
-    Gives the outputs in the order of the features, and the last hidden and cell.
+    Gives the outputs in the order of the features, and the last hidden and cell. `spare` keeps
+    large arrays from one call to the next.
     """
     if torch.is_grad_enabled():
-        return _PackedLSTM.apply(features, hidden, cell, *weights, rows, counts)  # type: ignore[no-any-return, no-untyped-call] # untyped in torch
+        return _PackedLSTM.apply(features, hidden, cell, *weights, rows, counts, spare)  # type: ignore[no-any-return, no-untyped-call] # untyped in torch
     # Without gradients the past must go at once: torch would keep it until garbage is collected.
-    return _Past(features, hidden, cell, weights, rows, counts).answer()
+    return _Past(features, hidden, cell, weights, rows, counts, spare).answer()
 
 
 class _PackedLSTM(torch.autograd.Function):
@@ -40,8 +46,8 @@ class _PackedLSTM(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, hidden: Tensor, cell: Tensor, *others: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        *weights, rows, counts = others
-        ctx.past = _Past(features, hidden, cell, weights, rows, counts)
+        *weights, rows, counts, spare = others
+        ctx.past = _Past(features, hidden, cell, weights, rows, counts, spare)
         ctx.save_for_backward(features)
         return ctx.past.answer()  # type: ignore[no-any-return] # whatever is in a context
 
@@ -52,18 +58,22 @@ class _PackedLSTM(torch.autograd.Function):
         # Not to read them, but to have torch refuse features that were changed since.
         _ = ctx.saved_tensors
         out, hidden, cell = (gradient.numpy() for gradient in gradients)
-        gates, d_hidden, d_cell = past.back(out[past.order], hidden.copy(), cell.copy())
+        slopes, d_hidden, d_cell = past.back(out[past.order], hidden.copy(), cell.copy())
         d_features = numpy.empty_like(past.features)
-        d_features[past.order] = numpy.dot(gates, past.w_in)
-        d_bias = _grouped_back(gates.sum(0))
+        d_features[past.order] = numpy.dot(slopes, past.w_in)
+        d_bias = _grouped_back(slopes.sum(0))
+        d_weight_in = _grouped_back(numpy.dot(slopes.T, past.features[past.order]))
+        d_weight_hidden = _grouped_back(numpy.dot(slopes.T, past.hidden[past.before()]))
+        past.spare.append(slopes)
         return (
             torch.from_numpy(d_features),
             torch.from_numpy(d_hidden),
             torch.from_numpy(d_cell),
-            _grouped_back(numpy.dot(gates.T, past.features[past.order])),
-            _grouped_back(numpy.dot(gates.T, past.hidden[past.before()])),
+            d_weight_in,
+            d_weight_hidden,
             d_bias,
             d_bias.clone(),
+            None,
             None,
             None,
         )
@@ -84,7 +94,9 @@ class _Past:
         weights: Sequence[Tensor],
         rows: Tensor,
         counts: list[int],
+        spare: Spare,
     ) -> None:
+        self.spare = spare
         self.order = rows.numpy()
         self.counts = counts
         self.features = features.detach().numpy()
@@ -95,7 +107,8 @@ class _Past:
         self.hidden, self.cells = numpy.empty(shape, dtype), numpy.empty(shape, dtype)
         self.hidden[: self.first] = hidden.detach().numpy()
         self.cells[: self.first] = cell.detach().numpy()
-        self.gates = self._run(bias_in + bias_hidden)
+        self.gates = self._take()
+        self._run(bias_in + bias_hidden)
 
     def answer(self) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs in the order of the features, last hidden, last cell."""
@@ -107,6 +120,18 @@ class _Past:
             torch.from_numpy(self.hidden[last]),
             torch.from_numpy(self.cells[last]),
         )
+
+    def __del__(self) -> None:
+        self.spare.append(self.gates)
+
+    def _take(self) -> Array:
+        """An array for the gates of all rows: one that was used before, if it has the size."""
+        shape = (len(self.order), 4 * self.hidden.shape[1])
+        while self.spare:
+            used = self.spare.pop()
+            if used.shape == shape and used.dtype == self.hidden.dtype:
+                return used
+        return numpy.empty(shape, self.hidden.dtype)
 
     def before(self) -> Array:
         """Where the state before each row lies."""
@@ -126,13 +151,14 @@ class _Past:
         places: Array = starts[lengths - 1] + fragments
         return places
 
-    def _run(self, bias: Array) -> Array:
-        """One time after the other, all fragments that last so long at once; gives the gates."""
+    def _run(self, bias: Array) -> None:
+        """One time after the other, all fragments that last so long at once."""
         size = self.hidden.shape[1]
         # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: halved beforehand, all gates take one tanh.
         halves = numpy.ones(4 * size, self.features.dtype)
         halves[: 3 * size] = 0.5
-        gates: Array = numpy.dot(self.features[self.order], (self.w_in * halves[:, None]).T)
+        gates = self.gates
+        numpy.dot(self.features[self.order], (self.w_in * halves[:, None]).T, out=gates)
         gates += bias * halves
         # Lying as it is multiplied: thin products are several times slower otherwise.
         recurrent = numpy.ascontiguousarray((self.w_hidden * halves[:, None]).T)
@@ -151,14 +177,13 @@ class _Past:
             cell += now[:, size : 2 * size] * now[:, 3 * size :]
             numpy.multiply(now[:, :size], numpy.tanh(cell), out=self.hidden[after])
             before, start = after.start, stop
-        return gates
 
     def back(self, out: Array, hidden: Array, cell: Array) -> tuple[Array, Array, Array]:
         """Backward: the gradients before the activations of all gates, and of the first state."""
         rows, size = len(self.order), self.hidden.shape[1]
         bounded = numpy.tanh(self.cells[self.first :])
         gates = self.gates.reshape(rows, 4, size)
-        slopes = 1 - gates
+        slopes = numpy.subtract(1, gates, out=self._take().reshape(gates.shape))
         slopes[:, :3] *= gates[:, :3]
         slopes[:, 3] *= 1 + gates[:, 3]
         # Each gate's slope times what it is multiplied with on the way to the cell or the output.

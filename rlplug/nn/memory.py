@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rlplug.errors import RequestError
 from rlplug.nn.activations import Array, sigmoid
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, Views, linear_in_numpy
 from rlplug.nn.initial import orthogonal
-from rlplug.nn.lstm import packed_lstm
+from rlplug.nn.lstm import Spare, packed_lstm
 
 __all__ = ["Fragments", "Memory", "MemoryKind", "State"]
 
@@ -47,6 +47,7 @@ class Memory(nn.Module):
         self.kind = kind
         self.out_features = size
         self.layer: nn.RNNBase = (nn.LSTM if kind == "lstm" else nn.GRU)(in_features, size)
+        self._spare: Spare = []
         if ortho_init:
             orthogonal(self.layer, "memory")
 
@@ -69,7 +70,9 @@ class Memory(nn.Module):
         if self.kind == "lstm" and _is_plain(features):
             hidden, cell = begun
             weights = list(self.layer.parameters())
-            out, *last = packed_lstm(features, hidden[0], cell[0], weights, rows, counts.tolist())
+            out, *last = packed_lstm(
+                features, hidden[0], cell[0], weights, rows, counts.tolist(), self._spare
+            )
             return out, tuple(part.unsqueeze(0) for part in last)
         rows = rows.to(features.device)
         out, last = self.layer(PackedSequence(features[rows], counts), begun)
@@ -94,22 +97,27 @@ class Memory(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
-        weights = [views.of(self.layer, f"weight_{name}_l0").T for name in ("ih", "hh")]
-        biases = [views.of(self.layer, f"bias_{name}_l0") for name in ("ih", "hh")]
-        views.keep(self, "layer")
+        layer = views.keep(self, "layer")
+        seen, remembered = (
+            linear_in_numpy(
+                views.of(layer, f"weight_{name}_l0"), views.of(layer, f"bias_{name}_l0")
+            )
+            for name in ("ih", "hh")
+        )
         step = _lstm_step if self.kind == "lstm" else _gru_step
 
         def forward(features: Array, state: Mapping[str, Array] | None) -> Any:
-            hidden = numpy.zeros((len(features), self.out_features), weights[1].dtype)
+            before = seen(features)
             if state is None:
-                state = {"hidden": hidden, "cell": hidden}
-            before = numpy.dot(features, weights[0])
-            before += biases[0]
-            recurrent = numpy.dot(numpy.asarray(state["hidden"]), weights[1])
-            recurrent += biases[1]
-            return step(before, recurrent, state)
+                nothing = numpy.zeros((len(features), self.out_features), before.dtype)
+                state = {"hidden": nothing, "cell": nothing}
+            return step(before, remembered(numpy.asarray(state["hidden"])), state)
 
         return forward
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but memory that waits to be used again."""
+        return {**self.__dict__, "_spare": []}
 
     def _to_layer(
         self, state: Mapping[str, Tensor], like: Tensor, order: Tensor | None = None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, Views, linear_in_numpy
 
 __all__ = ["NoisyLinear", "resample_noise"]
 
@@ -55,18 +55,16 @@ class NoisyLinear(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays."""
-        weight, bias = views.of(self, "weight").T, views.of(self, "bias")
+        mean = linear_in_numpy(views.of(self, "weight"), views.of(self, "bias"))
         if not views.noisy:
-            return lambda features: numpy.dot(features, weight) + bias
-        sigma, bias_sigma = views.of(self, "weight_sigma").T, views.of(self, "bias_sigma")
+            return mean
+        sigma = linear_in_numpy(views.of(self, "weight_sigma"), views.of(self, "bias_sigma"))
         noise_in, noise_out = views.of(self, "noise_in"), views.of(self, "noise_out")
 
         def forward(features: Array) -> Array:
-            spread: Array = numpy.dot(features * noise_in, sigma)
-            spread += bias_sigma
+            spread: Array = sigma(features * noise_in)
             spread *= noise_out
-            spread += numpy.dot(features, weight)
-            spread += bias
+            spread += mean(features)
             return spread
 
         return forward
