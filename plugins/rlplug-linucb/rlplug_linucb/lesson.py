@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+
 from rlplug.errors import RunFailedError
 from rlplug_linucb.backend import Array, Backend
 from rlplug_linucb.checks import misfit, negative_weight, unequal_rows
@@ -20,6 +22,8 @@ _CHUNK = 8192
 """Rows that are copied at a time while their sums are taken."""
 
 
+# What is not finite is found by its results, and told in words.
+@numpy.errstate(over="ignore", invalid="ignore")
 def learn_rows(
     regressions: Ridges | HybridRidges, rows: Rows, labels: Array, weights: Array | None
 ) -> bool:
@@ -42,6 +46,7 @@ def learn_rows(
     return True
 
 
+@numpy.errstate(over="ignore", invalid="ignore")
 def sum_rows(
     regressions: Ridges | HybridRidges,
     rows_of: Callable[[slice], Rows],

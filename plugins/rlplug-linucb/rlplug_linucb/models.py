@@ -202,7 +202,8 @@ def _products(context: Array, arms: Array) -> Array:
     """Every context feature times every arm feature, for arms (n, f) or (n, k, f)."""
     context = context[:, None] if arms.ndim == 3 else context
     products = context[..., :, None] * arms[..., None, :]
-    return products.reshape(*products.shape[:-2], -1)
+    width = context.shape[-1] * arms.shape[-1]
+    return products.reshape(*products.shape[:-2], width)
 
 
 def _beside(backend: Backend, left: Array, right: Array) -> Array:

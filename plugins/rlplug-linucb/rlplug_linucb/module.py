@@ -91,6 +91,8 @@ class LinUCBModule(Module):
         if self.alpha.item() != alpha:
             self.alpha.fill_(alpha)
 
+    # What is not finite is found by its results, and told in words.
+    @numpy.errstate(over="ignore", invalid="ignore")
     def _score(self, seen: Seen, alpha: float) -> Scores:
         """As `score`, but (arms,) for one observation: single decisions must be quick."""
         mean, spread = self.model.score(seen)

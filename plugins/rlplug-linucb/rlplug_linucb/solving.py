@@ -25,9 +25,14 @@ class Solved(NamedTuple):
 def solve(matrices: Tensor, moments: Tensor) -> Solved:
     """Solve (g, d, d) symmetric positive matrices for (g, m, d) right-hand sides."""
     factors, failures = torch.linalg.cholesky_ex(matrices)
+    usable = failures == 0
+    if not bool(usable.all()):
+        # What failed is done below; until then it must not fail those beside it.
+        one = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+        factors = torch.where(usable[:, None, None], factors, one)
     inverse = torch.cholesky_inverse(factors)
     coefficients = torch.cholesky_solve(moments.mT, factors).mT.contiguous()
-    usable = (failures == 0) & inverse.isfinite().flatten(1).all(1)
+    usable &= inverse.isfinite().flatten(1).all(1)
     jittered = pseudo_inverted = 0
     for index in (~usable).nonzero().flatten().tolist():
         rescued = _with_jitter(matrices[index])

@@ -1,0 +1,277 @@
+"""The module alone: it chooses, learns and is saved without anything around it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from rlplug_linucb import Layout, LinUCBConfig, LinUCBModule
+from rlplug_linucb.ridge import Ridges
+
+from rlplug import ActInput
+from rlplug.errors import RunFailedError
+
+FIXED = Layout(num_arms=4, context_dim=3)
+FEATURED = Layout(num_arms=4, context_dim=3, arm_dim=2)
+
+
+def module(layout: Layout = FIXED, **options: Any) -> LinUCBModule:
+    return LinUCBModule(layout, LinUCBConfig(**options))
+
+
+def taught(layout: Layout = FIXED, **options: Any) -> LinUCBModule:
+    """A module that has learned 30 rows of chance."""
+    one = module(layout, **options)
+    random = numpy.random.default_rng(3)
+    seen = observations(layout, 30)
+    one.update(seen, random.integers(0, 4, 30), random.standard_normal(30))
+    return one
+
+
+def observations(layout: Layout, count: int, seed: int = 0) -> dict[str, Any]:
+    random = numpy.random.default_rng(seed)
+    parts = {"context": random.standard_normal((count, 3))}
+    if layout.arm_dim:
+        parts["arms"] = random.standard_normal((count, 4, layout.arm_dim))
+    return parts
+
+
+def act(seen: Any, mask: Any = None, seed: int = 0) -> ActInput:
+    return ActInput(seen, action_mask=mask, random=numpy.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_the_arm_of_the_highest_bound_is_chosen_and_its_scores_are_told(count: int) -> None:
+    one, seen = taught(alpha=2.0), observations(FIXED, count, seed=1)
+    acted, scores = one.forward_exploration(act(seen)), one.score(seen)
+    assert acted.actions.tolist() == scores.ucb.argmax(1).tolist()
+    rows = numpy.arange(count)
+    assert acted.extras["ucb"] == pytest.approx(scores.ucb[rows, acted.actions])
+    assert acted.extras["pred_label"] == pytest.approx(scores.pred_label[rows, acted.actions])
+    assert acted.extras["pred_sigma"] == pytest.approx(scores.pred_sigma[rows, acted.actions])
+    assert scores.ucb == pytest.approx(scores.pred_label + 2.0 * scores.pred_sigma)
+
+
+def test_inference_is_greedy_and_repeats_itself() -> None:
+    one, seen = taught(alpha=50.0), observations(FIXED, 40, seed=1)
+    first = one.forward_inference(act(seen, seed=1)).actions
+    assert first.tolist() == one.score(seen).pred_label.argmax(1).tolist()
+    assert first.tolist() == one.forward_inference(act(seen, seed=2)).actions.tolist()
+    assert first.tolist() != one.forward_exploration(act(seen)).actions.tolist()
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_arms_that_are_equally_good_are_chosen_equally_often(batch: int) -> None:
+    one, random = module(), numpy.random.default_rng(0)
+    counts = numpy.zeros(4)
+    for _ in range(4_000 // batch):
+        counts += numpy.bincount(one.choose(numpy.ones((batch, 3)), random), minlength=4)
+    # Four standard deviations of a fair draw are 110.
+    assert abs(counts - 1_000).max() < 110
+
+
+def test_the_same_generator_makes_the_same_choices() -> None:
+    seen = observations(FIXED, 40)
+    picks = [module().forward_exploration(act(seen, seed=7)).actions.tolist() for _ in range(2)]
+    assert picks[0] == picks[1]
+    assert len(set(picks[0])) == 4
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_absent_arms_are_never_chosen(count: int) -> None:
+    one, seen = taught(FEATURED), observations(FEATURED, count)
+    mask = numpy.random.default_rng(1).random((count, 4)) < 0.5
+    mask[:, 2] = True
+    for acted in (
+        one.forward_exploration(act(seen, mask)),
+        one.forward_inference(act(seen, mask)),
+        one.forward_exploration(act({**seen, "action_mask": mask.astype(numpy.int8)})),
+    ):
+        assert mask[numpy.arange(count), acted.actions].all()
+
+
+def test_features_of_absent_arms_are_not_looked_at() -> None:
+    one, seen = taught(FEATURED), observations(FEATURED, 1)
+    seen["arms"][0, 1] = numpy.nan
+    mask = numpy.array([[True, False, True, True]])
+    assert one.forward_exploration(act(seen, mask)).actions[0] != 1
+    with pytest.raises(RunFailedError, match="arms has nan at row 0, arm 1, column 0"):
+        one.forward_exploration(act(seen))
+
+
+def test_a_mask_that_allows_no_arm_is_refused() -> None:
+    mask = numpy.array([[1, 1, 1, 1], [0, 0, 0, 0]])
+    with pytest.raises(RunFailedError, match="mask of row 1 allows no arm"):
+        module().forward_exploration(act(observations(FIXED, 2), mask))
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_tensors_are_answered_with_tensors_of_the_same_values(count: int) -> None:
+    one, two = taught(FEATURED), taught(FEATURED)
+    arrays = observations(FEATURED, count)
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    acted, expected = one.forward_exploration(act(tensors)), two.forward_exploration(act(arrays))
+    assert acted.actions.dtype == torch.int64
+    assert acted.actions.tolist() == expected.actions.tolist()
+    assert acted.extras["ucb"].tolist() == expected.extras["ucb"].tolist()
+    one.update(tensors, acted.actions, torch.ones(count))
+    two.update(arrays, expected.actions, numpy.ones(count))
+    assert torch.equal(one.score(tensors).ucb, torch.from_numpy(two.score(arrays).ucb))
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        (FIXED, {}),
+        (FIXED, {"model": "joint"}),
+        (FIXED, {"model": "hybrid"}),
+        (FIXED, {"discount": 0.9, "squared_discount": True}),
+        (FEATURED, {}),
+        (FEATURED, {"model": "hybrid"}),
+    ],
+)
+def test_torch_computes_what_numpy_computes(
+    layout: Layout, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, random = observations(layout, 200), numpy.random.default_rng(2)
+    arms, rewards, weights = random.integers(0, 4, 200), random.random(200), random.random(200)
+    answers = []
+    for devices in (frozenset({"cpu"}), frozenset[str]()):
+        monkeypatch.setattr(Ridges, "numpy_devices", devices)
+        one = module(layout, **options)
+        for start, stop in ((0, 1), (1, 2), (2, 5), (5, 200)):
+            part = {name: values[start:stop] for name, values in seen.items()}
+            one.forward_exploration(act(part))
+            one.update(part, arms[start:stop], rewards[start:stop], weights[start:stop])
+        acted = one.forward_exploration(act(seen))
+        assert isinstance(acted.actions, numpy.ndarray)
+        assert one.on_cpu == bool(devices)
+        answers.append((acted.actions.tolist(), *one.score(seen)))
+    assert answers[0][0] == answers[1][0]
+    for mine, other in zip(answers[0][1:], answers[1][1:], strict=True):
+        assert mine == pytest.approx(other, abs=1e-10)
+
+
+def test_it_is_saved_and_loaded_by_its_state_dict() -> None:
+    one, two = taught(alpha=3.0), module(alpha=1.0)
+    two.load_state_dict(one.state_dict())
+    seen = observations(FIXED, 10)
+    assert two.score(seen).ucb.tolist() == one.score(seen).ucb.tolist()
+
+
+def test_a_copy_learns_apart() -> None:
+    one = taught()
+    other, seen = copy.deepcopy(one), observations(FIXED, 10)
+    before = one.score(seen).ucb.tolist()
+    other.update(seen, numpy.zeros(10, dtype=int), numpy.ones(10))
+    assert one.score(seen).ucb.tolist() == before
+    assert other.score(seen).ucb.tolist() != before
+
+
+BAD_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"rewards": numpy.array([0.0, numpy.nan])}, "rewards has nan at row 1"),
+    ({"rewards": numpy.array([0.0, numpy.inf])}, "rewards has inf at row 1"),
+    ({"context": numpy.array([[0, 0, 0], [0, numpy.nan, 0]])}, "nan at row 1, column 1"),
+    ({"context": numpy.array([[0, 0, -numpy.inf], [0, 0, 0]])}, "-inf at row 0, column 2"),
+    ({"context": numpy.full((2, 3), 1e200)}, "too large to be squared"),
+    ({"weights": numpy.array([1.0, -0.5])}, "weight of row 1 is -0.5"),
+    ({"weights": numpy.array([1.0, numpy.nan])}, "weights has nan at row 1"),
+    ({"actions": numpy.array([0, 4])}, "arm 4 of row 1 is none of 0 to 3"),
+    ({"actions": numpy.array([-1, 0])}, "arm -1 of row 0 is none of 0 to 3"),
+]
+
+BAD_SHAPES: list[tuple[dict[str, Any], str]] = [
+    ({"actions": numpy.array([0])}, "2 rewards were given, but actions has 1"),
+    ({"weights": numpy.ones(3)}, "2 rewards were given, but weights has 3"),
+    ({"context": numpy.ones((3, 3))}, "2 rewards were given, but observations has 3"),
+    ({"context": numpy.ones((2, 5))}, "context must have the shape (n, 3), found (2, 5)"),
+]
+
+
+def assert_refused(change: dict[str, Any], message: str, further: int) -> None:
+    """Two rows with the change, followed by good ones, are refused and leave no trace."""
+    one = taught()
+    before = copy.deepcopy(one.state_dict())
+    columns = {
+        "context": numpy.ones((2, 3)),
+        "actions": numpy.array([0, 1]),
+        "rewards": numpy.ones(2),
+        "weights": numpy.ones(2),
+        **change,
+    }
+    given = [
+        numpy.concatenate([column, numpy.ones((further, *column.shape[1:]), dtype=column.dtype)])
+        for column in columns.values()
+    ]
+    with pytest.raises(RunFailedError) as raised:
+        one.update(*given)
+    assert message in str(raised.value)
+    for name, buffer in one.state_dict().items():
+        assert torch.equal(buffer, before[name]), name
+
+
+@pytest.mark.parametrize("further", [0, 100])
+@pytest.mark.parametrize(("change", "message"), BAD_VALUES)
+def test_bad_rows_are_refused_before_anything_is_learned(
+    change: dict[str, Any], message: str, further: int
+) -> None:
+    assert_refused(change, message, further)
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_SHAPES)
+def test_columns_of_another_length_or_width_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    assert_refused(change, message, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_an_infinite_feature_is_refused_when_choosing(count: int) -> None:
+    seen = observations(FIXED, count)
+    seen["context"][-1, 1] = numpy.inf
+    with pytest.raises(RunFailedError, match=f"context has inf at row {count - 1}, column 1"):
+        taught(alpha=0.0).forward_exploration(act(seen))
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "given", "message"),
+    [
+        (FIXED, {}, {}, "arms must have the shape (2,), found nothing"),
+        (FIXED, {"model": "joint"}, {"arms": [0, 1]}, "takes no arms"),
+        (FIXED, {}, {"arms": [0, 1], "z": numpy.ones((2, 1))}, "takes no z"),
+        (FIXED, {"model": "hybrid"}, {"arms": [0, 1]}, "z must have the shape (2, 3), found no"),
+        (FIXED, {}, {"arms": [0, 1], "x": numpy.ones((2, 2))}, "x must have the shape (2, 3)"),
+    ],
+)
+def test_rows_that_do_not_fit_the_model_are_refused(
+    layout: Layout, options: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    one = module(layout, **options)
+    width = 12 if options.get("model") == "joint" else 3
+    with pytest.raises(RunFailedError) as raised:
+        one.update_params(**{"x": numpy.ones((2, width)), "y": numpy.ones(2), **given})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ([[1.0, 2.0, 3.0]], "reads an array or a mapping, got list"),
+        ({"arms": numpy.ones((1, 4, 2))}, "context must have the shape (n, 3), found nothing"),
+        (
+            {"context": numpy.ones((1, 3)), "arms": numpy.ones((1, 4, 2))},
+            "fixed arms may not carry features",
+        ),
+        (
+            {"context": numpy.ones((1, 3)), "action_mask": numpy.ones((1, 5))},
+            "action_mask must have the shape (n, 4), found (1, 5)",
+        ),
+    ],
+)
+def test_observations_of_another_shape_are_refused(seen: Any, message: str) -> None:
+    with pytest.raises(RunFailedError) as raised:
+        module().score(seen)
+    assert message in str(raised.value)
