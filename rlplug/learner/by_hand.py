@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.errors import PluginError
+from rlplug.learner.gradients import laid_out
 from rlplug.learner.losses import combine
 from rlplug.learner.owned import Owned
 from rlplug.plugin import ALL_MODULES
@@ -101,7 +102,8 @@ class ByHand(Owned):
         for stage in [*self.stages.values(), *self._shared().values()]:
             for one in stage.member.optimizers:
                 for param in one.params:
-                    param.grad = gradients.get(param)
+                    found = gradients.get(param)
+                    param.grad = None if found is None else laid_out(found, param)
             stage.acting = stage.member.optimizers
             stage.step_only()
 

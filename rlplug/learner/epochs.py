@@ -67,10 +67,10 @@ def _window(learner: Owned, window: Cut, stopped: set[Stage]) -> None:
     if shared is not None:
         shared.start()
     taken: list[tuple[Stage, float]] = []
-    groups = learner.alike.of(window)
-    for group, shares in groups:
-        taken += group.take(shares)
-    done = {stage for group, _ in groups for stage in group.stages}
+    done: set[Stage] = set()
+    for group, shares in learner.alike.of(window):
+        if group.update(shares, stopped):
+            done.update(group.stages)
     for stage, parts in window:
         if stage not in done:
             _take(stage, parts, taken, stopped)

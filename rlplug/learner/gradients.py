@@ -13,7 +13,15 @@ from rlplug.learner.member import Member
 from rlplug.learner.optimizers import Registered
 from rlplug.learner.precision import Precision
 
-__all__ = ["add_terms", "check_terms", "deliver", "take_by_term", "take_separately", "take_whole"]
+__all__ = [
+    "add_terms",
+    "check_terms",
+    "deliver",
+    "laid_out",
+    "take_by_term",
+    "take_separately",
+    "take_whole",
+]
 
 
 def take_whole(total: Tensor, precision: Precision, weight: float) -> None:
@@ -82,7 +90,17 @@ def deliver(
             continue
         if weight != 1.0:
             gradient = gradient * weight
-        param.grad = gradient if param.grad is None else param.grad + gradient
+        param.grad = laid_out(gradient if param.grad is None else param.grad + gradient, param)
+
+
+def laid_out(gradient: Tensor, param: nn.Parameter) -> Tensor:
+    """The gradient in memory as its parameter is.
+
+    Fused optimizers walk through both as they lie, and `autograd.grad` gives transposed ones.
+    """
+    if gradient.stride() == param.stride():
+        return gradient
+    return torch.empty_like(param, requires_grad=False).copy_(gradient)
 
 
 def check_terms(combined: Combined, member: Member) -> None:

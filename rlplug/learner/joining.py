@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from rlplug.learner.gradients import laid_out
 from rlplug.learner.peers import Peers
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _join(peers: Peers, stage: Stage, weight: float, stopped: set[Stage]) -> boo
     scale = 1.0 / weight if weight else 0.0
     gradients = [param.grad * scale for param in held if param.grad is not None]
     for param, total in zip(held, peers.all_reduce(gradients), strict=True):
-        param.grad = total / counts[0]
+        param.grad = laid_out(total / counts[0], param)
     if not weight:
         stage.metrics = {}
     return True

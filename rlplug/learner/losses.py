@@ -37,8 +37,17 @@ class Combined:
         return _sum(terms) if terms else None
 
 
-def combine(answers: Sequence[tuple[str, Any]], algorithm: str, known: Sequence[str]) -> Combined:
-    """Add up the answers of `compute_loss_for_module`; add-ons' metrics bear their name."""
+def combine(
+    answers: Sequence[tuple[str, Any]],
+    algorithm: str,
+    known: Sequence[str],
+    *,
+    connected: bool = True,
+) -> Combined:
+    """Add up the answers of `compute_loss_for_module`; add-ons' metrics bear their name.
+
+    Inside of vmap tensors do not tell whether they are `connected` to parameters.
+    """
     combined = Combined()
     values: list[Tensor] = []
     for plugin, answer in answers:
@@ -46,7 +55,7 @@ def combine(answers: Sequence[tuple[str, Any]], algorithm: str, known: Sequence[
         loss = answer if type(answer) is Loss else _as_loss(answer, plugin)
         value = loss.value
         if isinstance(value, Tensor):
-            _check(value, "loss", plugin)
+            _check(value, "loss", plugin, connected=connected)
             combined.common.append(value)
             own = value
             if loss.terms:
@@ -112,7 +121,7 @@ def _as_loss(answer: Any, plugin: str) -> Loss:
     )
 
 
-def _check(value: Any, what: str, plugin: str) -> None:
+def _check(value: Any, what: str, plugin: str, *, connected: bool = True) -> None:
     if not isinstance(value, Tensor):
         raise PluginError(
             f"the {what} of plugin {plugin!r} is {type(value).__name__}.", "give a 0-d tensor"
@@ -122,7 +131,7 @@ def _check(value: Any, what: str, plugin: str) -> None:
             f"the {what} of plugin {plugin!r} has shape {tuple(value.shape)}, not one number.",
             "try: .mean()",
         )
-    if not value.requires_grad:
+    if connected and not value.requires_grad:
         raise PluginError(
             f"the {what} of plugin {plugin!r} is connected to no parameter.",
             "compute it from what forward_train returned, without detach() or no_grad()",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from rlplug.learner.gradients import (
     add_terms,
     check_terms,
     deliver,
+    laid_out,
     take_by_term,
     take_separately,
     take_whole,
@@ -73,6 +74,11 @@ class Stage:
         self.rows: dict[str, list[Tensor]] = {}
         self.skipped = 0
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether forward pass and gradients run as one compiled graph."""
+        return self._compiled is not None and self._compiled.works
+
     def start(self) -> None:
         """Forget the gradients of the last step."""
         for param in self._own:
@@ -97,7 +103,7 @@ class Stage:
         self.metrics["loss"] = combined.total.detach()
         self.history.append(self.metrics)
         if combined.rows:
-            self._keep_rows(combined, batch)
+            self.keep_rows(combined.rows, batch)
         if combined.stop is not None and bool(combined.stop):
             return False
         self.acting = self._acting(ready, combined)
@@ -205,7 +211,8 @@ class Stage:
         if self._balance and terms:
             total, norms = balanced(terms, self._limit)
             for name, gradient in total.items():
-                self.member.named[name].grad = gradient
+                param = self.member.named[name]
+                param.grad = laid_out(gradient, param)
             for term, norm in norms.items():
                 self.metrics[f"grad_norm_of/{term}"] = norm
 
@@ -231,7 +238,7 @@ class Stage:
         )
         self._collect(left, given)
         for name, gradient in given.items():
-            member.named[name].grad = gradient
+            member.named[name].grad = laid_out(gradient, member.named[name])
 
     def _collect(
         self,
@@ -280,8 +287,9 @@ class Stage:
                 found += culprits(combined, self.member)
         return list(dict.fromkeys(found))
 
-    def _keep_rows(self, combined: Combined, batch: Batch) -> None:
+    def keep_rows(self, rows: Mapping[str, Tensor], batch: Batch) -> None:
+        """Remember per-row values beside the indices of their rows."""
         if "indices" in batch:
             self.rows.setdefault("indices", []).append(batch["indices"])
-            for name, values in combined.rows.items():
+            for name, values in rows.items():
                 self.rows.setdefault(name, []).append(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,33 +28,40 @@ FORMAT = 1
 def get_state(learner: Owned) -> dict[str, Any]:
     """Everything that the next update depends on."""
     scaler = learner.precision.scaler
-    return {
-        "format": FORMAT,
-        "plugins": {one.name: one.found.package for one in learner.calls.participants},
-        "counters": {"timestep": learner.timestep, "updates": learner.updates},
-        "modules_to_train": _ids(learner),
-        "frozen": [one.module_id for one in learner.members.values() if not one.trainable],
-        "modules": {
-            module_id: module.state_dict()
-            for module_id, module in learner.modules.items()
-            if isinstance(module, nn.Module)
-        },
-        "extra": {
-            module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
-            for module_id, extras in learner.extra.items()
-            if extras
-        },
-        "optimizers": {
-            module_id: {
-                one.name: one.optimizer.state_dict() for one in learner.optimizers.of(module_id)
-            }
-            for module_id in (*learner.members, ALL_MODULES)
-        },
-        "stages": {module_id: _stage_state(stage) for module_id, stage in _stages(learner).items()},
-        "scaler": {} if scaler is None else scaler.state_dict(),
-        "plugin_states": {name: dict(part) for name, part in learner.calls.save_state().items()},
-        "random": random_state(learner.device),
-    }
+    # A snapshot: state dicts hold the very tensors that training goes on to change.
+    return copy.deepcopy(
+        {
+            "format": FORMAT,
+            "plugins": {one.name: one.found.package for one in learner.calls.participants},
+            "counters": {"timestep": learner.timestep, "updates": learner.updates},
+            "modules_to_train": _ids(learner),
+            "frozen": [one.module_id for one in learner.members.values() if not one.trainable],
+            "modules": {
+                module_id: module.state_dict()
+                for module_id, module in learner.modules.items()
+                if isinstance(module, nn.Module)
+            },
+            "extra": {
+                module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
+                for module_id, extras in learner.extra.items()
+                if extras
+            },
+            "optimizers": {
+                module_id: {
+                    one.name: one.optimizer.state_dict() for one in learner.optimizers.of(module_id)
+                }
+                for module_id in (*learner.members, ALL_MODULES)
+            },
+            "stages": {
+                module_id: _stage_state(stage) for module_id, stage in _stages(learner).items()
+            },
+            "scaler": {} if scaler is None else scaler.state_dict(),
+            "plugin_states": {
+                name: dict(part) for name, part in learner.calls.save_state().items()
+            },
+            "random": random_state(learner.device),
+        }
+    )
 
 
 def set_state(learner: Owned, saved: Mapping[str, Any]) -> None:
@@ -175,7 +183,7 @@ def _set_optimizers(learner: Owned, saved: Mapping[str, Any]) -> None:
         stage.shuffler.set_state(part["shuffler"])
         for one in stage.member.optimizers:
             _check_optimizer(one.params, states[one.name], one.name, module_id)
-            one.optimizer.load_state_dict(states[one.name])
+            one.optimizer.load_state_dict(copy.deepcopy(states[one.name]))
             one.unanswered = part["unanswered"][one.name]
             if one.scheduler is not None:
                 one.scheduler.load_state_dict(part["schedulers"][one.name])

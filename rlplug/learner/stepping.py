@@ -111,6 +111,8 @@ class Stepping:
     def counts(self) -> dict[str, Any]:
         """Steps that were not made since the last call, where there are any to tell of."""
         counts: dict[str, Any] = {}
+        if not self._nonfinite and not self._overflows:
+            return counts
         for name, found in (("nonfinite", self._nonfinite), ("overflow", self._overflows)):
             if found:
                 tensors = any(isinstance(one, Tensor) for one in found)

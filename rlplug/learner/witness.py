@@ -15,7 +15,7 @@ from rlplug.errors import PluginError
 if TYPE_CHECKING:
     from rlplug.hooks.calls import HookCalls
 
-__all__ = ["digests", "refuse_unsaved"]
+__all__ = ["digests", "feed", "refuse_unsaved"]
 
 _DEPTH = 8
 
@@ -46,11 +46,12 @@ def refuse_unsaved(calls: HookCalls, before: Mapping[str, Mapping[str, str]]) ->
 
 def _digest(value: Any) -> str:
     found = hashlib.blake2b(digest_size=16)
-    _feed(found, value, _DEPTH)
+    feed(found, value, _DEPTH)
     return found.hexdigest()
 
 
-def _feed(found: hashlib.blake2b, value: Any, depth: int) -> None:
+def feed(found: hashlib.blake2b, value: Any, depth: int) -> None:
+    """Add a value to a digest: numbers by what they are, objects by what they hold."""
     found.update(type(value).__qualname__.encode())
     if isinstance(value, Tensor):
         found.update(str((value.shape, value.dtype)).encode())
@@ -63,20 +64,20 @@ def _feed(found: hashlib.blake2b, value: Any, depth: int) -> None:
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
         found.update(repr(value).encode())
     elif isinstance(value, torch.Generator):
-        _feed(found, value.get_state(), depth)
+        feed(found, value.get_state(), depth)
     elif isinstance(value, numpy.random.Generator):
-        _feed(found, value.bit_generator.state, depth)
+        feed(found, value.bit_generator.state, depth)
     elif depth == 0:
         return
     elif isinstance(value, nn.Module):
-        _feed(found, value.state_dict(), depth - 1)
+        feed(found, value.state_dict(), depth - 1)
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            _feed(found, key, depth - 1)
-            _feed(found, part, depth - 1)
+            feed(found, key, depth - 1)
+            feed(found, part, depth - 1)
     elif isinstance(value, list | tuple | set | frozenset):
         found.update(str(len(value)).encode())
         for part in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
-            _feed(found, part, depth - 1)
+            feed(found, part, depth - 1)
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        _feed(found, vars(value), depth - 1)
+        feed(found, vars(value), depth - 1)

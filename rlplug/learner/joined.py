@@ -1,0 +1,206 @@
+"""Alike modules as one: their losses and gradients in one vectorised pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from rlplug.batch import Batch
+from rlplug.learner.losses import combine
+from rlplug.learner.results import labelled
+from rlplug.optim.together import FusedAdams, can_step_together
+
+if TYPE_CHECKING:
+    from rlplug.learner.owned import Owned
+    from rlplug.learner.stage import Stage
+
+__all__ = ["Joined"]
+
+Share: TypeAlias = "tuple[Stage, list[Batch]]"
+
+
+class Joined:
+    """Takes the minibatches of all its modules at once and steps their optimizers together.
+
+    If a plugin's code does not bear that, the modules are updated one by one from then on.
+    """
+
+    def __init__(self, stages: Sequence[Stage], learner: Owned) -> None:
+        self.stages = list(stages)
+        self._learner = learner
+        self._works = True
+        self._chain = _Chain(stages[0], learner)
+        self._plain: dict[str, Any] = {}
+        ids = [{id(param) for param in stage.member.optimizers[0].params} for stage in stages]
+        self._params: dict[str, list[nn.Parameter]] = {}
+        self._fixed: dict[str, list[Tensor]] = {}
+        for index, stage in enumerate(stages):
+            for name, tensor in _tensors(stage.member.module):
+                trained = id(tensor) in ids[index]
+                where: dict[str, list[Any]] = self._params if trained else self._fixed
+                where.setdefault(name, []).append(tensor)
+        optimizers = [stage.member.optimizers[0].optimizer for stage in stages]
+        self._optimizers = optimizers
+        self._adams = FusedAdams(optimizers) if can_step_together(optimizers) else None
+        names = {id(p): n for n, held in self._params.items() for p in held}
+        self._order = [names[id(p)] for p in stages[0].member.optimizers[0].params]
+
+    def fits(self, shares: Sequence[Share]) -> bool:
+        """Whether the minibatches have the same columns of the same shapes."""
+        if not self._works or any(len(parts) != 1 for _, parts in shares):
+            return False
+        first = shares[0][1][0]
+        shapes = [(name, getattr(first[name], "shape", None)) for name in first]
+        return all(shape is not None for _, shape in shapes) and all(
+            len(parts[0]) == len(shapes)
+            and all(
+                name in parts[0] and getattr(parts[0][name], "shape", None) == shape
+                for name, shape in shapes
+            )
+            for _, parts in shares[1:]
+        )
+
+    def update(self, shares: Sequence[Share], stopped: set[Stage]) -> bool:
+        """Losses, gradients and steps of one minibatch each; False if it cannot be done so."""
+        batches = [parts[0] for _, parts in shares]
+        stacked = {
+            name: torch.stack([param.detach() for param in held]).requires_grad_()
+            for name, held in self._params.items()
+        }
+        fixed = {name: torch.stack(held) for name, held in self._fixed.items()}
+        columns = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        try:
+            losses, metrics, rows, stops = self._pass(stacked, fixed, columns)
+            found = torch.autograd.grad(losses.sum(), list(stacked.values()))
+        except Exception:
+            # One by one, the plugin's own code works, or raises what is wrong with it.
+            self._works = False
+            return False
+        self._report(shares, losses.detach(), metrics, rows)
+        if stops is not None and bool(stops.any()):
+            self._works = False
+            for (stage, _), stop in zip(shares, stops.tolist(), strict=True):
+                if stop:
+                    stopped.add(stage)
+        # Parameters lie in memory row by row, and their gradients must as well.
+        gradients = [gradient.contiguous() for gradient in found]
+        self._deliver(dict(zip(stacked, gradients, strict=True)), stopped)
+        return True
+
+    def _pass(
+        self,
+        stacked: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+        def one(trained: Any, rest: Any, its: Any) -> Any:
+            return functional_call(self._chain, {**trained, **rest}, (its,))
+
+        losses, metrics, rows, stops = vmap(one, randomness="different")(stacked, fixed, columns)
+        return losses, metrics, rows, stops.get("stop")
+
+    def _report(
+        self,
+        shares: Sequence[Share],
+        losses: Tensor,
+        metrics: Mapping[str, Tensor],
+        rows: Mapping[str, Tensor],
+    ) -> None:
+        columns = {name: value.detach().unbind() for name, value in metrics.items()}
+        columns["loss"] = losses.unbind()
+        plain = self._chain.plain
+        for index, (stage, parts) in enumerate(shares):
+            stage.metrics = {name: values[index] for name, values in columns.items()}
+            stage.metrics.update(plain)
+            stage.history.append(stage.metrics)
+            stage.acting = stage.turns.all
+            if rows:
+                stage.keep_rows({name: value[index] for name, value in rows.items()}, parts[0])
+
+    def _deliver(self, gradients: dict[str, Tensor], stopped: set[Stage]) -> None:
+        """Clip all of them at once where all is well; else each stage steps by itself."""
+        section = self._learner.learning
+        norms = _norms(list(gradients.values()), section.norm_type)
+        common = section.clip_by == "global_norm" and not stopped
+        calm = common and self._learner.device.type == "cpu" and bool(torch.isfinite(norms).all())
+        if calm and section.max_grad_norm:
+            factors = (section.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0)
+            for gradient in gradients.values():
+                gradient.mul_(factors.reshape(-1, *[1] * (gradient.dim() - 1)))
+        parts = {name: gradient.unbind() for name, gradient in gradients.items()}
+        for name, held in self._params.items():
+            for param, part in zip(held, parts[name], strict=True):
+                param.grad = part
+        if not calm:
+            for stage in self.stages:
+                if stage not in stopped:
+                    stage.step()
+            return
+        after = norms * factors if section.max_grad_norm else None
+        self._step([parts[name] for name in self._order], norms, after)
+
+    def _step(self, parts: list[tuple[Tensor, ...]], norms: Tensor, after: Tensor | None) -> None:
+        if self._adams is not None and self._adams.rates_agree():
+            self._adams.step([held[n] for n in range(len(self.stages)) for held in parts])
+        else:
+            for optimizer in self._optimizers:
+                optimizer.step()
+        befores = norms.unbind()
+        afters = None if after is None else after.unbind()
+        for index, stage in enumerate(self.stages):
+            one = stage.member.optimizers[0]
+            stage.metrics[labelled("grad_norm", one.name)] = befores[index]
+            if afters is not None:
+                stage.metrics[labelled("grad_norm_clipped", one.name)] = afters[index]
+            one.unanswered = -1
+            one.acted = True
+            if one.scheduler is not None:
+                one.scheduler.stepped(stage.metrics)
+
+
+class _Chain(nn.Module):
+    """Forward pass and losses of one module, whose tensors `functional_call` replaces."""
+
+    def __init__(self, stage: Stage, learner: Owned) -> None:
+        super().__init__()
+        self.module = stage.member.module
+        self._member = (stage.member,)
+        self._learner = (learner,)
+        self.plain: dict[str, Any] = {}
+
+    def forward(self, columns: Mapping[str, Tensor]) -> Any:
+        (member,) = self._member
+        (learner,) = self._learner
+        batch = Batch(columns)
+        names = tuple(one.name for one in member.optimizers)
+        answers = learner.calls.compute_loss_for_module(
+            member.module_id,
+            member.module,
+            batch,
+            member.module.forward_train(batch),
+            names,
+            learner,
+        )
+        combined = combine(answers, member.algorithm, names, connected=False)
+        if combined.named:
+            raise ValueError("named losses are taken one by one")
+        metrics = {n: value for n, value in combined.metrics.items() if isinstance(value, Tensor)}
+        self.plain = {n: value for n, value in combined.metrics.items() if n not in metrics}
+        stops = {} if combined.stop is None else {"stop": combined.stop}
+        return combined.total, metrics, combined.rows, stops
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+    return [(f"module.{name}", tensor) for name, tensor in named]
+
+
+def _norms(gradients: Sequence[Tensor], norm_type: float) -> Tensor:
+    """One norm per module, over all of its gradients."""
+    each = [torch.linalg.vector_norm(one.flatten(1), norm_type, dim=1) for one in gradients]
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(each), norm_type, dim=0)
+    return norms

@@ -1,0 +1,151 @@
+"""Alike modules updated together, and those that are not alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD, Adam
+
+from rlplug import Batch, Loss, Module
+
+IDS = ("a", "b", "c", "d")
+
+
+class Net(Module):
+    """A network wide enough for its weights to have two real dimensions."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = gain
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)
+        )
+        self.register_buffer("offset", torch.randn(2))
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"out": (self.net(batch["x"]) + self.offset) * self.gain}
+
+
+def loss(self: Any, fwd_out: Any) -> Any:
+    value = fwd_out["out"].pow(2).mean()
+    return Loss(value, metrics={"seen": value * 2, "constant": 3}, rows={"p": fwd_out["out"][:, 0]})
+
+
+def settings(join_from: int, **known: Any) -> dict[str, Any]:
+    return {
+        "ids": IDS,
+        "build": lambda self: Net(),
+        "configure_optimizers_for_module": lambda self, module: Adam(
+            module.parameters(), 0.01, fused=True
+        ),
+        "compute_loss_for_module": loss,
+        "learning": {"max_grad_norm": 0.1, "join_from": join_from},
+        **known,
+    }
+
+
+def batches(bad: str = "") -> dict[str, Batch]:
+    generator = torch.Generator().manual_seed(1)
+    rows = {name: torch.randn(6, 3, generator=generator) for name in IDS}
+    if bad:
+        rows[bad] = torch.full((6, 3), float("nan"))
+    return {name: Batch({"x": x, "indices": torch.arange(6)}) for name, x in rows.items()}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for name in IDS:
+        mine, its = one.modules[name].state_dict(), other.modules[name].state_dict()
+        for key, value in mine.items():
+            torch.testing.assert_close(its[key], value, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda self, module: Adam(module.parameters(), 0.01, fused=True),
+        lambda self, module: SGD(module.parameters(), 0.1, momentum=0.9),
+    ],
+)
+def test_modules_updated_together_equal_modules_updated_one_by_one(
+    make: Any, optimizer: Any
+) -> None:
+    known = {"configure_optimizers_for_module": optimizer}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(5):
+        mine = apart.update(batches(), timestep=step, num_iters=2, minibatch_size=3)
+        its = together.update(batches(), timestep=step, num_iters=2, minibatch_size=3)
+        for name in IDS:
+            assert mine[name].keys() == its[name].keys()
+            for key, value in mine[name].items():
+                assert float(its[name][key]) == pytest.approx(float(value), abs=1e-5), key
+    assert len(together.alike.groups) == 1
+    assert not apart.alike.groups
+    assert_same(apart, together)
+    assert torch.equal(apart.rows["b"]["indices"], together.rows["b"]["indices"])
+    torch.testing.assert_close(apart.rows["b"]["p"], together.rows["b"]["p"])
+
+
+def test_a_bad_batch_of_one_module_leaves_the_others_as_they_would_be(make: Any) -> None:
+    apart, together = make(**settings(0)), make(**settings(4))
+    for step, bad in enumerate(("", "b", "")):
+        mine = apart.update(batches(bad), timestep=step)
+        its = together.update(batches(bad), timestep=step)
+        for name in IDS:
+            assert mine[name].get("nonfinite") == its[name].get("nonfinite")
+    assert_same(apart, together)
+
+
+def test_state_loaded_into_modules_updated_together_is_used(make: Any) -> None:
+    first, second = make(**settings(4)), make(**settings(4))
+    for step in range(3):
+        first.update(batches(), timestep=step)
+    second.update(batches(), timestep=0)
+    second.set_state(first.get_state())
+    for learner in (first, second):
+        learner.update(batches(), timestep=4)
+    assert_same(first, second)
+
+
+def test_modules_with_other_settings_are_not_joined(make: Any) -> None:
+    gains = iter((1.0, 1.0, 1.0, 2.0))
+    learner = make(**settings(3, build=lambda self: Net(next(gains))))
+    learner.update(batches(), timestep=1)
+    assert [
+        [stage.member.module_id for stage in group.stages] for group in learner.alike.groups
+    ] == [["a", "b", "c"]]
+
+
+def test_a_setting_that_changes_on_the_way_is_noticed(make: Any) -> None:
+    apart, together = make(**settings(0)), make(**settings(4))
+    for step in range(4):
+        for learner in (apart, together):
+            if step == 2:
+                learner.modules["c"].gain = 3.0
+            learner.update(batches(), timestep=step)
+    assert_same(apart, together)
+
+
+def test_code_that_cannot_be_vectorised_runs_one_by_one(make: Any) -> None:
+    def reads(self: Any, fwd_out: Any) -> Any:
+        return fwd_out["out"].pow(2).mean() * (2 if fwd_out["out"].sum().item() > 0 else 1)
+
+    known = {"compute_loss_for_module": reads}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+    assert_same(apart, together)
+
+
+def test_a_stop_ends_only_the_epochs_of_its_own_module(make: Any) -> None:
+    def stops(self: Any, fwd_out: Any, batch: Any) -> Any:
+        value = fwd_out["out"].pow(2).mean()
+        return Loss(value, stop=batch["x"][0, 0] > 0)
+
+    known = {"compute_loss_for_module": stops}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for learner in (apart, together):
+        learner.update(batches(), timestep=1, num_iters=3)
+    assert_same(apart, together)
