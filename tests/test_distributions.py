@@ -193,6 +193,15 @@ def test_a_masked_action_has_probability_zero() -> None:
     assert distribution.mode(logits.numpy(), mask.numpy()).tolist() == [0]
 
 
+def test_masks_of_bytes_forbid_as_masks_of_truths_do() -> None:
+    distribution = Categorical(spaces.Discrete(2))
+    logits, actions = torch.zeros(1, 2), torch.tensor([1])
+    mask = torch.tensor([[0, 1]], dtype=torch.int8)
+    assert distribution.log_prob(logits, actions, mask).item() == 0.0
+    drawn = distribution.sample(numpy.zeros((1, 2)), numpy.random.default_rng(0), mask.numpy())
+    assert drawn.tolist() == [1]
+
+
 def test_masked_distributions_of_bits_keep_forbidden_bits_at_zero() -> None:
     distribution = make_distribution(spaces.MultiBinary(2))
     bits = distribution.sample(

@@ -107,7 +107,7 @@ class _Past:
         self.hidden, self.cells = numpy.empty(shape, dtype), numpy.empty(shape, dtype)
         self.hidden[: self.first] = hidden.detach().numpy()
         self.cells[: self.first] = cell.detach().numpy()
-        self.gates = self._take()
+        self.gates = _take(spare, len(rows), hidden.shape[1], dtype)
         self._run(bias_in + bias_hidden)
 
     def answer(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,15 +123,6 @@ class _Past:
 
     def __del__(self) -> None:
         self.spare.append(self.gates)
-
-    def _take(self) -> Array:
-        """An array for the gates of all rows: one that was used before, if it has the size."""
-        shape = (len(self.order), 4 * self.hidden.shape[1])
-        while self.spare:
-            used = self.spare.pop()
-            if used.shape == shape and used.dtype == self.hidden.dtype:
-                return used
-        return numpy.empty(shape, self.hidden.dtype)
 
     def before(self) -> Array:
         """Where the state before each row lies."""
@@ -183,7 +174,8 @@ class _Past:
         rows, size = len(self.order), self.hidden.shape[1]
         bounded = numpy.tanh(self.cells[self.first :])
         gates = self.gates.reshape(rows, 4, size)
-        slopes = numpy.subtract(1, gates, out=self._take().reshape(gates.shape))
+        slopes = _take(self.spare, rows, size, gates.dtype).reshape(gates.shape)
+        numpy.subtract(1, gates, out=slopes)
         slopes[:, :3] *= gates[:, :3]
         slopes[:, 3] *= 1 + gates[:, 3]
         # Each gate's slope times what it is multiplied with on the way to the cell or the output.
@@ -204,6 +196,17 @@ class _Past:
             numpy.dot(now.reshape(count, 4 * size), self.w_hidden, out=d_hidden)
             stop = start
         return slopes.reshape(rows, 4 * size), hidden, cell
+
+
+def _take(spare: Spare, rows: int, size: int, dtype: Any) -> Array:
+    """An array for the gates of all rows: one that was used before, if it fits."""
+    shape = (rows, 4 * size)
+    try:
+        while (used := spare.pop()).shape != shape or used.dtype != dtype:
+            continue
+        return used
+    except IndexError:
+        return numpy.empty(shape, dtype)
 
 
 def _regrouped(parameter: Tensor) -> Array:

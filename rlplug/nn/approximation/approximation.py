@@ -93,7 +93,8 @@ class Approximation:
         if loss is not None:
             self._writer.add_loss(self.name, loss.detach())
         if self._optimizer is not None:
-            self._clip_gradients()
+            if self._clip_grad:
+                _clip_gradients(self.model, self._clip_grad, self.name)
             self._optimizer.step()
         self.zero_grad()
         self._move_learning_rate(loss)
@@ -127,20 +128,6 @@ class Approximation:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
 
-    def _clip_gradients(self) -> None:
-        if not self._clip_grad:
-            return
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        if not gradients:
-            return
-        norms = measure(gradients)
-        if not torch.isfinite(norms.total):
-            raise RunFailedError(
-                f"the gradients of {self.name!r} have the norm {norms.total.item()}.",
-                "try: a smaller learning rate, or look for NaN in what it was given",
-            )
-        clip(gradients, norms, self._clip_grad, "global_norm")
-
     def _move_learning_rate(self, loss: Tensor | None) -> None:
         if self._scheduler is None or self._optimizer is None:
             return
@@ -158,3 +145,16 @@ def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:
     monitor = {"monitor": "loss"} if isinstance(config.get("scheduler"), ReduceLROnPlateau) else {}
     who = f"approximation {name!r}"
     return SchedulerRun(read_scheduler({"interval": "step", **monitor, **config}, who))
+
+
+def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if not gradients:
+        return
+    norms = measure(gradients)
+    if not torch.isfinite(norms.total):
+        raise RunFailedError(
+            f"the gradients of {name!r} have the norm {norms.total.item()}.",
+            "try: a smaller learning rate, or look for NaN in what it was given",
+        )
+    clip(gradients, norms, limit, "global_norm")

@@ -59,7 +59,10 @@ class Distribution(Protocol):
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     """The logits, those of forbidden actions so low that their probability and gradient are 0."""
     # Not minus infinity: 0 × inf would make the entropy NaN.
-    return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+    if mask is None:
+        return logits
+    # Gymnasium's masks are of bytes, whose ~ would be another thing.
+    return logits.masked_fill(mask.logical_not(), torch.finfo(logits.dtype).min)
 
 
 def masked_array(logits: Array, mask: Array | None) -> Array:
