@@ -305,7 +305,7 @@ def test_where_the_run_is_and_what_to_type_next(opened: Opened, root: Path) -> N
     where, then = tracking.describe()
     assert tracking.run_id in where
     assert str(tracking.folder) in where
-    assert then == f"look at it: RLPLUG_HOME={root} rlplug ui"
+    assert then == f"look at it: RLPLUG_HOME='{root}' rlplug ui"
 
 
 def test_passwords_in_a_uri_are_recorded_nowhere(opened: Opened, root: Path) -> None:

@@ -12,14 +12,13 @@ from rlplug.cli.debug import debug_option
 
 __all__ = ["ui"]
 
-FIRST_PORT = 5000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help=f"Port; without it, {FIRST_PORT} or the next."
+    "--port", type=click.IntRange(1, 65535), help="Port; without it, 5000 or the next free one."
 )
 @click.option(
     "--allowed-hosts",
@@ -63,7 +62,14 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
 def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, ...]) -> int:
     from rlplug.errors import RequestError
     from rlplug.tracking.recent import recent_runs
-    from rlplug.tracking.server import UiServer, free_port, is_free, serves_one_of, share_views
+    from rlplug.tracking.server import (
+        FIRST_PORT,
+        UiServer,
+        free_port,
+        is_free,
+        serves_one_of,
+        share_views,
+    )
 
     runs = recent_runs(root, uri)
     experiments = list(dict.fromkeys(run.experiment_id for run in runs))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from rlplug.hooks.info import RunInfo
@@ -20,10 +19,10 @@ __all__ = ["TrackingListener"]
 class TrackingListener:
     """Hands metrics to the writer, and remembers how the run went."""
 
-    def __init__(self, writer: Writer, store: Store | None, folder: Path) -> None:
+    def __init__(self, writer: Writer, store: Store | None, config: str) -> None:
         self._writer = writer
         self._store = store
-        self._folder = folder
+        self._config = config
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Literal["FINISHED", "FAILED", "KILLED"] = "FAILED"
@@ -36,9 +35,8 @@ class TrackingListener:
         self.step = run.step
         store = self._store
         if store is not None:
-            config = (self._folder / "config.toml").read_text()
             self._writer.do(partial(store.set_tags, tags_at_start(run)))
-            self._writer.do(partial(store.log_text, config, "config/resolved.toml"))
+            self._writer.do(partial(store.log_text, self._config, "config/resolved.toml"))
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self.step = step

@@ -21,7 +21,10 @@ from urllib.parse import urlencode
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.tracking.views import VIEW_TAGS
 
-__all__ = ["UiServer", "free_port", "is_free", "serves_one_of", "share_views"]
+__all__ = ["FIRST_PORT", "UiServer", "free_port", "is_free", "serves_one_of", "share_views"]
+
+FIRST_PORT = 5000
+"""Where the UI listens if nothing else is said."""
 
 READY_SECONDS = 60.0
 ENDING_SECONDS = 5.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from typing import Literal, Self
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.errors import RequestError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal
 from rlplug.tracking.listener import TrackingListener
 from rlplug.tracking.location import (
@@ -29,6 +32,7 @@ from rlplug.tracking.location import (
 )
 from rlplug.tracking.record import Record, command_line, record_of
 from rlplug.tracking.review import Review
+from rlplug.tracking.server import FIRST_PORT, serves_one_of
 from rlplug.tracking.store import Store
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
@@ -60,7 +64,8 @@ def open_tracking(
         return Tracking(config, record, uri, store, folder, _log_warning if warn is None else warn)
     except OSError as error:
         if store is not None:
-            store.terminate("FAILED")
+            with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
+                store.terminate("FAILED")
         raise RequestError(
             f"the folder of runs {folder} cannot be written: {error.strerror or error}.",
             "try: make room in it, or RLPLUG_HOME=/another/folder rlplug run",
@@ -90,10 +95,11 @@ class Tracking:
         self._closed = False
         self.folder.mkdir(parents=True, exist_ok=True)
         journal = Journal(self.folder)
-        (self.folder / "config.toml").write_text(without_secrets(to_toml(config)))
+        options = without_secrets(to_toml(config))
+        (self.folder / "config.toml").write_text(options)
         (self.folder / "run.json").write_text(json.dumps(self._facts(), indent=2) + "\n")
         self._writer = Writer(journal, store, warn)
-        self.listener = TrackingListener(self._writer, store, self.folder)
+        self.listener = TrackingListener(self._writer, store, options)
         self._journal = journal
         self._writer.start()
 
@@ -102,11 +108,13 @@ class Tracking:
         where = f"run {self.run_id} ({self.run_name}) in {self.folder}"
         if self._store is None:
             return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
+        server = f"http://127.0.0.1:{FIRST_PORT}"
         if is_http(self.uri):
             server = without_secrets(self.uri).replace("***@", "")
-            link = run_link(server, self._store.experiment_id, self.run_id)
-            return where, f"look at it: {link}"
-        return where, f"look at it: {self._ui_command()}"
+        elif not serves_one_of(server, [self.run_id]):
+            return where, f"look at it: {self._ui_command()}"
+        link = run_link(server, self._store.experiment_id, self.run_id)
+        return where, f"look at it: {link}"
 
     def artifact(self, file: Path, folder: str = "") -> None:
         """Upload a file, in order and in the background, into a folder of the run's artifacts."""
@@ -154,9 +162,10 @@ class Tracking:
         settings = []
         if self.uri != f"sqlite:///{self.root / 'mlflow.db'}":
             if os.environ.get("MLFLOW_TRACKING_URI") != self.uri:
-                settings.append(f"MLFLOW_TRACKING_URI={without_secrets(self.uri)} ")
+                uri = shlex.quote(without_secrets(self.uri))
+                settings.append(f"MLFLOW_TRACKING_URI={uri} ")
         elif self.root != default_folder():
-            settings.append(f"RLPLUG_HOME={self.root} ")
+            settings.append(f"RLPLUG_HOME={shlex.quote(str(self.root))} ")
         return "".join([*settings, "rlplug ui"])
 
     def _facts(self) -> dict[str, str]:
