@@ -7,7 +7,9 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.checkpointing import CheckpointSection
 from rlplug.config.compute import ComputeSection
+from rlplug.config.evaluation import EvaluationSection
 from rlplug.config.learning import LearnerSection
 from rlplug.config.option import at_least, not_empty, option
 
@@ -31,6 +33,10 @@ class RunSection:
     seed: int = option(0, "Seed that all random numbers of the run grow from.", at_least(0))
     steps: int = option(
         100_000, "Environment steps to take, summed over environments.", at_least(1)
+    )
+    preset: str = option("", "Options that the algorithm names, as in --preset; empty: none.")
+    init_from: str = option(
+        "", "Run (id, name or folder) whose weights the modules start with, as in --init-from."
     )
 
 
@@ -82,6 +88,8 @@ class RunConfig:
     sampling: SamplingSection = attrs.field(factory=SamplingSection)
     learner: LearnerSection = attrs.field(factory=LearnerSection)
     compute: ComputeSection = attrs.field(factory=ComputeSection)
+    evaluation: EvaluationSection = attrs.field(factory=EvaluationSection)
+    checkpoint: CheckpointSection = attrs.field(factory=CheckpointSection)
     tracking: TrackingSection = attrs.field(factory=TrackingSection)
 
 
@@ -91,6 +99,8 @@ CORE_SECTIONS: dict[str, type[Any]] = {
     "sampling": SamplingSection,
     "learner": LearnerSection,
     "compute": ComputeSection,
+    "evaluation": EvaluationSection,
+    "checkpoint": CheckpointSection,
     "tracking": TrackingSection,
 }
 """The core's sections by name, in the order in which they are written."""
