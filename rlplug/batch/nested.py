@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["first_leaf", "leaves", "mapped", "to_arrays", "to_tensors"]
+__all__ = ["each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_tensors"]
 
 
 def first_leaf(column: Any) -> Any:
@@ -37,6 +37,24 @@ def mapped(column: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(column, Mapping):
         return {name: mapped(part, change) for name, part in column.items()}
     return tuple(mapped(part, change) for part in column)
+
+
+def each(column: Any, change: Callable[[Any], Any]) -> Any:
+    """`mapped` for columns of arrays as well as of tensors."""
+    if isinstance(column, Mapping):
+        return {name: each(part, change) for name, part in column.items()}
+    if isinstance(column, tuple):
+        return tuple(each(part, change) for part in column)
+    return change(column)
+
+
+def paired(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """`each` over two columns that are nested alike."""
+    if isinstance(column, Mapping):
+        return {name: paired(part, other[name], change) for name, part in column.items()}
+    if isinstance(column, tuple):
+        return tuple(paired(part, two, change) for part, two in zip(column, other, strict=True))
+    return change(column, other)
 
 
 def to_tensors(column: Any) -> Any:
