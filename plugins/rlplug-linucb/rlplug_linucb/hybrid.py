@@ -108,13 +108,13 @@ class HybridRidges(nn.Module):
         if not self.is_stale():
             return
         self.arms.refresh()
-        dim = self.arms.dim
         self.arms.fold()
+        dim = self.arms.dim
         crossed, solved = self.arms.sums[:, dim + 1 :], self.arms.solved[:, dim:]
         gram = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
         moment = torch.einsum("gid,gd->i", crossed, solved[:, 0])
         explained = torch.cat([(gram + gram.T) / 2, moment[None]])
-        self.shared.solve(torch.zeros(1, dtype=torch.int64, device=gram.device), explained)
+        self.shared.solve(slice(None), explained)
 
 
 class HybridSums:

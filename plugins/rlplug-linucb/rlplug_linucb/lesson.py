@@ -22,17 +22,15 @@ _CHUNK = 8192
 """Rows that are copied at a time while their sums are taken."""
 
 
-# What is not finite is found by its results, and told in words.
-@numpy.errstate(over="ignore", invalid="ignore")
 def learn_rows(
     regressions: Ridges | HybridRidges, rows: Rows, labels: Array, weights: Array | None
 ) -> bool:
     """Learn rows one by one, in their order; False, and nothing learned, if one is not finite."""
     backend = regressions.backend
     x, arms, shared = backend.floats(rows.x), rows.arms, rows.z
-    squares = _square(x) + float(labels.dot(labels))
+    squares = backend.square(x) + backend.square(labels)
     if shared is not None:
-        squares += _square(backend.floats(shared))
+        squares += backend.square(backend.floats(shared))
     if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
         return False
     targets = labels[:, None] if shared is None else _targets(backend, labels, shared)
@@ -46,6 +44,7 @@ def learn_rows(
     return True
 
 
+# What is not finite is found by its sums, and told in words.
 @numpy.errstate(over="ignore", invalid="ignore")
 def sum_rows(
     regressions: Ridges | HybridRidges,
@@ -122,9 +121,3 @@ def _targets(backend: Backend, labels: Array, shared: Array | None) -> Array:
     if shared is None:
         return labels[:, None]
     return backend.xp.concatenate([labels[:, None], backend.floats(shared)], -1)
-
-
-def _square(values: Array) -> float:
-    """The sum of squares: not finite if any value is not."""
-    flat = values.reshape(-1)
-    return float(flat.dot(flat))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplug_linucb.backend import Array, Backend
+from rlplug_linucb.movable import Movable
 from rlplug_linucb.opened import Opened
 from rlplug_linucb.solving import solve
 from rlplug_linucb.sums import Sums
@@ -25,7 +26,7 @@ _FEW = 4
 """Up to so many rows are cheaper predicted one by one than group by group."""
 
 
-class Ridges(nn.Module):
+class Ridges(Movable):
     """One ridge regression per group, each from `dim` features to `targets` numbers.
 
     The sums are exact and hold the data alone: the penalty is added when they are solved, so
@@ -50,10 +51,13 @@ class Ridges(nn.Module):
     """Per group (A + λI)⁻¹, and below it the coefficients."""
     widened: Tensor | None
     """As `solved`, with the matrix that D-LinUCB takes for the inverse."""
+    penalty: Tensor
     age: Tensor
     """Rank-one updates since each group was solved."""
     stale: Tensor
     counts: Tensor
+    own: Opened
+    """The buffers as arrays."""
 
     def __init__(
         self,
@@ -78,6 +82,8 @@ class Ridges(nn.Module):
         self.register_buffer("sums", torch.zeros((groups, high, dim), dtype=exact))
         self.register_buffer("squared_sums", squared)
         self.register_buffer("weight", torch.zeros(groups, dtype=exact))
+        penalty = torch.eye(dim, dtype=exact) * l2_lambda
+        self.register_buffer("penalty", penalty, persistent=False)
         self.register_buffer("recent", torch.zeros((_RECENT_ROWS, high), dtype=exact))
         self.register_buffer("recent_groups", torch.zeros(_RECENT_ROWS, dtype=torch.int64))
         self.register_buffer("solved", prior)
@@ -85,8 +91,11 @@ class Ridges(nn.Module):
         self.register_buffer("age", torch.zeros(groups, dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(groups, dtype=torch.bool))
         self.register_buffer("counts", torch.zeros(5, dtype=torch.int64))
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Take hold of the buffers where they are now."""
         self.own = Opened(self)
-        """The buffers as arrays; made anew whenever the buffers move."""
 
     @property
     def backend(self) -> Backend:
@@ -119,15 +128,17 @@ class Ridges(nn.Module):
 
     def _predict_row(self, row: Array) -> tuple[Array, Array]:
         own, dim = self.own, self.dim
-        products = (own.flat_width @ row).reshape(self.groups, -1)
-        return products[:, dim:], abs(products[:, :dim] @ row)
+        product = own.backend.product
+        products = product(own.flat_width, row).reshape(self.groups, -1)
+        return products[:, dim:], abs(product(products[:, :dim], row))
 
     def _predict_group(self, group: int, x: Array) -> tuple[Array, Array]:
         own = self.own
         # The inverse is its own transpose, and BLAS multiplies twice as fast by that.
-        spread = own.backend.dots(x @ own.inverse[group], x)
+        backend = own.backend
+        spread = backend.dots(backend.product(x, own.inverse[group]), x)
         # Rounding may leave a variance of nought a trifle below it.
-        return x @ own.coefficients[group].T, abs(spread)
+        return backend.product(x, own.coefficients[group].T), abs(spread)
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,) with its targets (m,); the caller has checked them."""
@@ -158,7 +169,8 @@ class Ridges(nn.Module):
 
     def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float]:
         """What a row would change: A⁻¹x, below it predictions less targets; and xᵀA⁻¹x."""
-        column = self.own.solved[group] @ x
+        own = self.own
+        column = own.backend.product(own.solved[group], x)
         excess = column[self.dim :]
         excess -= targets
         return column, float(column[: self.dim].dot(x))
@@ -181,7 +193,10 @@ class Ridges(nn.Module):
     def fold(self) -> None:
         """Bring the recent rows into the sums: one product of many rows, not many of one."""
         own = self.own
-        rows, own.counts[_RECENT] = int(own.counts[_RECENT]), 0
+        rows = int(own.counts[_RECENT])
+        if not rows:
+            return
+        own.counts[_RECENT] = 0
         recent = own.recent[:rows]
         order, counts = own.backend.by_group(own.recent_groups[:rows], self.groups)
         start = 0
@@ -228,27 +243,37 @@ class Ridges(nn.Module):
 
     def refresh(self) -> None:
         """Solve what is stale."""
-        self.solve(self.stale.nonzero().flatten())
+        stale: list[int] = self.stale.nonzero().flatten().tolist()
+        # Slices are views: an index would copy, and cost more than solving small matrices.
+        if len(stale) == self.groups:
+            self.solve(slice(None))
+        elif len(stale) == 1:
+            self.solve(slice(stale[0], stale[0] + 1))
+        else:
+            self.solve(stale)
 
-    def solve(self, groups: Tensor, less: Tensor | None = None) -> None:
+    def solve(self, groups: slice | list[int], less: Tensor | None = None) -> None:
         """Solve these groups from their sums, of which `less` is taken first."""
         self.fold()
-        sums = self.sums[groups] if less is None else self.sums[groups] - less
-        gram, moment = sums[:, : self.dim], sums[:, self.dim :]
-        gram.diagonal(dim1=1, dim2=2).add_(self.l2_lambda)
+        own, dim = self.own, self.dim
+        sums = self.sums[groups]
+        gram = sums[:, :dim] + self.penalty
+        moment = sums[:, dim:]
+        if less is not None:
+            gram, moment = gram - less[:dim], moment - less[dim:]
         solved = solve(gram, moment)
-        self.solved[groups] = torch.cat([solved.inverse, solved.coefficients], 1)
+        self.solved[groups, :dim] = solved.inverse
+        self.solved[groups, dim:] = solved.coefficients
         if self.widened is not None and self.squared_sums is not None:
-            squared = self.squared_sums[groups]
-            squared.diagonal(dim1=1, dim2=2).add_(self.l2_lambda)
-            width = solved.inverse @ squared @ solved.inverse
-            self.widened[groups] = torch.cat([width, solved.coefficients], 1)
-        self.age[groups] = 0
-        self.stale[groups] = False
-        self.counts[_STALE] = self.stale.sum()
-        self.counts[_REFRESHED] += len(groups)
-        self.counts[_JITTERED] += solved.jittered
-        self.counts[_PSEUDO_INVERTED] += solved.pseudo_inverted
+            squared = self.squared_sums[groups] + self.penalty
+            self.widened[groups, :dim] = solved.inverse @ squared @ solved.inverse
+            self.widened[groups, dim:] = solved.coefficients
+        own.age[groups] = 0
+        own.stale[groups] = False
+        own.counts[_STALE] = own.stale.sum()
+        own.counts[_REFRESHED] += len(gram)
+        own.counts[_JITTERED] += solved.jittered
+        own.counts[_PSEUDO_INVERTED] += solved.pseudo_inverted
 
     def is_stale(self) -> bool:
         """Whether anything must be solved before it is used."""
@@ -262,27 +287,3 @@ class Ridges(nn.Module):
             "jittered": int(counts[_JITTERED]),
             "pseudo_inverted": int(counts[_PSEUDO_INVERTED]),
         }
-
-    # -- where the buffers move ----------------------------------------------------------------
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Ridges:
-        # Sums in float32 would lose rows: `.to(dtype)` and `.half()` move, but round nothing.
-        def moved(tensor: Tensor) -> Tensor:
-            answer = fn(tensor)
-            return answer if answer.dtype == tensor.dtype else tensor.to(answer.device)
-
-        super()._apply(moved, recurse)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.own = Opened(self)
-        return self
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.own = Opened(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Views that were copied would no longer be views.
-        return {name: value for name, value in self.__dict__.items() if name != "own"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.own = Opened(self)

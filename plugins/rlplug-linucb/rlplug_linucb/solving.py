@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -25,14 +26,16 @@ class Solved(NamedTuple):
 def solve(matrices: Tensor, moments: Tensor) -> Solved:
     """Solve (g, d, d) symmetric positive matrices for (g, m, d) right-hand sides."""
     factors, failures = torch.linalg.cholesky_ex(matrices)
-    usable = failures == 0
-    if not bool(usable.all()):
+    failed = bool(failures.any())
+    if failed:
         # What failed is done below; until then it must not fail those beside it.
         one = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-        factors = torch.where(usable[:, None, None], factors, one)
+        factors = torch.where((failures == 0)[:, None, None], factors, one)
     inverse = torch.cholesky_inverse(factors)
-    coefficients = torch.cholesky_solve(moments.mT, factors).mT.contiguous()
-    usable &= inverse.isfinite().flatten(1).all(1)
+    coefficients = torch.cholesky_solve(moments.mT, factors).mT
+    if not failed and math.isfinite(float(inverse.sum())):
+        return Solved(inverse, coefficients, 0, 0)
+    usable = (failures == 0) & inverse.isfinite().flatten(1).all(1)
     jittered = pseudo_inverted = 0
     for index in (~usable).nonzero().flatten().tolist():
         rescued = _with_jitter(matrices[index])
