@@ -97,6 +97,16 @@ class Store:
         with translated():
             self._client.log_artifact(self.run_id, str(file), folder or None)
 
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder of the run's artifacts; not every store can."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        with translated():
+            uri = self._client.get_run(self.run_id).info.artifact_uri or ""
+            repository = get_artifact_repository(uri, tracking_uri=self._client.tracking_uri)
+            with contextlib.suppress(NotImplementedError):
+                repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
+
     def log_text(self, text: str, path: str) -> None:
         """Upload a text as an artifact."""
         with translated():

@@ -18,6 +18,7 @@ from typing import Literal, Self
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.errors import RequestError
+from rlplug.tracking.artifacts import upload_folder
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal
 from rlplug.tracking.listener import TrackingListener
@@ -120,6 +121,16 @@ class Tracking:
         """Upload a file, in order and in the background, into a folder of the run's artifacts."""
         if self._store is not None:
             self._writer.do(partial(self._store.log_file, file, folder))
+
+    def artifacts(self, folder: Path, into: str, *, last: str) -> None:
+        """Upload a folder with all below it, the file named `last` at the end: then it is whole."""
+        if self._store is not None:
+            self._writer.do(partial(upload_folder, self._store.log_file, folder, into, last))
+
+    def forget_artifacts(self, folder: str) -> None:
+        """Delete a folder of the run's artifacts, in order and in the background."""
+        if self._store is not None:
+            self._writer.do(partial(self._store.delete_folder, folder))
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,92 @@
+"""Find the checkpoint that a person means: by the id or name of a run, or by a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rlplug.checkpoint.manifest import checkpoints_in, is_checkpoint, read_manifest, verify
+from rlplug.errors import RequestError, did_you_mean
+from rlplug.tracking.artifacts import fetch_run
+from rlplug.tracking.location import runs_folder, tracking_uri
+
+__all__ = ["find_checkpoint", "find_run"]
+
+_SHOWN = 5
+
+
+def find_checkpoint(run: str, which: str = "best") -> Path:
+    """The checkpoint of a run: `best`, `last`, or a folder; every file of it is verified.
+
+    The best one is that of the best evaluation; without evaluations, the last one.
+    """
+    if which not in ("best", "last"):
+        chosen = Path(which)
+    elif is_checkpoint(Path(run)):
+        chosen = Path(run)
+    else:
+        folder = find_run(run)
+        found = checkpoints_in(folder / "checkpoints")
+        if not found:
+            raise RequestError(
+                f"run {run!r} has no checkpoint in {folder}.",
+                "try: a run that reached its end or its first checkpoint",
+            )
+        chosen = found[-1] if which == "last" else best_of(found)
+    verify(chosen)
+    return chosen
+
+
+def find_run(run: str) -> Path:
+    """The folder of a run: in the folder of runs by its id or name, else fetched from MLflow."""
+    given = Path(run)
+    if (given / "checkpoints").is_dir():
+        return given
+    root = runs_folder()
+    known = _known(root)
+    if run in known:
+        return root / "work" / run
+    named = [run_id for run_id, name in known.items() if name == run]
+    begun = [run_id for run_id in known if len(run) >= 4 and run_id.startswith(run)]
+    for candidates in (named, begun):
+        if len(candidates) == 1:
+            return root / "work" / candidates[0]
+        if candidates:
+            raise RequestError(
+                f"{len(candidates)} runs answer to {run!r}:",
+                *(f"{run_id}  {known[run_id]}" for run_id in candidates[:_SHOWN]),
+                "name one by its whole id",
+            )
+    fetched = fetch_run(run, tracking_uri("", root), root)
+    if fetched is not None:
+        return fetched
+    guess = did_you_mean(run, [*known, *known.values()], sentence=True)
+    raise RequestError(
+        f"there is no run {run!r} in {root}, nor in MLflow. {guess}".rstrip(),
+        *_listed(known),
+        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it was recorded",
+    )
+
+
+def best_of(found: list[Path]) -> Path:
+    """The first of those with the highest score; the last one if none was evaluated."""
+    scores = {one: read_manifest(one).score for one in found}
+    best = max(found, key=lambda one: scores[one])
+    return best if scores[best] > float("-inf") else found[-1]
+
+
+def _known(root: Path) -> dict[str, str]:
+    """Id → name of the runs in the folder of runs, the newest first."""
+    files = sorted(root.glob("work/*/run.json"), key=lambda one: -one.stat().st_mtime)
+    known = {}
+    for file in files:
+        try:
+            known[file.parent.name] = str(json.loads(file.read_text()).get("run_name", ""))
+        except (OSError, ValueError):
+            continue
+    return known
+
+
+def _listed(known: dict[str, str]) -> list[str]:
+    newest = list(known.items())[:_SHOWN]
+    return [f"{run_id}  {name}" for run_id, name in newest] or ["no run has been recorded there"]

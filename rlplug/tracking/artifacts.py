@@ -1,0 +1,78 @@
+"""Folders among the artifacts of a run: uploaded so that half of one is never taken for whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlplug.errors import RequestError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.location import check_reachable, sqlite_file, without_secrets
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["fetch_run", "upload_folder"]
+
+CHECKPOINTS = "checkpoints"
+
+
+def upload_folder(
+    log_file: Callable[[Path, str], None], folder: Path, into: str, last: str
+) -> None:
+    """Upload what is in a folder and below it, the file named `last` at the end."""
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    for file in sorted(files, key=lambda one: (one.name == last, str(one))):
+        parent = file.parent.relative_to(folder).as_posix()
+        try:
+            log_file(file, into if parent == "." else f"{into}/{parent}")
+        except StoreUnreachableError:
+            # What has been deleted since it was asked for is wanted no more.
+            if file.exists():
+                raise
+
+
+def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
+    """A folder with the checkpoints of a run among the artifacts; None if MLflow knows no such run.
+
+    Only complete ones come, those that have a manifest; what was fetched before is not again.
+    """
+    database = sqlite_file(uri)
+    if database is not None and not database.exists():
+        return None
+    check_reachable(uri)
+    try:
+        with translated():
+            return _fetch(run_id, uri, root / "fetched" / run_id)
+    except StoreRefusedError:
+        return None
+    except StoreUnreachableError as error:
+        raise RequestError(
+            f"run {run_id!r} cannot be fetched from {without_secrets(uri)}: {error}.",
+            "try: again once it can be reached, or name a folder",
+        ) from error
+
+
+def _fetch(run_id: str, uri: str, folder: Path) -> Path:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.get_run(run_id)
+    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    for artifact in client.list_artifacts(run_id, CHECKPOINTS):
+        here = folder / artifact.path
+        if artifact.is_dir and not here.exists() and _is_complete(client, run_id, artifact.path):
+            beside = folder / ".coming"
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            client.download_artifacts(run_id, artifact.path, str(beside))
+            (beside / artifact.path).rename(here)
+            shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def _is_complete(client: MlflowClient, run_id: str, path: str) -> bool:
+    names = {one.path.rpartition("/")[2] for one in client.list_artifacts(run_id, path)}
+    return "manifest.json" in names
