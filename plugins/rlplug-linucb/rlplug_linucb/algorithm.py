@@ -88,9 +88,14 @@ def _foretold(batch: Batch, labels: Any) -> Mapping[str, float]:
         return {}
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
-    error = batch.array("pred_label") - labels.reshape(-1)
-    sigma = batch.array("pred_sigma")
+    labels = labels.reshape(-1)
+    means, sigma = batch.array("pred_label"), batch.array("pred_sigma")
+    if len(labels) == 1:
+        # Three reductions of arrays would cost more than learning the row.
+        error = float(means[0]) - float(labels[0])
+        return {"progressive_error": error * error, "sigma": float(sigma[0])}
+    errors = means - labels
     return {
-        "progressive_error": float(error @ error) / len(error),
-        "sigma": float(numpy.add.reduce(sigma)) / len(sigma),
+        "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
+        "sigma": float(sigma.mean()),
     }

@@ -19,6 +19,7 @@ from rlplug_linucb.hybrid import HybridSums
 from rlplug_linucb.layout import Layout, Seen
 from rlplug_linucb.lesson import checked_arms, checked_params, checked_weights, learn_rows, sum_rows
 from rlplug_linucb.models import Model, Rows, make_model
+from rlplug_linucb.movable import Movable
 from rlplug_linucb.sums import Sums
 
 __all__ = ["LinUCBModule", "Scores"]
@@ -35,7 +36,7 @@ class Scores(NamedTuple):
     """`pred_label + alpha * pred_sigma`."""
 
 
-class LinUCBModule(Module):
+class LinUCBModule(Movable, Module):
     """A linear bandit: score, choose, update; it needs nothing but itself.
 
     Observations are an array of contexts (n, d), or a mapping with `context`, `arms` (n, arms, f)
@@ -51,7 +52,13 @@ class LinUCBModule(Module):
         self.model: Model = make_model(layout, config)
         # Submodules are slow to look up: the model, which is none, knows its regressions too.
         self.regressions = self.model.regressions
-        self.register_buffer("alpha", torch.tensor(float(config.alpha), dtype=torch.float64))
+        self.register_buffer("alpha", torch.tensor([float(config.alpha)], dtype=torch.float64))
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Take hold of alpha where it is now: a buffer takes longer to look up than to read."""
+        alpha = self.alpha
+        self.own = alpha.numpy() if alpha.device.type == "cpu" else alpha
 
     @property
     def on_cpu(self) -> bool:
@@ -63,7 +70,7 @@ class LinUCBModule(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return self._decide(seen, self.alpha.item(), act.random)
+        return self._decide(seen, float(self.own[0]), act.random)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest expected reward; of equal ones, the first."""
@@ -80,7 +87,7 @@ class LinUCBModule(Module):
     def score(self, observations: Any, alpha: float | None = None) -> Scores:
         """Expected reward, its deviation and upper bound for every arm of every row."""
         seen = self.layout.read(observations)
-        scores = self._score(seen, self.alpha.item() if alpha is None else alpha)
+        scores = self._score(seen, float(self.own[0]) if alpha is None else alpha)
         scores = Scores(*(one.reshape(seen.rows, -1) for one in scores))
         if not numpy.isfinite(scores.ucb).all():
             raise bad_values({"context": seen.context, "arms": seen.arms})
@@ -88,8 +95,8 @@ class LinUCBModule(Module):
 
     def set_alpha(self, alpha: float) -> None:
         """Widen or narrow the bound from now on."""
-        if self.alpha.item() != alpha:
-            self.alpha.fill_(alpha)
+        if float(self.own[0]) != alpha:
+            self.own[0] = alpha
 
     # What is not finite is found by its results, and told in words.
     @numpy.errstate(over="ignore", invalid="ignore")
