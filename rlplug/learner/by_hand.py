@@ -106,6 +106,8 @@ class ByHand(Owned):
                     param.grad = None if found is None else laid_out(found, param)
             stage.acting = stage.member.optimizers
             stage.step_only()
+        for stage in self.stages.values():
+            stage.update_targets()
 
     def get_parameters(self, module_id: str) -> list[nn.Parameter]:
         """The parameters of a module."""

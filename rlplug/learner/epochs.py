@@ -83,6 +83,11 @@ def _window(learner: Owned, window: Cut, stopped: set[Stage]) -> None:
         shared.metrics = {}
         shared.step()
         shared.history.append(shared.metrics)
+    # Last, so that targets follow what modules share as well.
+    for stage, _ in taken:
+        stage.update_targets()
+    for stage in done - stopped:
+        stage.update_targets()
     learner.precision.stepped()
 
 

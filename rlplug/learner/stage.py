@@ -24,6 +24,7 @@ from rlplug.learner.gradients import (
 from rlplug.learner.results import average, labelled
 from rlplug.learner.stepping import Stepping
 from rlplug.learner.turns import Turns, moved
+from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.balance import balanced, summed
 from rlplug.seeding import derive
 
@@ -62,6 +63,8 @@ class Stage:
             self._compiled = CompiledChain(member, learner)
         self._own = [p for p in member.named.values() if id(p) not in member.shared]
         self._shared = [p for p in member.named.values() if id(p) in member.shared]
+        parts = [part for held in member.parts() for part in held.modules()]
+        self._targets = [part for part in parts if isinstance(part, TargetNetwork)]
         self._window: list[tuple[Batch, float, Tensor]] = []
         self._terms: dict[str, dict[str, Tensor]] = {}
         self._checked = not self._by_term
@@ -131,6 +134,11 @@ class Stage:
         """Move parameters by the gradients as they are."""
         self.metrics = {}
         self._stepping.step(self.acting, self.metrics)
+
+    def update_targets(self) -> None:
+        """Let the target networks of the module and its extras follow what was moved."""
+        for target in self._targets:
+            target.update(self._learner.timestep)
 
     def finish_gradients(self, total_weight: float) -> None:
         """Average over the minibatches of the step and let plugins change the result."""
