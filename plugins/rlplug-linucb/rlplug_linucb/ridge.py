@@ -22,8 +22,6 @@ _STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
 _RECENT_ROWS = 64
 _STEEP = 1e5
 """A row that lowers a variance by more than this factor would cost as many digits of it."""
-_FEW = 4
-"""Up to so many rows are cheaper predicted one by one than group by group."""
 
 
 class Ridges(Movable):
@@ -109,36 +107,7 @@ class Ridges(Movable):
         """
         if self.own.counts[_STALE]:
             self.refresh()
-        if x.ndim == 3:
-            n, k, dim = x.shape
-            if n == 1:
-                return self._predict_group(0, x[0])
-            means, spread = self._predict_group(0, x.reshape(n * k, dim))
-            return means.reshape(n, k, self.targets), spread.reshape(n, k)
-        if len(x) == 1:
-            return self._predict_row(x[0])
-        few = len(x) <= _FEW
-        if few:
-            both = [self._predict_row(row) for row in x]
-        else:
-            both = [self._predict_group(group, x) for group in range(self.groups)]
-        means, spreads = zip(*both, strict=True)
-        stack, axis = self.own.backend.xp.stack, 0 if few else 1
-        return stack(means, axis), stack(spreads, axis)
-
-    def _predict_row(self, row: Array) -> tuple[Array, Array]:
-        own, dim = self.own, self.dim
-        product = own.backend.product
-        products = product(own.flat_width, row).reshape(self.groups, -1)
-        return products[:, dim:], abs(product(products[:, :dim], row))
-
-    def _predict_group(self, group: int, x: Array) -> tuple[Array, Array]:
-        own = self.own
-        # The inverse is its own transpose, and BLAS multiplies twice as fast by that.
-        backend = own.backend
-        spread = backend.dots(backend.product(x, own.inverse[group]), x)
-        # Rounding may leave a variance of nought a trifle below it.
-        return backend.product(x, own.coefficients[group].T), abs(spread)
+        return self.own.predict(x)
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,) with its targets (m,); the caller has checked them."""
