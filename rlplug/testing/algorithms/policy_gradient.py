@@ -1,0 +1,143 @@
+"""An actor and a critic that learn from each step once: a policy gradient in a hundred lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+import gymnasium
+import numpy
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+
+from rlplug import Acted, ActInput, Algorithm, Batch, Loss, Module, option
+from rlplug.config import above, at_least, between
+from rlplug.feeds import Stream
+
+__all__ = ["PolicyGradient", "PolicyGradientConfig", "PolicyGradientModule"]
+
+
+@attrs.frozen(kw_only=True)
+class PolicyGradientConfig:
+    """Options of the small policy gradient."""
+
+    learning_rate: float = option(0.003, "Step size of Adam.", above(0), schedulable=True)
+    gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
+    ent_coef: float = option(0.01, "Weight of the policy's entropy.", at_least(0), schedulable=True)
+    vf_coef: float = option(0.5, "Weight of the value loss.", at_least(0))
+    width: int = option(32, "Units of the hidden layers.", at_least(1))
+    steps_per_update: int = option(4, "Steps of the environments per update.", at_least(1))
+
+
+class PolicyGradientModule(Module):
+    """A policy and a value, each with a hidden layer of its own."""
+
+    def __init__(self, inputs: int, actions: int, width: int) -> None:
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, actions))
+        self.critic = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def logits(self, observations: Any, mask: Any = None) -> Tensor:
+        """Shape (n, actions); those of masked actions are as low as can be."""
+        logits: Tensor = self.actor(self.floats(observations))
+        if mask is None:
+            return logits
+        allowed = torch.as_tensor(mask, device=logits.device) != 0
+        return logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+
+    def values(self, observations: Any) -> Tensor:
+        """Shape (n,)."""
+        values: Tensor = self.critic(self.floats(observations))[:, 0]
+        return values
+
+    def floats(self, observations: Any) -> Tensor:
+        """Observations in the format and on the device of the weights."""
+        weight = next(self.parameters())
+        return torch.as_tensor(observations, dtype=weight.dtype, device=weight.device)
+
+    @torch.no_grad()
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """Draws from the policy."""
+        logits = self.logits(act.observations, act.action_mask).cpu().double().numpy()
+        # The largest of logits with Gumbel noise is a draw from their softmax.
+        noise = -numpy.log(-numpy.log(act.random.random(logits.shape) + 1e-300) + 1e-300)
+        return Acted((logits + noise).argmax(1))
+
+    @torch.no_grad()
+    def forward_inference(self, act: ActInput) -> Acted:
+        """The most likely action."""
+        return Acted(self.logits(act.observations, act.action_mask).argmax(1).cpu().numpy())
+
+    def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Log-probabilities and values."""
+        mask = batch["action_mask"] if "action_mask" in batch else None
+        logits = self.logits(batch["observations"], mask)
+        return {
+            "log_probs": logits.log_softmax(1),
+            "values": self.values(batch["observations"]),
+        }
+
+
+class PolicyGradient(Algorithm):
+    """Raises the probability of actions that did better than the critic expected."""
+
+    Config: ClassVar[type[Any]] = PolicyGradientConfig
+    default_env: ClassVar[str] = "CartPole-v1"
+    defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
+
+    def feed(self) -> Stream:
+        """Every step once, a few together."""
+        return Stream(steps_per_update=self.config.steps_per_update)
+
+    def supports(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> str | None:
+        """Flat boxes and discrete actions."""
+        return flat_and_discrete(observation_space, action_space)
+
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: PolicyGradientConfig,
+    ) -> PolicyGradientModule:
+        """The two networks."""
+        assert observation_space.shape is not None and isinstance(action_space, Discrete)
+        return PolicyGradientModule(observation_space.shape[0], int(action_space.n), config.width)
+
+    def prepare_batch(
+        self, module: PolicyGradientModule, config: PolicyGradientConfig, batch: Batch
+    ) -> Mapping[str, Tensor]:
+        """One-step targets, and how far they lie above the values."""
+        future = module.values(batch["next_observations"]) * ~batch["terminated"]
+        targets = batch["rewards"] + config.gamma * future
+        return {"targets": targets, "advantages": targets - module.values(batch["observations"])}
+
+    def compute_loss_for_module(
+        self, config: PolicyGradientConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
+    ) -> Loss:
+        """The policy's loss, the critic's and the entropy."""
+        log_probs = fwd_out["log_probs"]
+        chosen = log_probs.gather(1, batch["actions"].long()[:, None])[:, 0]
+        policy = -(chosen * batch["advantages"]).mean()
+        value = ((fwd_out["values"] - batch["targets"]) ** 2).mean()
+        entropy = -(log_probs.exp() * log_probs).sum(1).mean()
+        terms = {
+            "policy_loss": policy,
+            "value_loss": config.vf_coef * value,
+            "entropy_loss": -config.ent_coef * entropy,
+        }
+        return Loss(sum(terms.values(), torch.zeros_like(policy)), terms=terms)
+
+
+def flat_and_discrete(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> str | None:
+    """Why these are not a Box of one dimension and Discrete actions counted from 0."""
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
+        return f"it needs a Box of one dimension to observe, found {observation_space}"
+    if not isinstance(action_space, Discrete) or action_space.start != 0:
+        return f"it needs Discrete actions counted from 0, found {action_space}"
+    return None
