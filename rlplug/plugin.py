@@ -61,6 +61,8 @@ class ActInput:
     """Environment steps so far, summed over environments."""
     random: Any = None
     """The sampler's `numpy.random.Generator`: the only source of randomness in acting."""
+    steps: int = 0
+    """Environment steps of the whole run, for exploration that ends with it; 0: not known."""
 
 
 @dataclass(slots=True)
