@@ -97,7 +97,14 @@ class Batch(Mapping[str, Any]):
                 return leaf.to(device, wanted, non_blocking=True)
             return leaf.to(device, wanted)
 
-        return Batch({name: mapped(self[name], move) for name in self._columns})
+        def stays(leaf: Any) -> bool:
+            right = dtype is None or leaf.dtype == dtype or not leaf.is_floating_point()
+            return right and bool(leaf.device == device)
+
+        columns = {name: self[name] for name in self._columns}
+        if all(isinstance(one, Tensor) and stays(one) for one in columns.values()):
+            return self
+        return Batch({name: mapped(column, move) for name, column in columns.items()})
 
     def check(self) -> None:
         """Refuse columns whose lengths differ, and fragments that do not fit the rows."""

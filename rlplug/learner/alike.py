@@ -125,7 +125,14 @@ def _simple(stage: Stage) -> bool:
         and not member.shared
         and not member.sequences
         and all(param.is_contiguous() for param in member.module.parameters())
+        and not _ties(member.module)
     )
+
+
+def _ties(module: nn.Module) -> bool:
+    """Whether one parameter stands in two places, where its gradients would have to meet."""
+    twice = list(module.named_parameters(remove_duplicate=False))
+    return len(twice) != len(list(module.parameters()))
 
 
 def _shapes(tensors: dict[str, Tensor | nn.Module | None]) -> str:

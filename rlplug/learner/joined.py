@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from rlplug.batch import Batch
 from rlplug.learner.losses import combine
@@ -36,10 +36,10 @@ class Joined:
         self._chain = _Chain(stages[0], learner)
         self._plain: dict[str, Any] = {}
         ids = [{id(param) for param in stage.member.optimizers[0].params} for stage in stages]
-        self._params: dict[str, list[nn.Parameter]] = {}
+        self._params: dict[str, list[Any]] = {}
         self._fixed: dict[str, list[Tensor]] = {}
         for index, stage in enumerate(stages):
-            for name, tensor in _tensors(stage.member.module):
+            for name, tensor, *_ in _tensors(stage.member.module):
                 trained = id(tensor) in ids[index]
                 where: dict[str, list[Any]] = self._params if trained else self._fixed
                 where.setdefault(name, []).append(tensor)
@@ -67,28 +67,26 @@ class Joined:
     def update(self, shares: Sequence[Share], stopped: set[Stage]) -> bool:
         """Losses, gradients and steps of one minibatch each; False if it cannot be done so."""
         batches = [parts[0] for _, parts in shares]
-        stacked = {
-            name: torch.stack([param.detach() for param in held]).requires_grad_()
-            for name, held in self._params.items()
-        }
+        with torch.no_grad():
+            stacked = {name: torch.stack(held) for name, held in self._params.items()}
+        for tensor in stacked.values():
+            tensor.requires_grad_()
         fixed = {name: torch.stack(held) for name, held in self._fixed.items()}
         columns = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
         try:
             losses, metrics, rows, stops = self._pass(stacked, fixed, columns)
             found = torch.autograd.grad(losses.sum(), list(stacked.values()))
+            _refuse_written(fixed.values())
         except Exception:
             # One by one, the plugin's own code works, or raises what is wrong with it.
             self._works = False
             return False
         self._report(shares, losses.detach(), metrics, rows)
         if stops is not None and bool(stops.any()):
-            self._works = False
             for (stage, _), stop in zip(shares, stops.tolist(), strict=True):
                 if stop:
                     stopped.add(stage)
-        # Parameters lie in memory row by row, and their gradients must as well.
-        gradients = [gradient.contiguous() for gradient in found]
-        self._deliver(dict(zip(stacked, gradients, strict=True)), stopped)
+        self._deliver(dict(zip(stacked, found, strict=True)), stopped)
         return True
 
     def _pass(
@@ -97,10 +95,16 @@ class Joined:
         fixed: Mapping[str, Tensor],
         columns: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], Tensor | None]:
-        def one(trained: Any, rest: Any, its: Any) -> Any:
-            return functional_call(self._chain, {**trained, **rest}, (its,))
+        names = [*stacked, *fixed]
+        columns_of = list(columns)
 
-        losses, metrics, rows, stops = vmap(one, randomness="different")(stacked, fixed, columns)
+        def one(tensors: tuple[Tensor, ...], its: tuple[Tensor, ...]) -> Any:
+            rows = dict(zip(columns_of, its, strict=True))
+            return self._chain.run(dict(zip(names, tensors, strict=True)), rows)
+
+        tensors = (*stacked.values(), *fixed.values())
+        over = vmap(one, randomness="different")
+        losses, metrics, rows, stops = over(tensors, tuple(columns.values()))
         return losses, metrics, rows, stops.get("stop")
 
     def _report(
@@ -127,11 +131,8 @@ class Joined:
         norms = _norms(list(gradients.values()), section.norm_type)
         common = section.clip_by == "global_norm" and not stopped
         calm = common and self._learner.device.type == "cpu" and bool(torch.isfinite(norms).all())
-        if calm and section.max_grad_norm:
-            factors = (section.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0)
-            for gradient in gradients.values():
-                gradient.mul_(factors.reshape(-1, *[1] * (gradient.dim() - 1)))
-        parts = {name: gradient.unbind() for name, gradient in gradients.items()}
+        factors = torch.ones(()) if not calm else _factors(norms, section.max_grad_norm)
+        parts = {name: _scaled(one, factors).unbind() for name, one in gradients.items()}
         for name, held in self._params.items():
             for param, part in zip(held, parts[name], strict=True):
                 param.grad = part
@@ -162,20 +163,32 @@ class Joined:
                 one.scheduler.stepped(stage.metrics)
 
 
-class _Chain(nn.Module):
-    """Forward pass and losses of one module, whose tensors `functional_call` replaces."""
+class _Chain:
+    """Forward pass and losses of one module, whose tensors others take the place of."""
 
     def __init__(self, stage: Stage, learner: Owned) -> None:
-        super().__init__()
-        self.module = stage.member.module
-        self._member = (stage.member,)
-        self._learner = (learner,)
+        self._member = stage.member
+        self._learner = learner
         self.plain: dict[str, Any] = {}
+        self._places = {n: (table, key) for n, _, table, key in _tensors(stage.member.module)}
 
-    def forward(self, columns: Mapping[str, Tensor]) -> Any:
-        (member,) = self._member
-        (learner,) = self._learner
-        batch = Batch(columns)
+    def run(self, tensors: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Any:
+        """The module's loss with these tensors as its own."""
+        own = [(table, key, table[key]) for table, key in self._places.values()]
+        try:
+            for name, (table, key) in self._places.items():
+                table[key] = tensors[name]
+            found = self._losses(Batch(columns))
+            if any(table[key] is not tensors[n] for n, (table, key) in self._places.items()):
+                raise ValueError("a buffer was replaced, which each module must do by itself")
+            return found
+        finally:
+            for table, key, tensor in own:
+                table[key] = tensor
+
+    def _losses(self, batch: Batch) -> Any:
+        member = self._member
+        learner = self._learner
         names = tuple(one.name for one in member.optimizers)
         answers = learner.calls.compute_loss_for_module(
             member.module_id,
@@ -194,13 +207,41 @@ class _Chain(nn.Module):
         return combined.total, metrics, combined.rows, stops
 
 
-def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
-    return [(f"module.{name}", tensor) for name, tensor in named]
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor, dict[str, Any], str]]:
+    """Every parameter and buffer: its name, itself, and the place where its module keeps it."""
+    return [
+        (f"{prefix}.{key}", tensor, table, key)
+        for prefix, part in module.named_modules()
+        for table in (part._parameters, part._buffers)
+        for key, tensor in table.items()
+        if tensor is not None
+    ]
 
 
 def _norms(gradients: Sequence[Tensor], norm_type: float) -> Tensor:
     """One norm per module, over all of its gradients."""
-    each = [torch.linalg.vector_norm(one.flatten(1), norm_type, dim=1) for one in gradients]
+    each = [
+        torch.linalg.vector_norm(one, norm_type, dim=tuple(range(1, one.dim())))
+        if one.dim() > 1
+        else one.abs()
+        for one in gradients
+    ]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(each), norm_type, dim=0)
     return norms
+
+
+def _factors(norms: Tensor, limit: float) -> Tensor:
+    return (limit / (norms + 1e-6)).clamp_(max=1.0) if limit else torch.ones(())
+
+
+def _scaled(gradient: Tensor, factors: Tensor) -> Tensor:
+    """The gradient times one factor per module, laid out row by row as parameters are."""
+    if not factors.dim():
+        return gradient.contiguous()
+    spread = factors.reshape(-1, *[1] * (gradient.dim() - 1))
+    return torch.mul(gradient, spread, out=torch.empty(gradient.shape, dtype=gradient.dtype))
+
+
+def _refuse_written(tensors: Iterable[Tensor]) -> None:
+    if any(tensor._version for tensor in tensors):
+        raise ValueError("a buffer was written to, which each module must do by itself")

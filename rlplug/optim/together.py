@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
-from torch.optim.adam import adam
 
 __all__ = ["FusedAdams", "can_step_together"]
 
@@ -21,14 +20,30 @@ def can_step_together(optimizers: Sequence[Optimizer]) -> bool:
 
 
 class FusedAdams:
-    """Holds the state of alike optimizers side by side; each keeps and saves its own."""
+    """Steps alike optimizers as one; each keeps, saves and loads its own state."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = list(optimizers)
         self._params = [p for one in optimizers for p in one.param_groups[0]["params"]]
         self._owners = [one for one in optimizers for _ in one.param_groups[0]["params"]]
-        self._first: list[tuple[Optimizer, Any, Tensor]] = []
-        self._state: list[list[Tensor]] = []
+        self._firsts = [(one, one.param_groups[0]["params"][0]) for one in optimizers]
+        self._held: list[Tensor] = []
+        self._averages: list[Tensor] = []
+        self._squares: list[Tensor] = []
+        self._counts = torch.zeros(0)
+        self._steps: list[Tensor] = []
+        self._kernel = torch._fused_adam_
+        if (
+            optimizers[0]
+            .param_groups[0]
+            .get("decoupled_weight_decay", type(optimizers[0]) is AdamW)
+        ):
+            self._kernel = torch._fused_adamw_
+
+    def rates_agree(self) -> bool:
+        """Whether schedules still have them at one learning rate."""
+        rate = self._optimizers[0].param_groups[0]["lr"]
+        return all(one.param_groups[0]["lr"] == rate for one in self._optimizers)
 
     def step(self, gradients: list[Tensor]) -> None:
         """Step all of them by these gradients, in the order of their parameters."""
@@ -38,55 +53,45 @@ class FusedAdams:
                 one.step()
             return
         group = self._optimizers[0].param_groups[0]
-        averages, squares, steps = self._state
+        beta1, beta2 = group["betas"]
         with torch.no_grad():
-            adam(
+            self._counts += 1
+            self._kernel(
                 self._params,
                 gradients,
-                averages,
-                squares,
+                self._averages,
+                self._squares,
                 [],
-                steps,
-                foreach=False,
-                fused=True,
-                amsgrad=False,
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
+                self._steps,
                 lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
                 weight_decay=group["weight_decay"],
                 eps=group["eps"],
+                amsgrad=False,
                 maximize=group["maximize"],
-                decoupled_weight_decay=group.get("decoupled_weight_decay", False),
             )
-
-    def rates_agree(self) -> bool:
-        """Whether schedules still have them at one learning rate."""
-        rate = self._optimizers[0].param_groups[0]["lr"]
-        return all(one.param_groups[0]["lr"] == rate for one in self._optimizers)
 
     def _is_current(self) -> bool:
         """Whether no optimizer got new state since, as loading one does."""
-        return bool(self._first) and all(
-            one.state[param]["exp_avg"] is held for one, param, held in self._first
+        return bool(self._held) and all(
+            one.state[param]["step"] is held
+            for (one, param), held in zip(self._firsts, self._held, strict=True)
         )
 
     def _gather(self) -> bool:
         states = [one.state[param] for one, param in zip(self._owners, self._params, strict=True)]
         if not all(states):
             return False
-        self._state = [[state[name] for state in states] for name in _STATE]
-        self._first = [
-            (
-                one,
-                one.param_groups[0]["params"][0],
-                one.state[one.param_groups[0]["params"][0]]["exp_avg"],
-            )
-            for one in self._optimizers
-        ]
+        # The counts become views of one tensor, so that one addition moves all of them.
+        self._counts = torch.stack([state["step"] for state in states])
+        self._steps = list(self._counts.unbind())
+        for state, step in zip(states, self._steps, strict=True):
+            state["step"] = step
+        self._averages = [state["exp_avg"] for state in states]
+        self._squares = [state["exp_avg_sq"] for state in states]
+        self._held = [one.state[param]["step"] for one, param in self._firsts]
         return True
-
-
-_STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
 def _is_plain(one: Any) -> bool:
@@ -95,6 +100,7 @@ def _is_plain(one: Any) -> bool:
         and len(one.param_groups) == 1
         and bool(one.param_groups[0].get("fused"))
         and not one.param_groups[0]["amsgrad"]
+        and not isinstance(one.param_groups[0]["lr"], Tensor)
         and not one._optimizer_step_pre_hooks
         and not one._optimizer_step_post_hooks
     )

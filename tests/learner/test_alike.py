@@ -149,3 +149,54 @@ def test_a_stop_ends_only_the_epochs_of_its_own_module(make: Any) -> None:
     for learner in (apart, together):
         learner.update(batches(), timestep=1, num_iters=3)
     assert_same(apart, together)
+
+
+class Counting(Net):
+    """Writes to a buffer in its forward pass."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward_train(self, batch: Any) -> Any:
+        if self.how == "norm":
+            return super().forward_train({"x": self.norm(batch["x"])})
+        if self.how == "in place":
+            self.count += 1
+        else:
+            self.count = self.count + 1
+        return super().forward_train(batch)
+
+
+@pytest.mark.parametrize("how", ["norm", "in place", "replaced"])
+def test_buffers_written_in_a_forward_pass_are_not_lost(make: Any, how: str) -> None:
+    known = {"build": lambda self: Counting(how)}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+    assert_same(apart, together)
+    expected = 0.0 if how == "norm" else 3.0
+    assert together.modules["a"].count.item() == expected
+    assert together.modules["a"].norm.num_batches_tracked.item() == 3.0 - expected
+
+
+def test_tied_parameters_keep_the_sum_of_their_gradients(make: Any) -> None:
+    class Tied(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(3, 3, bias=False)
+            self.second = torch.nn.Linear(3, 3, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward_train(self, batch: Any) -> Any:
+            return super().forward_train({"x": self.second(self.first(batch["x"]).tanh())})
+
+    known = {"build": lambda self: Tied()}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+    assert_same(apart, together)
