@@ -14,11 +14,11 @@ from rlplug.config import Schedule
 
 
 class Net(Module):
-    """Three networks for three optimizers."""
+    """Three networks for three optimizers, with weights of two real dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.c = (torch.nn.Linear(3, 1) for _ in range(3))
+        self.a, self.b, self.c = (torch.nn.Linear(3, 4) for _ in range(3))
 
     def forward_train(self, batch: Any) -> Any:
         x = batch["x"]
@@ -26,7 +26,9 @@ class Net(Module):
 
 
 def three(self: Any, module: Any) -> Any:
-    return {name: Adam(getattr(module, name).parameters(), 0.01) for name in ("a", "b", "c")}
+    return {
+        name: Adam(getattr(module, name).parameters(), 0.01, fused=True) for name in ("a", "b", "c")
+    }
 
 
 def named(self: Any, fwd_out: Any, config: Any) -> Any:
@@ -43,8 +45,10 @@ def summed(self: Any, fwd_out: Any, config: Any) -> Any:
 
 
 CURIOUS = {
-    "build_extra": lambda self: torch.nn.Linear(3, 1),
-    "configure_optimizers_for_module": lambda self, extra: Adam(extra.parameters(), 0.01),
+    "build_extra": lambda self: torch.nn.Linear(3, 5),
+    "configure_optimizers_for_module": lambda self, extra: Adam(
+        extra.parameters(), 0.01, fused=True
+    ),
     "compute_loss_for_module": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
 }
 

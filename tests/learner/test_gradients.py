@@ -221,3 +221,43 @@ def test_a_gradient_for_anothers_parameter_is_refused(make: Any) -> None:
     learner = make(**settings(), postprocess_gradients=invent)
     with pytest.raises(PluginError, match=r"gave a gradient to 'spy\.weight'"):
         update(learner, [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("how", ["named", "by term", "hooked"])
+def test_fused_optimizers_get_gradients_laid_out_as_their_parameters(make: Any, how: str) -> None:
+    class Wide(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 4)
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.layer(batch["x"]).pow(2).mean()}
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        value = fwd_out["out"]
+        if how == "named":
+            return Loss({"default": value})
+        return Loss(value, terms={"all": value})
+
+    def transpose(self: Any, gradients: Any) -> None:
+        for name, gradient in gradients.items():
+            gradients[name] = gradient.t().contiguous().t()
+
+    known: dict[str, Any] = {
+        "build": lambda self: Wide(),
+        "configure_optimizers_for_module": None,
+    }
+    changed: dict[str, Any] = {
+        "named": {},
+        "by term": {"postprocess_gradients": lambda self, term_gradients: None},
+        "hooked": {"postprocess_gradients": transpose},
+    }[how]
+    plain = make(**known, compute_loss_for_module=lambda self, fwd_out: fwd_out["out"])
+    other = make(**known, compute_loss_for_module=loss, **changed)
+    rows = {"default": Batch({"x": torch.randn(8, 3)})}
+    for step in range(3):
+        for learner in (plain, other):
+            learner.update(rows, timestep=step)
+    torch.testing.assert_close(
+        plain.modules["default"].layer.weight, other.modules["default"].layer.weight
+    )
