@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rlplug.errors import PluginError
 from rlplug.learner.chain import losses_of
 from rlplug.learner.compiled import CompiledChain
 from rlplug.learner.culprits import culprits
@@ -22,6 +21,7 @@ from rlplug.learner.gradients import (
     take_whole,
 )
 from rlplug.learner.results import average, labelled
+from rlplug.learner.shown import show_gradients
 from rlplug.learner.stepping import Stepping
 from rlplug.learner.turns import Turns, moved
 from rlplug.nn.targets import TargetNetwork
@@ -150,7 +150,9 @@ class Stage:
         if self._by_term:
             self._use_terms(total_weight)
         if self._hooked:
-            self._postprocess()
+            show_gradients(
+                self._calls, self.member, self.acting, self._terms, self.metrics, self._learner
+            )
 
     def epoch_ended(self) -> None:
         """Move the schedulers that count passes over the batch."""
@@ -223,51 +225,6 @@ class Stage:
                 param.grad = laid_out(gradient, param)
             for term, norm in norms.items():
                 self.metrics[f"grad_norm_of/{term}"] = norm
-
-    def _postprocess(self) -> None:
-        member = self.member
-        acting = {id(param) for one in self.acting for param in one.params}
-        given = {
-            name: param.grad
-            for name, param in member.named.items()
-            if param.grad is not None and id(param) in acting
-        }
-        left: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
-
-        def seen(plugin: str) -> MutableMapping[str, Tensor]:
-            self._collect(left, given)
-            own = plugin == member.algorithm
-            view = {n: g for n, g in given.items() if not own or member.owners[n] == plugin}
-            left.append((plugin, set(view), view))
-            return view
-
-        self._calls.postprocess_gradients(
-            member.module_id, member.module, seen, self._terms, self.metrics, self._learner
-        )
-        self._collect(left, given)
-        for name, gradient in given.items():
-            member.named[name].grad = laid_out(gradient, member.named[name])
-
-    def _collect(
-        self,
-        left: list[tuple[str, set[str], MutableMapping[str, Tensor]]],
-        given: dict[str, Tensor],
-    ) -> None:
-        """Take back what a plugin was shown, and refuse what vanished from it or appeared."""
-        while left:
-            plugin, names, view = left.pop()
-            if lost := sorted(names - set(view)):
-                raise PluginError(
-                    f"plugin {plugin!r} let the gradient of {lost[0]!r} vanish "
-                    f"({len(lost)} of {len(names)}).",
-                    "set a gradient to zero to keep a parameter where it is",
-                )
-            if foreign := sorted(set(view) - names):
-                raise PluginError(
-                    f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
-                    f"it was shown: {', '.join(sorted(names)) or 'none'}",
-                )
-            given.update(view)
 
     def _again(self, total_weight: float, *, first: bool) -> Tensor:
         """Loss and gradients of this step, for an optimizer that asks for them repeatedly."""
