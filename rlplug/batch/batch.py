@@ -111,7 +111,8 @@ class Batch(Mapping[str, Any]):
         rows = self.rows
         for name, column in self._columns.items():
             # Nearly every column is a plain tensor or array of the right length.
-            if name not in SIDE_TABLES and not isinstance(column, Mapping | tuple):
+            plain = type(column) in _PLAIN
+            if name not in SIDE_TABLES and plain:
                 if column.ndim and len(column) == rows:
                     continue
             elif name in SIDE_TABLES:
@@ -154,6 +155,8 @@ class Batch(Mapping[str, Any]):
             name: mapped(self[name], change) for name in self._columns if name not in SIDE_TABLES
         }
 
+
+_PLAIN = frozenset((Tensor, numpy.ndarray))
 
 _WORTH_PINNING = 4096
 """Numbers in a column: below, pinning costs more than it saves."""

@@ -13,7 +13,7 @@ __all__ = ["each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_
 
 def first_leaf(column: Any) -> Any:
     """Any one tensor or array of a column."""
-    while isinstance(column, Mapping | tuple):
+    while not hasattr(column, "shape"):
         column = next(iter(column.values() if isinstance(column, Mapping) else column))
     return column
 
