@@ -28,7 +28,7 @@ class PolicyGradientConfig:
     ent_coef: float = option(0.01, "Weight of the policy's entropy.", at_least(0), schedulable=True)
     vf_coef: float = option(0.5, "Weight of the value loss.", at_least(0))
     width: int = option(32, "Units of the hidden layers.", at_least(1))
-    steps_per_update: int = option(4, "Steps of the environments per update.", at_least(1))
+    steps_per_update: int = option(1, "Steps of the environments per update.", at_least(1))
 
 
 class PolicyGradientModule(Module):

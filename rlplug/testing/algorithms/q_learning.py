@@ -31,7 +31,7 @@ class QLearningConfig:
     double: bool = option(True, "Let the trained network choose the action the target values.")
     target_update_interval: int = option(100, "Updates between copies.", at_least(1))
     width: int = option(32, "Units of the hidden layer.", at_least(1))
-    steps_per_update: int = option(4, "Steps of the environments per update.", at_least(1))
+    steps_per_update: int = option(1, "Steps of the environments per update.", at_least(1))
 
 
 class QLearningModule(Module):

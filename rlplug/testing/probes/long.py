@@ -81,22 +81,23 @@ class Ending(_Steps):
 
 
 class StayOrLeave(_Steps):
-    """Action 1 leaves with 4; action 0 stays, earns 1 and goes on, three times at most.
+    """Action 0 stays and earns 1, then the episode ends; action 1 earns 2 and leads outside.
 
-    Where the third step is only a time limit (`truncated`), staying is worth 1/(1 − γ), with γ of
-    at least 0.9 more than leaving. Where it is the end, staying is worth less than 3.
+    If the end is only a time limit (`truncated`), staying is worth 1/(1 − γ), and more than
+    leaving; if it is an end, staying is worth 1. Outside there is nothing more to earn.
     """
 
+    states = 2
+
     def __init__(self, *, truncated: bool) -> None:
-        self.states = 1 if truncated else 3
         super().__init__()
         self.truncated = truncated
 
     def step(self, action: Any) -> Any:
-        """Leave, or stay."""
-        state = 0 if self.truncated else min(self.at + 1, 2)
-        if int(action) == 1:
-            return self.seen(state), 4.0, True, False, {}
-        self.at += 1
-        last = self.at == 3
-        return self.seen(state), 1.0, last and not self.truncated, last and self.truncated, {}
+        """Stay, leave, or the last step outside."""
+        if self.at == 1:
+            return self.seen(1), 0.0, True, False, {}
+        if int(action) == 0:
+            return self.seen(0), 1.0, not self.truncated, self.truncated, {}
+        self.at = 1
+        return self.seen(1), 2.0, False, False, {}

@@ -52,7 +52,7 @@ class Probe:
     meaning: str
     """What is likely to be wrong."""
     one_step: bool = True
-    steps: int = 3_000
+    steps: int = 5_000
     tolerance: float = 0.15
     """How far values may be off, relative to the largest."""
 
@@ -120,7 +120,7 @@ PROBES: tuple[Probe, ...] = (
         answers=lambda gamma: [Answer(observation=(1.0,), value=1.0 / (1.0 - gamma))],
         meaning="truncation treated as termination",
         one_step=False,
-        steps=6_000,
+        steps=8_000,
     ),
     Probe(
         name="ending",
@@ -132,15 +132,15 @@ PROBES: tuple[Probe, ...] = (
     Probe(
         name="stay_under_a_time_limit",
         make=partial(StayOrLeave, truncated=True),
-        answers=_chosen(0, 1),
+        answers=_chosen(0, 2),
         meaning="truncation treated as termination",
         one_step=False,
-        steps=6_000,
+        steps=8_000,
     ),
     Probe(
-        name="leave_before_the_end",
+        name="leave_before_an_end",
         make=partial(StayOrLeave, truncated=False),
-        answers=_chosen(1, 3),
+        answers=_chosen(1, 2),
         meaning="bootstrapping through termination",
         one_step=False,
     ),
