@@ -27,8 +27,11 @@ if TYPE_CHECKING:
         NoOptions,
     )
     from rlplug.registry import Registry
+    from rlplug.runs.evaluate import evaluate
+    from rlplug.runs.loading import load
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import run
+    from rlplug.serving import Policy
 
 _HOME = {
     "ALL_MODULES": "rlplug.plugin",
@@ -42,13 +45,16 @@ _HOME = {
     "Loss": "rlplug.plugin",
     "Module": "rlplug.plugin",
     "NoOptions": "rlplug.plugin",
+    "Policy": "rlplug.serving",
     "Registry": "rlplug.registry",
     "RequestError": "rlplug.errors",
     "RlplugError": "rlplug.errors",
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
+    "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks.markers",
+    "load": "rlplug.runs.loading",
     "option": "rlplug.config",
     "run": "rlplug.runs.run",
 }
@@ -65,13 +71,16 @@ __all__ = [
     "Loss",
     "Module",
     "NoOptions",
+    "Policy",
     "Registry",
     "RequestError",
     "RlplugError",
     "RunFailedError",
     "RunResult",
     "UnsupportedSpaceError",
+    "evaluate",
     "hookimpl",
+    "load",
     "option",
     "run",
 ]

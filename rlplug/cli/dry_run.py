@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,4 +46,5 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
 
 
 def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    # TOML's word for infinity is not that of JSON.
+    return "inf" if value == math.inf else json.dumps(value, ensure_ascii=False)

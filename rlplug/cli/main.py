@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from rlplug.cli.debug import debug_option
+from rlplug.cli.eval import evaluate
 from rlplug.cli.plugins import plugins
 from rlplug.cli.run import run
 from rlplug.cli.ui import ui
@@ -31,11 +32,13 @@ def cli() -> None:
     \b
     rlplug plugins list              what is installed
     rlplug run --algo linucb         train, and record the run
+    rlplug eval RUN_ID               play with what was learned
     rlplug ui                        look at the runs
     """
 
 
 cli.add_command(run)
+cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(plugins)
 

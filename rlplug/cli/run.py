@@ -24,6 +24,10 @@ __all__ = ["run"]
 @click.option("--steps", type=int, metavar="N", help="Environment steps to take.")
 @click.option("--seed", type=int, metavar="N", help="Seed of all random numbers of the run.")
 @click.option(
+    "--preset", metavar="NAME", help="Options that the algorithm names; see plugins show."
+)
+@click.option("--init-from", metavar="RUN_ID", help="Start with the weights of a tracked run.")
+@click.option(
     "--with",
     "addons",
     multiple=True,
@@ -94,6 +98,8 @@ def _request(
     env: str | None,
     steps: int | None,
     seed: int | None,
+    preset: str | None,
+    init_from: str | None,
     addons: tuple[str, ...],
     config: Path | None,
     settings: tuple[str, ...],
@@ -103,7 +109,15 @@ def _request(
     from rlplug.config.sources import parse_setting, parse_tag
     from rlplug.runs.request import Request
 
-    said = {"algorithm": algo, "env": env, "steps": steps, "seed": seed, "addons": list(addons)}
+    said = {
+        "algorithm": algo,
+        "env": env,
+        "steps": steps,
+        "seed": seed,
+        "preset": preset,
+        "init_from": init_from,
+        "addons": list(addons),
+    }
     flags: dict[str, Any] = {
         "run": {name: value for name, value in said.items() if value not in (None, [])}
     }

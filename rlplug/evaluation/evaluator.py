@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rlplug.envs import Environments
 from rlplug.evaluation.play import play
@@ -37,8 +38,13 @@ class Evaluator:
         self._check = check
         self._environments: Environments | None = None
 
-    def evaluate(self, module: Module, step: int) -> dict[str, float]:
-        """`eval/return_mean` and its companions for the module as it is."""
+    def evaluate(
+        self, module: Module, step: int, see: Callable[[Any], Any] | None = None
+    ) -> dict[str, float]:
+        """`eval/return_mean` and its companions for the module as it is.
+
+        `see` makes of observations what the module is trained on.
+        """
         started = time.perf_counter()
         if self._environments is None:
             self._environments = self._make(self._parallel)
@@ -49,6 +55,7 @@ class Evaluator:
                 episodes=self._episodes,
                 seed=self._seed,
                 timestep=step,
+                see=see or _as_it_is,
                 check=self._check,
             )
         return {**played.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
@@ -58,3 +65,7 @@ class Evaluator:
         if self._environments is not None:
             self._environments.vector.close()
             self._environments = None
+
+
+def _as_it_is(observations: Any) -> Any:
+    return observations

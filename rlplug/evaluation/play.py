@@ -8,15 +8,17 @@ from typing import Any
 import attrs
 import numpy
 import torch
-from gymnasium.vector import AutoresetMode
 
+from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.borders import Borders
+from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
 
-__all__ = ["LONGEST", "play"]
+__all__ = ["LONGEST", "Table", "play"]
 
 LONGEST = 1_000_000
 """Steps after which an episode counts as it is, lest one without an end hold up the run."""
@@ -30,16 +32,18 @@ def play(
     seed: int,
     timestep: int = 0,
     greedy: bool = True,
+    see: Callable[[Any], Any] = lambda observations: observations,
     check: Callable[[], None] = lambda: None,
     longest: int = LONGEST,
 ) -> Played:
     """The returns and lengths of exactly so many episodes.
 
     Whoever takes the first n episodes that end counts the short ones too often. Here each
-    environment has its share before anything begins, and plays it to the end. `check` is called
-    every step and may raise to leave early.
+    environment has its share before anything begins, and plays it to the end. `see` makes of
+    observations what the module was trained on; `check` is called every step and may raise.
     """
-    table = _Table(environments, module, numpy.random.default_rng(derive(seed, "acting")))
+    random = numpy.random.default_rng(derive(seed, "acting"))
+    table = Table(environments, module, see, random)
     act, choose = table.act, module.forward_inference if greedy else module.forward_exploration
     act.timestep = timestep
     scores = Scores(episodes, environments.num_envs, longest)
@@ -53,59 +57,50 @@ def play(
     return scores.played()
 
 
-@attrs.define(eq=False)
-class _Table:
+class Table:
     """Environments and who plays in them: what is seen, remembered, and reset."""
 
-    environments: Environments
-    module: Module
-    random: numpy.random.Generator
-    act: ActInput = attrs.field(init=False)
-    _fresh: Mapping[str, Any] | None = attrs.field(init=False)
-    _resetting: Any = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        n = self.environments.num_envs
-        self._fresh = self.module.initial_state(n)
-        self._resetting = numpy.zeros(n, dtype=bool)
-        self.act = ActInput(None, random=self.random)
+    def __init__(
+        self,
+        environments: Environments,
+        module: Module,
+        see: Callable[[Any], Any],
+        random: numpy.random.Generator,
+    ) -> None:
+        self.act = ActInput(None, random=random)
+        self._environments = environments
+        self._module = module
+        self._see = see
+        self._borders = Borders(environments, module, keep_finals=False)
+        self._sent = sent_to(environments.action_space)
 
     def reset(self, seed: int) -> None:
         """All episodes begin, from a seed."""
-        with self._named("reset"):
-            observations, infos = self.environments.vector.reset(seed=seed % 2**31)
-        self.act.state = self._fresh
-        self._see(observations, infos)
+        with _Failures(self._environments.name, "reset"):
+            observations, infos = self._environments.reset(seed)
+        self._borders.start()
+        self.act.state = self._module.initial_state(self._environments.num_envs)
+        self._look(observations, infos)
 
     def step(self, acted: Acted) -> tuple[Any, Any, Any]:
-        """Where a step was taken (and not only a reset), what it paid, and where it was the last.
+        """Where it was a step and no mere reset, what it paid, and where it ended an episode."""
+        if self.act.state is not None:
+            self.act.state = acted.state
+        with _Failures(self._environments.name, "step"):
+            actions = self._sent(to_arrays(acted.actions))
+            seen, paid, terminated, truncated, infos = self._environments.vector.step(actions)
+            outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
+            ended = terminated | truncated
+            self._look(*self._borders.cross(0, outcome, seen, infos, self.act))
+        stepped = outcome.get("stepped", numpy.ones_like(ended))
+        return stepped, numpy.asarray(paid, dtype=float), ended
 
-        Three ways in which vectors reset: in the same step, in the next one, or when told to.
-        """
-        vector, mode = self.environments.vector, self.environments.autoreset
-        with self._named("step"):
-            observations, rewards, terminated, truncated, infos = vector.step(acted.actions)
-        stepped, ended = ~self._resetting, terminated | truncated
-        begun = ended
-        if mode == AutoresetMode.NEXT_STEP:
-            begun, self._resetting = self._resetting, ended.copy()
-        elif mode == AutoresetMode.DISABLED and ended.any():
-            with self._named("reset"):
-                observations, infos = vector.reset(options={"reset_mask": ended})
-        self.act.state = _begun_anew(acted.state, self._fresh, begun)
-        self._see(observations, infos)
-        return stepped, numpy.asarray(rewards, dtype=float), ended
-
-    def _see(self, observations: Any, infos: Mapping[str, Any]) -> None:
-        self.act.observations = observations
+    def _look(self, observations: Any, infos: Mapping[str, Any]) -> None:
         if isinstance(observations, dict) and "action_mask" in observations:
             self.act.action_mask = observations["action_mask"]
         else:
-            mask = infos.get("action_mask")
-            self.act.action_mask = None if mask is None else numpy.stack(list(mask))
-
-    def _named(self, what: str) -> _Failures:
-        return _Failures(self.environments.name, what)
+            self.act.action_mask = _stacked(infos.get("action_mask"))
+        self.act.observations = self._see(observations)
 
 
 @attrs.frozen
@@ -127,19 +122,9 @@ class _Failures:
             ) from error
 
 
-def _begun_anew(state: Any, fresh: Any, rows: Any) -> Any:
-    """The state in which these rows remember nothing."""
-    if state is None or not rows.any():
-        return state
-    return {name: _with_rows(part, fresh[name], rows) for name, part in state.items()}
-
-
-def _with_rows(part: Any, fresh: Any, rows: Any) -> Any:
-    if isinstance(part, torch.Tensor):
-        tensor = part.clone()
-        index = torch.as_tensor(rows)
-        tensor[index] = torch.as_tensor(fresh, device=part.device)[index]
-        return tensor
-    array = numpy.array(part)
-    array[rows] = numpy.asarray(fresh)[rows]
-    return array
+def _stacked(masks: Any) -> Any:
+    """Masks from infos, of which some may be missing: there everything is allowed."""
+    if masks is None or masks.dtype != object:
+        return masks
+    every = numpy.ones_like(next(row for row in masks if row is not None))
+    return numpy.stack([every if row is None else row for row in masks])

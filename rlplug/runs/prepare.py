@@ -14,7 +14,9 @@ from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls, Participant
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.runs.presets import lay_preset
 from rlplug.runs.request import Request
+from rlplug.runs.settled import settle_evaluation
 
 __all__ = ["Prepared", "prepare"]
 
@@ -46,20 +48,23 @@ def prepare(request: Request, registry: Registry) -> Prepared:
     classes = {plugin.name: registry.load(plugin) for plugin in found}
     algorithm, *addons = found
     kind = classes[algorithm.name]
-    below = _defaults(kind, algorithm)
     options = {one.name: classes[one.name].Config for one in addons}
     problems = _lay_settings(layers, request.settings, kind.Config, options)
+    below = _defaults(kind, algorithm)
+    problems += lay_preset(below, layers.section("run", "preset"), kind, algorithm)
     below.lay_over(layers)
     problems += _strangers(layers.values, options)
     config, found_problems = _structure(below, kind, options)
     problems += found_problems
     if problems or config is None:
         raise ConfigError(_where(request, algorithm), problems, *_advice(problems, found))
+    plugin = kind(config.algorithm)
+    config = settle_evaluation(config, plugin.feed(), below)
     origins = {".".join(path): origin for path, origin in below.origins.items()}
     return Prepared(
         config=config,
         origins={path: origins.get(path, "default") for path in flat(config)},
-        algorithm=Participant(algorithm, kind(config.algorithm), config.algorithm),
+        algorithm=Participant(algorithm, plugin, config.algorithm),
         addons=tuple(
             Participant(one, classes[one.name](config.addons[one.name]), config.addons[one.name])
             for one in addons

@@ -21,7 +21,7 @@ __all__ = ["show"]
 @click.argument("name", shell_complete=names_of(ALGORITHM, ADDON))
 @debug_option
 def show(name: str) -> None:
-    """Show the package, hooks and options of one plugin."""
+    """Show the package, hooks, options and presets of one plugin."""
     registry = Registry.installed()
     found = _find(registry, name)
     kind = registry.load(found)
@@ -38,6 +38,7 @@ def show(name: str) -> None:
         shown.print("\n" + inspect.cleandoc(kind.__doc__), markup=False)
     shown.print("\n[bold]Hooks[/bold]\n  " + ", ".join(hooks))
     _print_options(shown, kind.Config)
+    _print_presets(shown, found, kind)
     _print_toml(shown, found, kind)
 
 
@@ -73,6 +74,21 @@ def _print_options(shown: Any, config: type[Any]) -> None:
     for row in listed:
         table.add_row(f"  {row.name}", row.type, row.default, row.help)
     shown.print(table, markup=False)
+
+
+def _print_presets(shown: Any, found: FoundPlugin, kind: Any) -> None:
+    presets = getattr(kind, "presets", {})
+    if not presets:
+        return
+    first = next(iter(presets))
+    shown.print(
+        f"\n[bold]Presets[/bold], each a set of options: rlplug run --algo {found.name} "
+        f"--preset {first}"
+    )
+    for name, options in presets.items():
+        shown.print(f"  {name}", markup=False)
+        for path, value in options.items():
+            shown.print(f"    {path} = {json.dumps(value)}", markup=False)
 
 
 def _print_toml(shown: Any, found: FoundPlugin, kind: Any) -> None:

@@ -1,0 +1,91 @@
+"""`rlplug eval`: let what a run has learned play fresh episodes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from rlplug.cli.debug import debug_option
+
+if TYPE_CHECKING:
+    from rlplug.runs.evaluate import Evaluated
+
+__all__ = ["evaluate"]
+
+
+@click.command("eval")
+@click.argument("run", metavar="RUN_ID")
+@click.option(
+    "--episodes",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Episodes to play.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The same seed gives the same episodes, whatever was trained.",
+)
+@click.option(
+    "--checkpoint",
+    default="best",
+    show_default=True,
+    metavar="best|last|PATH",
+    help="The checkpoint of the best evaluation, the last one, or a folder.",
+)
+@click.option(
+    "--video", is_flag=True, help="Keep a video of one episode (pip install 'rlplug[video]')."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@debug_option
+def evaluate(
+    run: str, episodes: int, seed: int, checkpoint: str, video: bool, as_json: bool
+) -> None:
+    """Play greedy episodes with a checkpoint of a run.
+
+    RUN_ID is the id of a run, its beginning, its name, or a folder; a run that is not in the folder
+    of runs is fetched from MLflow.
+    """
+    from rlplug.runs import evaluate as later
+
+    done = later.evaluate(run, checkpoint=checkpoint, episodes=episodes, seed=seed, video=video)
+    if as_json:
+        click.echo(json.dumps(_as_json(done)))
+    else:
+        _print(done)
+
+
+def _print(done: Evaluated) -> None:
+    metrics = done.metrics
+    mean, spread = metrics["eval/return_mean"], metrics["eval/return_std"]
+    rows = {
+        "return": f"{mean:,.4g} ± {spread:,.4g}",
+        "lowest, highest": f"{metrics['eval/return_min']:,.4g}, {metrics['eval/return_max']:,.4g}",
+        "interquartile mean": f"{metrics['eval/return_iqm']:,.4g}",
+        "length": f"{metrics['eval/length_mean']:,.4g}",
+        "episodes": f"{metrics['eval/episodes']:,.0f} in {done.environment}, greedy",
+        "checkpoint": f"of step {done.step:,}, {done.checkpoint}",
+    }
+    if done.video is not None:
+        rows["video"] = str(done.video)
+    width = max(len(name) for name in rows)
+    for name, value in rows.items():
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _as_json(done: Evaluated) -> dict[str, object]:
+    return {
+        "run_id": done.run_id,
+        "step": done.step,
+        "checkpoint": str(done.checkpoint),
+        "environment": done.environment,
+        "metrics": done.metrics,
+        "video": None if done.video is None else str(done.video),
+    }

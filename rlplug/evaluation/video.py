@@ -1,0 +1,109 @@
+"""A video of one episode, where the environment draws itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import torch
+from gymnasium.error import DependencyNotInstalled
+
+from rlplug.envs import Environments
+from rlplug.errors import RequestError
+from rlplug.evaluation.play import Table
+from rlplug.plugin import Module
+from rlplug.seeding import derive, forked
+
+__all__ = ["record"]
+
+MOST_FRAMES = 10_000
+"""After these, a video ends though the episode goes on."""
+
+
+def record(
+    module: Module,
+    make: Callable[[], Environments],
+    file: Path,
+    *,
+    seed: int,
+    timestep: int = 0,
+    see: Callable[[Any], Any] | None = None,
+) -> Path:
+    """Play a greedy episode in an environment that draws itself, and write it as an MP4."""
+    ffmpeg = _ffmpeg()
+    environments = make()
+    try:
+        random = numpy.random.default_rng(derive(seed, "acting"))
+        table = Table(environments, module, see or (lambda seen: seen), random)
+        table.act.timestep = timestep
+        with forked(seed):
+            frames = _episode(table, environments, module, seed)
+            first = next(frames)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            beside = file.with_name(f".new-{file.name}")
+            _write(ffmpeg, beside, first, frames, _rate(environments))
+            beside.replace(file)
+    finally:
+        environments.vector.close()
+    return file
+
+
+def _episode(table: Table, environments: Environments, module: Module, seed: int) -> Iterator[Any]:
+    """The frames of one episode; the last one is that before its end."""
+    table.reset(seed)
+    yield _frame(environments)
+    for _ in range(MOST_FRAMES):
+        with torch.no_grad():
+            acted = module.forward_inference(table.act)
+        _, _, ended = table.step(acted)
+        if ended[0]:
+            return
+        yield _frame(environments)
+
+
+def _frame(environments: Environments) -> Any:
+    try:
+        frame = environments.vector.envs[0].render()  # type: ignore[attr-defined] # made in turn
+    except DependencyNotInstalled as error:
+        raise _no_extra(f"drawing {environments.name!r} needs more: {error}") from error
+    if not isinstance(frame, numpy.ndarray) or frame.ndim != 3:
+        raise RequestError(
+            f"environment {environments.name!r} draws no pictures, found {type(frame).__name__}.",
+            "try: without --video",
+        )
+    # Encoders of video need even sides.
+    height, width = (side // 2 * 2 for side in frame.shape[:2])
+    return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
+
+
+def _write(ffmpeg: ModuleType, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
+    size = (first.shape[1], first.shape[0])
+    writer = ffmpeg.write_frames(
+        str(file), size, fps=rate, macro_block_size=2, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    try:
+        writer.send(first)
+        for frame in others:
+            writer.send(frame)
+    finally:
+        writer.close()
+
+
+def _rate(environments: Environments) -> float:
+    return float(environments.vector.metadata.get("render_fps", 30))
+
+
+def _ffmpeg() -> ModuleType:
+    try:
+        return import_module("imageio_ffmpeg")
+    except ImportError as error:
+        raise _no_extra("a video needs the package imageio-ffmpeg") from error
+
+
+def _no_extra(reason: str) -> RequestError:
+    return RequestError(f"{reason}.", "try: pip install 'rlplug[video]'")

@@ -1,0 +1,104 @@
+"""A policy out of a run: found, built by its plugins, filled with what was saved."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import attrs
+
+from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
+from rlplug.checkpoint.checkpoints import CONFIG
+from rlplug.checkpoint.parts import SavedPolicy, fill
+from rlplug.envs import Normalization
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import Learner
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.registry import Registry
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
+from rlplug.serving import Policy
+
+__all__ = ["Loaded", "load", "load_checkpoint"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Loaded:
+    """A policy with all that is known of the run that it comes from."""
+
+    policy: Policy
+    prepared: Prepared
+    saved: SavedPolicy
+    manifest: Manifest
+    path: Path
+
+
+def load(
+    run: str | Path,
+    *,
+    checkpoint: str = "best",
+    seed: int = 0,
+    registry: Registry | None = None,
+) -> Policy:
+    """The policy of a run: `load(RUN_ID).predict(observation)`.
+
+    `run` is the id or name of a run, its folder, or that of one checkpoint; `checkpoint` is `best`,
+    `last` or a folder; `seed` is for acting as in training. A run of classes that are not installed
+    needs them: `registry=Registry.of(mine=Mine)`.
+    """
+    return load_checkpoint(
+        find_checkpoint(str(run), checkpoint), seed=seed, registry=registry
+    ).policy
+
+
+def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = None) -> Loaded:
+    """What a checkpoint holds, on the CPU and ready to act."""
+    manifest = read_manifest(path)
+    registry = Registry.installed() if registry is None else registry
+    # All options are in the file: a preset that has changed since must not touch them.
+    request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
+    prepared = prepare(request, registry)
+    calls = prepared.hooks()
+    _warn_of_other_versions(manifest, calls)
+    saved = SavedPolicy.read(path)
+    config = prepared.config
+    normalization = None
+    space = saved.observation_space
+    if saved.normalization:
+        normalization = Normalization(config.env, space, 1)
+        normalization.set_state(saved.normalization)
+        space = normalization.space(space)
+    learner = Learner(
+        calls,
+        {DEFAULT_MODULE: (space, saved.action_space)},
+        seed=config.run.seed,
+        learning=config.learner,
+        compute=attrs.evolve(config.compute, device="cpu", compile=False),
+    )
+    learner.build()
+    fill(learner, saved)
+    calls.at_step(manifest.step)
+    module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
+    module.eval()
+    policy = Policy(
+        module,
+        saved.observation_space,
+        saved.action_space,
+        normalization=normalization,
+        frame_stack=config.env.frame_stack,
+        step=manifest.step,
+        path=path,
+        seed=seed,
+    )
+    return Loaded(policy=policy, prepared=prepared, saved=saved, manifest=manifest, path=path)
+
+
+def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:
+    for one in calls.participants:
+        wrote, here = manifest.plugins.get(one.name, ""), one.found.package
+        if wrote and wrote != here:
+            _LOG.warning(
+                "rlplug: warning: this checkpoint was written by %s; %s is installed.", wrote, here
+            )

@@ -1,0 +1,155 @@
+"""What happens at certain steps of a run: evaluations and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+import attrs
+
+from rlplug.checkpoint import Checkpoints, Manifest
+from rlplug.checkpoint.manifest import MANIFEST
+from rlplug.checkpoint.parts import split
+from rlplug.config.sections import RunConfig
+from rlplug.config.toml import to_toml
+from rlplug.envs import Environments
+from rlplug.evaluation import Evaluator, Standing
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import Learner
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.tracking import Tracking
+from rlplug.tracking.location import without_secrets
+
+__all__ = ["Milestones"]
+
+_LOG = logging.getLogger("rlplug")
+
+_LOOKS = 320
+"""How often in a run the clock is looked at; often enough, and no cost in a stream of steps."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Milestones:
+    """Evaluates and saves a run when it is due; the trainer asks for it at step `due`."""
+
+    config: RunConfig
+    calls: HookCalls
+    learner: Learner
+    environments: Environments
+    tracking: Tracking
+    checkpoints: Checkpoints
+    evaluator: Evaluator | None
+    has_id: bool
+    """Whether the environment can be made again from its id."""
+    standing: Standing = attrs.field(init=False)
+    _evaluate_at: int = attrs.field(init=False)
+    _save_at: int = attrs.field(init=False)
+    _evaluated: int = attrs.field(init=False, default=0)
+    _saved: int = attrs.field(init=False, default=0)
+    _saved_when: float = attrs.field(init=False, factory=time.monotonic)
+    _disk_failed: bool = attrs.field(init=False, default=False)
+    due: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.standing = Standing(self.config.evaluation)
+        self._plan(0)
+
+    def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
+        """Do what is due at this step; why the run should end here, or an empty string."""
+        found: Mapping[str, float] = {}
+        better, verdict = False, ""
+        if step >= self._evaluate_at:
+            found, better = self._evaluate(step, metrics)
+            verdict = self.standing.verdict(found)
+        if better or step >= self._save_at or self._is_late():
+            self._save(step, found)
+        self._plan(step)
+        return verdict
+
+    def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
+        """The run is over: evaluate it as it is now, and keep that."""
+        found: Mapping[str, float] = {}
+        if self.evaluator is not None and self._evaluated != step:
+            found, _ = self._evaluate(step, metrics)
+        self._save(step, found)
+
+    def interrupted(self, step: int) -> None:
+        """The run ends between two updates: keep it as it is."""
+        if step:
+            self._save(step, {})
+
+    def _evaluate(
+        self, step: int, metrics: MutableMapping[str, float]
+    ) -> tuple[Mapping[str, float], bool]:
+        """The metrics of an evaluation, and whether it is the best so far."""
+        assert self.evaluator is not None
+        normalization = self.environments.normalization
+        found = self.evaluator.evaluate(
+            self.calls.inference_module(
+                DEFAULT_MODULE, self.learner.modules[DEFAULT_MODULE], self.learner
+            ),
+            step,
+            None if normalization is None else normalization.observations,
+        )
+        self._evaluated = step
+        metrics.update(found)
+        self.calls.evaluation_finished(step, found)
+        return found, self.standing.take(step, found)
+
+    def _save(self, step: int, evaluation: Mapping[str, float]) -> None:
+        if self._saved == step:
+            return
+        try:
+            path = self._write(step, evaluation)
+        except OSError as error:
+            # A full disk: the run is worth more than what it keeps of itself.
+            if not self._disk_failed:
+                self._disk_failed = True
+                _LOG.warning(
+                    "rlplug: no checkpoint at step %s (%s); the run goes on, and earlier ones "
+                    "are kept in %s.",
+                    f"{step:,}",
+                    error.strerror or error,
+                    self.checkpoints.folder,
+                )
+            return
+        self._saved, self._saved_when = step, time.monotonic()
+        self._disk_failed = False
+        self.calls.checkpoint_saved(step, path)
+        self.tracking.artifacts(path, f"checkpoints/{path.name}", last=MANIFEST)
+        for name in self.checkpoints.prune():
+            self.tracking.forget_artifacts(f"checkpoints/{name}")
+
+    def _write(self, step: int, evaluation: Mapping[str, float]) -> Path:
+        policy, training = split(self.learner, self.environments, has_id=self.has_id)
+        manifest = Manifest(
+            run_id=self.tracking.run_id,
+            step=step,
+            updates=self.learner.updates,
+            plugins={one.name: one.found.package for one in self.calls.participants},
+            evaluation=evaluation,
+        )
+        training["evaluation"] = self.standing.get_state()
+        return self.checkpoints.write(
+            manifest, without_secrets(to_toml(self.config)), policy, training
+        )
+
+    def _is_late(self) -> bool:
+        minutes = self.config.checkpoint.minutes
+        return bool(minutes) and time.monotonic() - self._saved_when > 60 * minutes
+
+    def _plan(self, step: int) -> None:
+        """The next steps at which something is due: multiples, so that all seeds share them."""
+        evaluation = self.config.evaluation.every if self.evaluator is not None else 0
+        self._evaluate_at = _following(step, evaluation)
+        self._save_at = _following(step, self.config.checkpoint.every)
+        look = max(self.config.run.steps // _LOOKS, 1) if self.config.checkpoint.minutes else 0
+        self.due = min(self._evaluate_at, self._save_at, _following(step, look))
+
+
+def _following(step: int, every: int) -> int:
+    """The next multiple; beyond all steps if there is none."""
+    return (step // every + 1) * every if every else sys.maxsize

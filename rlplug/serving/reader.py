@@ -1,0 +1,112 @@
+"""Observations as people have them, made into the rows that a module takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy
+from gymnasium import spaces
+
+from rlplug.batch.nested import each
+from rlplug.errors import RequestError
+
+__all__ = ["Reader"]
+
+Form = Literal["one", "several", "frame"]
+
+
+class Reader:
+    """Knows the observation space; takes one observation or several, and single frames of a stack.
+
+    Where observations are stacks of frames, one frame at a time may be given: the last ones are
+    remembered, and the first of an episode stands for those before it.
+    """
+
+    def __init__(self, space: spaces.Space[Any], frame_stack: int = 1) -> None:
+        self._space = space
+        self._stack = frame_stack
+        self._frames: Any = None
+
+    def forget(self) -> None:
+        """The next frame is the first of an episode."""
+        self._frames = None
+
+    def read(self, observation: Any) -> tuple[Any, bool]:
+        """Rows, and whether it was a single observation."""
+        forms: set[Form] = set()
+        read = self._read(self._space, observation, "observation", forms)
+        if len(forms) != 1:
+            raise RequestError(
+                "the parts of the observation disagree on how many there are.",
+                "give each part one value, or each a first axis of the same length",
+            )
+        (form,) = forms
+        if form == "several":
+            return read, False
+        if form == "frame":
+            read = self._frames = _shifted(self._frames, read, self._stack)
+        return each(read, lambda leaf: leaf[None]), True
+
+    def _read(self, space: spaces.Space[Any], given: Any, path: str, forms: set[Form]) -> Any:
+        if isinstance(space, spaces.Dict):
+            if not isinstance(given, Mapping) or set(given) != set(space.spaces):
+                keys = ", ".join(space.spaces)
+                raise RequestError(f"{path} must be a mapping with the keys {keys}.")
+            return {
+                key: self._read(part, given[key], f"{path}[{key!r}]", forms)
+                for key, part in space.spaces.items()
+            }
+        if isinstance(space, spaces.Tuple):
+            if not isinstance(given, tuple | list) or len(given) != len(space.spaces):
+                raise RequestError(f"{path} must be a tuple of {len(space.spaces)} parts.")
+            return tuple(
+                self._read(part, one, f"{path}[{index}]", forms)
+                for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
+            )
+        rows = _as_array(given, space, path)
+        forms.add(self._form(rows.shape, space.shape or (), path))
+        return rows
+
+    def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
+        if shape == wanted:
+            return "one"
+        if shape[1:] == wanted and len(shape) == len(wanted) + 1:
+            return "several"
+        if self._stack > 1 and shape == wanted[1:]:
+            return "frame"
+        several = ", ".join(["n", *map(str, wanted)])
+        frame = f", or one frame of shape {wanted[1:]}" if self._stack > 1 else ""
+        raise RequestError(
+            f"{path} has shape {shape}, expected {wanted}, or ({several}) for n of them{frame}."
+        )
+
+
+def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
+    try:
+        rows = numpy.asarray(given)
+        wanted = rows.astype(space.dtype, copy=False)
+        # Whole numbers and bytes: 0.5 or 300 would silently become another observation.
+        exact = wanted.dtype.kind == "f" or bool((wanted == rows).all())
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
+    if not exact:
+        raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
+    return wanted
+
+
+def _shifted(frames: Any, newest: Any, size: int) -> Any:
+    """The last frames with the newest at the end; a first frame fills the whole stack."""
+    if isinstance(newest, Mapping):
+        return {
+            key: _shifted(None if frames is None else frames[key], part, size)
+            for key, part in newest.items()
+        }
+    if isinstance(newest, tuple):
+        return tuple(
+            _shifted(None if frames is None else frames[index], part, size)
+            for index, part in enumerate(newest)
+        )
+    if frames is None:
+        return numpy.stack([newest] * size)
+    return numpy.concatenate([frames[1:], newest[None]])
