@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlplug.metrics import MetricWindow
 from rlplug.plugin import DEFAULT_MODULE
 
 if TYPE_CHECKING:
-    from rlplug.batch import Batch
+    from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
     from rlplug.sampling.tally import Tally
@@ -29,8 +29,11 @@ class Sampler(Protocol):
     def start(self) -> None:
         """Reset the environments."""
 
-    def collect(self, timestep: int) -> Batch:
-        """The next transitions."""
+    def collect(self, timestep: int) -> Experience:
+        """What happens in the next steps."""
+
+    def absorb(self) -> None:
+        """Let normalisers take in what was collected last."""
 
     def close(self) -> None:
         """Close the environments."""
@@ -44,6 +47,7 @@ class Trainer:
         calls: HookCalls,
         learner: Learner,
         sampler: Sampler,
+        feed: OpenFeed,
         *,
         steps: int,
         stop: Callable[[], None],
@@ -53,33 +57,49 @@ class Trainer:
         self._calls = calls
         self._learner = learner
         self._sampler = sampler
+        self._feed = feed
         self._steps = steps
         self._stop = stop
         self._window = MetricWindow()
         self._updates = 0
+        self._sampling = 0.0
+        self._told = calls.implements("update_finished")
 
     def run(self) -> None:
         """Train; `stop` is called after every update and may end the run by raising."""
-        self._started = self._reported = time.perf_counter()
+        clock = time.perf_counter
+        self._started = self._reported = clock()
         self._reported_step = 0
         grid = self._grid()
         due = next(grid)
-        told = self._calls.implements("update_finished")
-        collect, update, add = self._sampler.collect, self._learner.update, self._window.add
+        collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
         while self.step < self._steps:
-            batch = collect(self.step)
-            if not batch.rows:
-                continue
-            self.step += batch.rows
-            results = update({DEFAULT_MODULE: batch}, timestep=self.step)
-            self._updates += 1
-            add(results)
-            if told:
-                self._calls.update_finished(self.step, self._updates, results, self._learner)
+            began = clock()
+            experience = collect(self.step)
+            self._sampling += clock() - began
+            self.step += experience.count
+            for work in take(experience, self.step):
+                self._update(work)
+                self._stop()
+            absorb()
             if self.step >= due:
                 self.report()
                 due = next(point for point in grid if point > self.step or point >= self._steps)
             self._stop()
+
+    def _update(self, work: Work) -> None:
+        learner = self._learner
+        results = learner.update(
+            {DEFAULT_MODULE: work.batch},
+            timestep=self.step,
+            num_iters=work.num_iters,
+            minibatch_size=work.minibatch_size,
+        )
+        self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NO_ROWS))
+        self._updates += 1
+        self._window.add(results)
+        if self._told:
+            self._calls.update_finished(self.step, self._updates, results, learner)
 
     def report(self) -> None:
         """Tell what has happened since the last report, if anything has."""
@@ -92,9 +112,12 @@ class Trainer:
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": now - self._started,
+            "time/sampling_seconds": self._sampling,
+            "time/learning_seconds": seconds - self._sampling,
             "time/updates": float(self._updates),
         }
         self._reported, self._reported_step = now, self.step
+        self._sampling = 0.0
         self.metrics.update(metrics)
         self._calls.metrics_reported(self.step, metrics)
 
@@ -105,3 +128,6 @@ class Trainer:
             yield -(-self._steps * cell // cells)
         while True:
             yield self._steps
+
+
+_NO_ROWS: Mapping[str, Any] = {}

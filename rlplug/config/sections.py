@@ -11,7 +11,7 @@ from rlplug.config.checkpointing import CheckpointSection
 from rlplug.config.compute import ComputeSection
 from rlplug.config.evaluation import EvaluationSection
 from rlplug.config.learning import LearnerSection
-from rlplug.config.option import at_least, not_empty, option
+from rlplug.config.option import at_least, between, not_empty, one_of, option
 
 __all__ = [
     "CORE_SECTIONS",
@@ -42,8 +42,36 @@ class RunSection:
 
 @attrs.frozen(kw_only=True)
 class EnvSection:
-    """`[env]`: how the environment is made."""
+    """`[env]`: how the environment is made, and what is seen of it."""
 
+    wrappers: tuple[str, ...] = option(
+        (), "Wrappers by import path, 'package.module:Class', the innermost first."
+    )
+    atari: bool = option(
+        False, "Atari: random no-ops, fire, every 4th frame, greyscale of 84 × 84 (needs ale-py)."
+    )
+    episodic_life: bool = option(
+        True, "Atari: in training a lost life ends an episode; the game goes on all the same."
+    )
+    time_feature: bool = option(
+        False, "Append to observations the share of time that is left until the time limit."
+    )
+    frame_stack: int = option(
+        1, "Observe the last so many observations at once, the newest last.", at_least(1)
+    )
+    normalize_observation: bool = option(
+        False, "Bring observations to mean 0 and spread 1, by statistics of this run."
+    )
+    normalize_reward: bool = option(False, "Divide rewards by the spread of discounted returns.")
+    normalize_clip: float = option(
+        10.0, "Bound of what is normalised; 0: without bound.", at_least(0)
+    )
+    normalize_gamma: float = option(
+        0.99, "Discount of the returns whose spread normalises rewards.", between(0, 1)
+    )
+    reward_clip: float = option(
+        0.0, "Learn from rewards clipped to ± this; 0: as they are.", at_least(0)
+    )
     arguments: Mapping[str, Any] = option(
         dict,
         "Every other key of [env]: an argument of the environment's constructor.",
@@ -57,6 +85,12 @@ class SamplingSection:
     """`[sampling]`: how experience is collected."""
 
     num_envs: int = option(1, "Environments that are stepped together.", at_least(1))
+    vectorization: str = option(
+        "auto",
+        "native (the environment's own vector form), sync (in turn), or auto: native where it "
+        "resets in the same step, or from 16 environments on.",
+        one_of(("auto", "native", "sync")),
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import attrs
 
-from rlplug.feeds.feed import Feed
+from rlplug.batch import Batch
+from rlplug.batch.nested import each
+from rlplug.envs.normalization import Normalization
+from rlplug.feeds.experience import Experience
+from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
 
-__all__ = ["Stream"]
+__all__ = ["OpenStream", "Stream"]
 
 
 @attrs.frozen(kw_only=True)
@@ -17,3 +24,39 @@ class Stream(Feed):
     """Steps of the vector environment that make one batch."""
     one_step_episodes: bool = False
     """For bandits: longer episodes are refused, and no `next_observations` are kept."""
+
+    def open(self, setting: FeedSetting) -> OpenStream:
+        """There is nothing to prepare."""
+        return OpenStream(self, setting.normalization)
+
+
+class OpenStream(OpenFeed):
+    """Makes each experience one batch."""
+
+    def __init__(self, described: Stream, normalization: Normalization | None) -> None:
+        self.steps_per_collect = described.steps_per_update
+        self.wants_next = not described.one_step_episodes
+        self._normalization = normalization
+
+    def take(self, experience: Experience, step: int) -> Iterator[Work]:
+        """One update with all of it."""
+        columns = experience.columns
+        if experience.steps > 1:
+            # What the sampler writes again must not change in somebody's hands.
+            columns = {name: each(column, _copied) for name, column in columns.items()}
+        if self.wants_next:
+            columns["next_observations"] = experience.next_rows()
+        stepped = experience.stepped
+        if stepped is not None and not stepped.all():
+            if not stepped.any():
+                return
+            columns = {
+                name: each(column, lambda leaf: leaf[stepped]) for name, column in columns.items()
+            }
+        if self._normalization is not None:
+            self._normalization.apply(columns)
+        yield Work(Batch(columns))
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy()

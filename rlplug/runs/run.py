@@ -11,7 +11,7 @@ from rlplug.checkpoint import save_module
 from rlplug.config.sources import Setting
 from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Stream
+from rlplug.feeds import Feed, FeedSetting, Stream
 from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.info import RunInfo
 from rlplug.learner import Learner
@@ -22,7 +22,7 @@ from rlplug.runs.interrupts import Interrupts, RunInterrupted, Terminated
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult, Status
-from rlplug.sampling import StreamSampler
+from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
 from rlplug.trainer import Trainer
@@ -98,14 +98,19 @@ def carry_out(
         environments = _environments(prepared, maker, feed)
         stack.callback(environments.vector.close)
         learner = _learner(calls, environments, prepared)
-        sampler = StreamSampler(
+        opened = feed.open(_setting(prepared, environments, learner))
+        sampler = VectorSampler(
             environments,
             learner.modules[DEFAULT_MODULE],
             seed=config.run.seed,
-            steps_per_update=feed.steps_per_update,
-            keep_next=not feed.one_step_episodes,
+            steps=opened.steps_per_collect,
+            keep_next=opened.wants_next,
+            by_environment=opened.by_environment,
+            state_interval=opened.state_interval,
         )
-        trainer = Trainer(calls, learner, sampler, steps=config.run.steps, stop=interrupts.check)
+        trainer = Trainer(
+            calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
+        )
         # Last, so that nothing is recorded of a run that could not start.
         tracking = open_tracking(config, environment=environments.name)
         calls.listen([tracking.listener, *([console_for()] if show else [])])
@@ -127,7 +132,7 @@ def _train(
     info: RunInfo,
     calls: HookCalls,
     trainer: Trainer,
-    sampler: StreamSampler,
+    sampler: VectorSampler,
     learner: Learner,
     tracking: Tracking,
 ) -> RunResult:
@@ -166,24 +171,45 @@ def _train(
     return ended("FINISHED")
 
 
-def _feed(prepared: Prepared) -> Stream:
+def _feed(prepared: Prepared) -> Feed:
     feed = prepared.algorithm.plugin.feed()
-    if not isinstance(feed, Stream):
+    if not isinstance(feed, Feed):
         raise PluginError(
             f"{prepared.algorithm.label}: feed() gave {type(feed).__name__}.",
-            "try: return rlplug.feeds.Stream(...)",
+            "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
         )
     return feed
 
 
-def _environments(prepared: Prepared, maker: EnvMaker, feed: Stream) -> Environments:
+def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
+    """What the feed may need to know."""
+    config = prepared.config
+    return FeedSetting(
+        observation_space=environments.vector.single_observation_space,
+        action_space=environments.action_space,
+        num_envs=environments.num_envs,
+        steps=config.run.steps,
+        seed=config.run.seed,
+        double=config.compute.dtype == "float64",
+        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
+        frame_stack=environments.frame_stack,
+        normalization=environments.normalization,
+    )
+
+
+def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
     """The environments, once it is clear that the algorithm can handle them."""
     config = prepared.config
-    environments = make_environments(maker, config.sampling.num_envs, config.env.arguments)
+    environments = make_environments(
+        maker,
+        config.sampling.num_envs,
+        config.env,
+        vectorization=config.sampling.vectorization,
+    )
     spaces = (environments.observation_space, environments.action_space)
     reason = prepared.algorithm.plugin.supports(*spaces)
-    if reason is None and feed.one_step_episodes:
-        reason = long_episodes(maker, config.env.arguments, config.run.seed)
+    if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
+        reason = long_episodes(maker, config.env, config.run.seed)
     if reason is not None:
         environments.vector.close()
         raise UnsupportedSpaceError(

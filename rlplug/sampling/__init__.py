@@ -1,5 +1,5 @@
 """Samplers: they step environments with the modules and yield experience."""
 
-from rlplug.sampling.stream import StreamSampler
+from rlplug.sampling.vector import VectorSampler
 
-__all__ = ["StreamSampler"]
+__all__ = ["VectorSampler"]

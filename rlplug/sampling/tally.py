@@ -33,12 +33,36 @@ class Tally:
     ) -> None:
         """Take in one step of the vector; `stepped` is False where it did nothing but reset."""
         self._rewards.append(rewards if stepped is None else rewards[stepped])
-        regret = infos.get("regret")
-        if regret is not None:
-            self._regrets.append(regret if stepped is None else regret[stepped])
+        self.add_infos(infos, stepped)
         if self._one_step and terminated.all():
             return
         self._episodes(rewards, terminated | truncated, stepped)
+
+    def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
+        """Take in what the environments tell of one step of the vector."""
+        regret = infos.get("regret")
+        if regret is not None:
+            self._regrets.append(regret if stepped is None else regret[stepped])
+
+    def add_steps(self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None) -> None:
+        """Take in several steps at once, shape (steps, num_envs), without what infos tell."""
+        self._rewards.append(rewards.flatten() if stepped is None else rewards[stepped])
+        self._one_step = False
+        ended = terminated | truncated
+        real = numpy.ones(rewards.shape, dtype=bool) if stepped is None else stepped
+        returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
+        lengths = self._length + numpy.cumsum(real, axis=0)
+        begun: dict[int, tuple[float, int]] = {}
+        for time, env in numpy.argwhere(ended & real).tolist():
+            before, steps = begun.get(env, (0.0, 0))
+            total, count = float(returns[time, env]), int(lengths[time, env])
+            self._returns.append(total - before)
+            self._lengths.append(count - steps)
+            begun[env] = (total, count)
+        self._running, self._length = returns[-1], lengths[-1]
+        for env, (total, count) in begun.items():
+            self._running[env] -= total
+            self._length[env] -= count
 
     def take(self) -> dict[str, float]:
         """The metrics since the last call."""

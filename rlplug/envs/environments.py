@@ -1,0 +1,156 @@
+"""Several environments that are stepped together, with what is done to all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rlplug.config.sections import EnvSection
+from rlplug.envs.making import (
+    EnvMaker,
+    check_arguments,
+    describe_env,
+    make_native,
+    make_one,
+    native_mode,
+    spec_of,
+)
+from rlplug.envs.normalization import Normalization
+from rlplug.envs.sync import InTurn
+from rlplug.envs.wrappers import needs_single, wrappers_of
+from rlplug.errors import EnvironmentFailedError, RequestError, RlplugError
+from rlplug.seeding import derive
+
+__all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
+
+_NATIVE_FROM = 16
+"""Environments from which a native vector is ahead by so much that its empty steps do not count."""
+
+
+@attrs.frozen(eq=False)
+class Environments:
+    """Several environments that are stepped together."""
+
+    vector: VectorEnv[Any, Any, Any]
+    name: str
+    autoreset: AutoresetMode
+    normalization: Normalization | None = None
+    """How observations and rewards are scaled; None: they are left as they are."""
+    frame_stack: int = 1
+    """How many frames an observation is a stack of, along its first axis, the newest last."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment, as modules see it."""
+        space = self.vector.single_observation_space
+        return space if self.normalization is None else self.normalization.space(space)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+        return self.vector.single_action_space
+
+    @property
+    def num_envs(self) -> int:
+        """How many there are."""
+        return self.vector.num_envs
+
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in each, every one from a seed of its own."""
+        if hasattr(self.vector, "envs"):
+            seeds = [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
+            answer: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
+            return answer
+        return self.vector.reset(seed=derive(seed, "environments") % 2**31)
+
+
+def make_environments(
+    env: EnvMaker,
+    num_envs: int,
+    section: EnvSection | Mapping[str, Any],
+    *,
+    vectorization: str = "auto",
+    training: bool = True,
+) -> Environments:
+    """`num_envs` environments as the options of `[env]` say, or with these arguments.
+
+    `training=False` leaves out what only helps learning: lives as episodes.
+    """
+    if not isinstance(section, EnvSection):
+        section = EnvSection(arguments=section)
+    name = describe_env(env)
+    spec = None
+    if isinstance(env, str):
+        spec = spec_of(env)
+        check_arguments(spec, section.arguments)
+    arguments = _arguments(section)
+    if spec is not None and _native(spec, name, num_envs, section, vectorization):
+        vector = make_native(spec, name, num_envs, arguments)
+    elif vectorization == "native" and spec is None:
+        raise _no_native(name, "it was given as a callable")
+    else:
+        wraps = wrappers_of(section, training=training)
+        maker: Any = spec if spec is not None else env
+        vector = InTurn([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
+    declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    normalization = None
+    if section.normalize_observation or section.normalize_reward or section.reward_clip:
+        normalization = Normalization(section, vector.single_observation_space, num_envs)
+    return Environments(vector, name, AutoresetMode(declared), normalization, section.frame_stack)
+
+
+def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int) -> str | None:
+    """Why this is no bandit: its episodes go on after one step. One is tried, apart."""
+    probe = make_environments(env, 1, section)
+    try:
+        probe.vector.reset(seed=seed % 2**31)
+        probe.vector.action_space.seed(seed % 2**31)
+        _, _, terminated, truncated, _ = probe.vector.step(probe.vector.action_space.sample())
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailedError(
+            f"environment {probe.name!r} failed in its first step: {type(error).__name__}: {error}",
+            "try: mend the environment (--debug shows where)",
+        ) from error
+    finally:
+        probe.vector.close()
+    if (terminated | truncated).all():
+        return None
+    return "it is for bandits, whose episodes have one step; here they go on"
+
+
+def _arguments(section: EnvSection) -> dict[str, Any]:
+    if not section.atari:
+        return dict(section.arguments)
+    # The preprocessing chooses frames itself.
+    return {"frameskip": 1, **section.arguments}
+
+
+def _native(spec: Any, name: str, num_envs: int, section: EnvSection, vectorization: str) -> bool:
+    """Whether the environment's own vector form is to be used."""
+    if vectorization == "sync":
+        return False
+    mode = native_mode(spec)
+    single = needs_single(section)
+    if vectorization == "native":
+        if mode is None:
+            raise _no_native(name, "it has no vector form of its own")
+        if single:
+            raise _no_native(name, f"{single[0]} is put around single environments")
+        return True
+    if mode is None or single:
+        return False
+    return mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
+
+
+def _no_native(name: str, reason: str) -> RequestError:
+    return RequestError(
+        f"sampling.vectorization is 'native', but for environment {name!r} that cannot be: "
+        f"{reason}.",
+        "try: --set sampling.vectorization=sync",
+    )

@@ -1,0 +1,140 @@
+"""One environment, or an environment's own vector form, from an id or a callable."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rlplug.envs.wrappers import Wrap
+from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
+
+__all__ = ["EnvMaker", "describe_env", "make_native", "make_one", "native_mode", "spec_of"]
+
+EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
+
+
+def describe_env(env: EnvMaker) -> str:
+    """The id, or what a callable is called."""
+    if isinstance(env, str):
+        return env
+    return getattr(env, "__name__", type(env).__name__)
+
+
+def spec_of(env: str) -> EnvSpec:
+    """The registration behind an id; `package:Id-v0` imports the package first."""
+    # Its import registers the environments that the core brings.
+    import rlplug.bandits  # noqa: F401 # imported for the registration
+
+    package, _, env_id = env.rpartition(":")
+    if package:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise RequestError(
+                f"environment {env!r} names a package that cannot be imported: {error}.",
+                f"try: pip install {package.partition('.')[0]}",
+            ) from error
+    try:
+        return gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        guess = did_you_mean(env_id, sorted(gymnasium.registry), sentence=True)
+        raise RequestError(
+            f"unknown environment {env!r}. {guess}".rstrip(),
+            "try: --env with an id that is registered, or 'package:Id-v0' to import its package",
+        ) from error
+
+
+def make_one(
+    env: EnvSpec | Callable[..., gymnasium.Env[Any, Any]],
+    name: str,
+    arguments: Mapping[str, Any],
+    wraps: Sequence[Wrap] = (),
+) -> gymnasium.Env[Any, Any]:
+    """One environment with everything around it."""
+    try:
+        made = gymnasium.make(env, **arguments) if isinstance(env, EnvSpec) else env(**arguments)
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise _cannot_make(name, arguments, error) from error
+    if not isinstance(made, gymnasium.Env):
+        raise RequestError(
+            f"{name} made {type(made).__name__}, which is no gymnasium.Env.",
+            "try: a callable that returns an environment",
+        )
+    for wrap in wraps:
+        try:
+            made = wrap(made)
+        except RlplugError:
+            raise
+        except Exception as error:
+            raise RequestError(
+                f"a wrapper could not be put around environment {name!r}:",
+                f"{type(error).__name__}: {error}",
+                "try: other env.wrappers     (--debug shows the traceback)",
+            ) from error
+    return made
+
+
+def native_mode(spec: EnvSpec) -> AutoresetMode | None:
+    """How the environment's own vector form resets; None if it has none."""
+    entry = spec.vector_entry_point
+    if entry is None:
+        return None
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    metadata = getattr(creator, "metadata", {})
+    return AutoresetMode(metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+
+
+def make_native(
+    spec: EnvSpec, name: str, num_envs: int, arguments: Mapping[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    """The environment's own vector form."""
+    try:
+        return gymnasium.make_vec(
+            spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments
+        )
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise _cannot_make(name, arguments, error) from error
+
+
+def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
+    """Refuse what the constructor does not take, before anything is made."""
+    if spec.entry_point is None or not arguments:
+        return
+    creator = (
+        load_env_creator(spec.entry_point)
+        if isinstance(spec.entry_point, str)
+        else spec.entry_point
+    )
+    parameters = inspect.signature(creator).parameters
+    if any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
+        return
+    # gym.make's own, which are no arguments of the constructor.
+    known = {*parameters, "max_episode_steps"}
+    problems = []
+    for name in arguments:
+        if name not in known:
+            guess = did_you_mean(name, known)
+            said = f"{spec.id} takes no such argument" + (f", {guess}" if guess else "")
+            problems.append(Problem(f"env.{name}", said))
+    if problems:
+        taken = ", ".join(parameters) or "nothing"
+        raise ConfigError(f"the options of {spec.id}", problems, f"it takes: {taken}")
+
+
+def _cannot_make(name: str, arguments: Mapping[str, Any], error: Exception) -> RequestError:
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+    return RequestError(
+        f"environment {name!r} could not be made with {given}:",
+        f"{type(error).__name__}: {error}",
+        "try: other arguments in [env]     (--debug shows the traceback)",
+    )

@@ -1,0 +1,132 @@
+"""Environments stepped one after the other, each reset in the step that ends its episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from rlplug.errors import RequestError
+
+__all__ = ["InTurn"]
+
+
+class InTurn(VectorEnv[Any, Any, Any]):
+    """A vector of separate environments in this process.
+
+    What it returns is never written again, so that nobody needs to copy it.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        try:
+            for make in makers:
+                self.envs.append(make())
+        except BaseException:
+            self.close()
+            raise
+        first = self.envs[0]
+        self.num_envs = len(self.envs)
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.spec = first.spec
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self._refuse_differences()
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+        self.failed: tuple[int, str] | None = None
+        """Which environment raised, and in which of its methods."""
+        box = first.observation_space
+        self._box = box if isinstance(box, spaces.Box) else None
+        self._whole_numbers = isinstance(first.action_space, spaces.Discrete)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in each; a single seed is for the first, the others count on."""
+        if seed is None or isinstance(seed, int):
+            seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        infos: dict[str, Any] = {}
+        rows = []
+        index = 0
+        try:
+            for index, env in enumerate(self.envs):
+                observation, info = env.reset(seed=seeds[index], options=options)
+                rows.append(observation)
+                if info:
+                    infos = self._add_info(infos, info, index)
+        except Exception:
+            self.failed = (index, "reset")
+            raise
+        return self._together(rows), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of each; where an episode ended, `final_obs` tells what it ended with."""
+        n = self.num_envs
+        rewards = numpy.empty(n)
+        terminated = numpy.zeros(n, numpy.bool_)
+        truncated = numpy.zeros(n, numpy.bool_)
+        infos: dict[str, Any] = {}
+        rows = []
+        index, doing = 0, "step"
+        each = actions.tolist() if self._whole_numbers else iterate(self.action_space, actions)
+        try:
+            for index, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+                observation, reward, ends, cut, info = env.step(action)
+                rewards[index] = reward
+                if ends or cut:
+                    terminated[index], truncated[index] = ends, cut
+                    final = {"final_obs": observation, "final_info": info}
+                    infos = self._add_info(infos, final, index)
+                    doing = "reset"
+                    observation, info = env.reset()
+                    doing = "step"
+                rows.append(observation)
+                if info:
+                    infos = self._add_info(infos, info, index)
+        except Exception:
+            self.failed = (index, doing)
+            raise
+        return self._together(rows), rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close each."""
+        for env in self.envs:
+            env.close()
+
+    def _together(self, rows: list[Any]) -> Any:
+        space = self._box
+        if space is None:
+            single = self.single_observation_space
+            empty: Any = create_empty_array(single, self.num_envs, numpy.empty)
+            return concatenate(single, rows, empty)
+        together = numpy.empty((self.num_envs, *space.shape), space.dtype)
+        for index, row in enumerate(rows):
+            if numpy.shape(row) != space.shape:
+                self.failed = (index, "step")
+                raise ValueError(
+                    f"it gave an observation of shape {numpy.shape(row)}, its space has "
+                    f"{space.shape}"
+                )
+            together[index] = row
+        return together
+
+    def _refuse_differences(self) -> None:
+        for index, env in enumerate(self.envs):
+            for kind in ("observation_space", "action_space"):
+                one, first = getattr(env, kind), getattr(self.envs[0], kind)
+                if one != first:
+                    self.close()
+                    raise RequestError(
+                        f"environment {index} has another {kind} than the first: {one}, "
+                        f"not {first}.",
+                        "try: a callable that makes alike environments",
+                    )

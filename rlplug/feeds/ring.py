@@ -1,0 +1,342 @@
+"""Transitions of several environments in one ring, every observation kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import attrs
+import numpy
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.errors import RequestError
+from rlplug.feeds.experience import Experience
+from rlplug.feeds.feed import FeedSetting
+from rlplug.feeds.formats import bytes_of, room_for, widened
+from rlplug.spaces import ACTION_MASK
+
+__all__ = ["Added", "Ring"]
+
+Index: TypeAlias = NDArray[numpy.int64]
+
+TERMINATED, TRUNCATED, FINAL = 1, 2, 4
+"""What is known of a row; a FINAL one holds only the observation that ended an episode."""
+
+
+@attrs.frozen(eq=False)
+class Added:
+    """What an addition changed: rows that can be drawn now, and rows that cannot any more."""
+
+    fresh: Index
+    gone: Index
+
+
+class Ring:
+    """Each environment writes its rows in a stretch of its own, and over its oldest rows.
+
+    A row is an observation and what was done there; the next row of the same environment is where
+    it led to. The observation that ends an episode has a row without an action. One row beyond the
+    newest holds what will be acted on next, and stacks of frames need some older rows.
+    """
+
+    def __init__(self, setting: FeedSetting, size: int) -> None:
+        self.num_envs = setting.num_envs
+        self.stack = setting.frame_stack
+        self.live = _live(setting, size)
+        """How many rows of each environment can be drawn from."""
+        self.rows = self.live + self.stack
+        self._setting = setting
+        space = setting.observation_space
+        self._mask_is_seen = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+        double, total = setting.double, self.num_envs * self.rows
+        seen = room_for(setting.observation_space, total, double=double, frame_stack=self.stack)
+        self._kept: dict[str, Any] = {"observations": seen}
+        self._done: dict[str, Any] = {
+            "actions": room_for(setting.action_space, total, double=double),
+            "rewards": numpy.empty(total, numpy.float64 if double else numpy.float32),
+        }
+        self.flags = numpy.empty(total, numpy.uint8)
+        self.heads = numpy.zeros(self.num_envs, numpy.int64)
+        """How many rows each environment has written so far."""
+        self._starts = numpy.arange(self.num_envs) * self.rows
+
+    @staticmethod
+    def bytes_needed(setting: FeedSetting, size: int) -> int:
+        """What a ring of this size takes."""
+        double, stack = setting.double, setting.frame_stack
+        row = bytes_of(setting.observation_space, double=double, frame_stack=stack)
+        row += bytes_of(setting.action_space, double=double) + (8 if double else 4) + 1
+        return row * setting.num_envs * (_live(setting, size) + stack)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def add(self, experience: Experience) -> Added:
+        """Take in what was collected."""
+        if experience.begins_anew and self.heads.any():
+            # What would have come next never came: it ends its episode without a verdict.
+            self.flags[self._slots(self.heads)] = FINAL
+            self.heads += 1
+        before = self.heads.copy()
+        ended = experience.ended()
+        late = experience.stepped is not None
+        inserted = numpy.zeros_like(ended, dtype=numpy.int64)
+        if not late:
+            inserted[1:] = ended.cumsum(0)[:-1]
+        at = before + numpy.arange(experience.steps)[:, None] + inserted
+        slots = self._slots(at)
+        self._write(slots.reshape(-1), experience, ended)
+        self.heads = before + experience.steps
+        if not late and ended.any():
+            self._write_finals(at, ended, experience)
+            self.heads = self.heads + ended.sum(0)
+        following = experience.following
+        self._put(
+            self._slots(self.heads), {name: following[name] for name in self._seen_names(following)}
+        )
+        fresh = slots.reshape(-1)
+        fresh = fresh[(self.flags[fresh] & FINAL) == 0]
+        return Added(fresh, self._outlived(before))
+
+    def _write(self, slots: Index, experience: Experience, ended: Any) -> None:
+        columns = experience.columns
+        names = [name for name in columns if name not in ("terminated", "truncated")]
+        seen = {name: self._by_time(experience, name) for name in self._seen_names(columns)}
+        self._put(slots, seen)
+        for name in names:
+            if name not in _SEEN:
+                column = self._by_time(experience, name)
+                paired(self._room(self._done, name, column), column, _write_to(slots))
+        flags = self._by_time(experience, "terminated").astype(numpy.uint8)
+        flags |= self._by_time(experience, "truncated").astype(numpy.uint8) << 1
+        if experience.stepped is not None:
+            flags[~experience.grid(experience.stepped).reshape(-1)] = FINAL
+        self.flags[slots] = flags
+
+    def _write_finals(self, at: Index, ended: Any, experience: Experience) -> None:
+        times, envs = numpy.nonzero(ended)
+        slots = self._starts[envs] + (at[times, envs] + 1) % self.rows
+        self._put(
+            slots,
+            {
+                name: experience.after(name, times, envs)
+                for name in self._seen_names(experience.following)
+            },
+        )
+        self.flags[slots] = FINAL
+
+    def _seen_names(self, columns: Mapping[str, Any]) -> list[str]:
+        """What is seen before acting; masks within observations are kept with them."""
+        masks = ACTION_MASK in columns and not self._mask_is_seen
+        return ["observations", ACTION_MASK] if masks else ["observations"]
+
+    def _put(self, slots: Index, seen: Mapping[str, Any]) -> None:
+        """Keep observations; of a stack only the newest frame."""
+        for name, column in seen.items():
+            column = to_arrays(column)
+            if name == "observations" and self.stack > 1:
+                column = each(column, lambda leaf: leaf[:, -1])
+            paired(self._room(self._kept, name, column), column, _write_to(slots))
+
+    def _room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
+        """Where a column is kept; what acting alone knows of is made room for when it comes."""
+        if name not in rooms:
+            total = self.num_envs * self.rows
+            rooms[name] = each(
+                column, lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype)
+            )
+        return rooms[name]
+
+    def _by_time(self, experience: Experience, name: str) -> Any:
+        column = to_arrays(experience.columns[name])
+        return each(experience.grid(column), lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
+
+    def _outlived(self, before: Index) -> Index:
+        """The rows that were live before and are not now."""
+        oldest = numpy.maximum(before - self.live, 0)
+        newest = numpy.maximum(self.heads - self.live, 0)
+        counts = newest - oldest
+        if not counts.any():
+            return _NOTHING
+        envs = numpy.repeat(numpy.arange(self.num_envs), counts)
+        steps = numpy.arange(len(envs)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+        gone: Index = self._starts[envs] + (oldest[envs] + steps) % self.rows
+        return gone
+
+    def _slots(self, at: Index) -> Index:
+        """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
+        slots: Index = self._starts + at % self.rows
+        return slots
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def draw(self, random: numpy.random.Generator, count: int) -> Index:
+        """Rows that are transitions, each with the same probability."""
+        sizes = numpy.minimum(self.heads, self.live)
+        ends = sizes.cumsum()
+        rows = self._nth(random.integers(ends[-1], size=count), sizes, ends)
+        missed = numpy.flatnonzero(self.flags[rows] & FINAL)
+        while len(missed):
+            rows[missed] = self._nth(random.integers(ends[-1], size=len(missed)), sizes, ends)
+            missed = missed[(self.flags[rows[missed]] & FINAL) != 0]
+        return rows
+
+    def holds_any(self) -> bool:
+        """Whether there is a transition to draw."""
+        return bool(self.heads.any())
+
+    def columns(self, rows: Index, gamma: float, n_step: int, scale: Any = None) -> dict[str, Any]:
+        """The transitions that begin at these rows, spanning up to `n_step` steps.
+
+        `scale` is applied to the reward of each step.
+        """
+        flags = self.flags[rows]
+        rewards = self._done["rewards"][rows]
+        if scale is not None:
+            rewards = scale(rewards)
+        spans, discounts = 1, numpy.full(len(rows), gamma, rewards.dtype)
+        if n_step > 1:
+            spans, rewards, flags = self._lengthened(rows, rewards, flags, gamma, n_step, scale)
+            discounts = (gamma**spans).astype(rewards.dtype)
+        following = self._later(rows, spans)
+        found = {
+            "observations": self._stacked(rows),
+            "next_observations": self._stacked(following),
+            "actions": self._chosen(rows),
+            "rewards": rewards,
+            "terminated": (flags & TERMINATED) != 0,
+            "truncated": (flags & TRUNCATED) != 0,
+            "discounts": discounts,
+        }
+        if self._mask_is_seen:
+            found[ACTION_MASK] = found["observations"][ACTION_MASK]
+            found["next_action_mask"] = found["next_observations"][ACTION_MASK]
+        elif ACTION_MASK in self._kept:
+            found[ACTION_MASK] = self._kept[ACTION_MASK][rows]
+            found["next_action_mask"] = self._kept[ACTION_MASK][following]
+        for name, room in self._done.items():
+            if name not in found:
+                found[name] = each(room, lambda leaf: leaf.take(rows, axis=0))
+        return found
+
+    def _nth(self, places: Index, sizes: Index, ends: Index) -> Index:
+        """The live rows with these numbers, counted through all environments from the oldest."""
+        envs = numpy.searchsorted(ends, places, side="right")
+        at = self.heads[envs] - ends[envs] + places
+        found: Index = self._starts[envs] + at % self.rows
+        return found
+
+    def _lengthened(
+        self, rows: Index, rewards: Any, flags: Any, gamma: float, n_step: int, scale: Any
+    ) -> tuple[Any, Any, Any]:
+        """Steps taken, discounted sums of rewards, and how the last of the steps ended."""
+        spans = numpy.ones(len(rows), numpy.int64)
+        envs = rows // self.rows
+        newest = self._starts[envs] + (self.heads[envs] - 1) % self.rows
+        going = ((flags & (TERMINATED | TRUNCATED)) == 0) & (rows != newest)
+        at = rows
+        for step in range(1, n_step):
+            at = self._later(at, 1)
+            seen = self.flags[at]
+            going &= (seen & FINAL) == 0
+            earned = self._done["rewards"][at]
+            earned = earned if scale is None else scale(earned)
+            rewards = rewards + numpy.where(going, gamma**step * earned, 0).astype(rewards.dtype)
+            spans += going
+            flags = numpy.where(going, seen, flags)
+            going &= ((seen & (TERMINATED | TRUNCATED)) == 0) & (at != newest)
+        return spans, rewards, flags
+
+    def _later(self, rows: Index, steps: Any) -> Index:
+        """The rows so many steps later in the same environment."""
+        later = rows + steps
+        if self.num_envs == 1:
+            return later % self.rows
+        wrapped: Index = numpy.where(
+            later // self.rows > rows // self.rows, later - self.rows, later
+        )
+        return wrapped
+
+    def _stacked(self, rows: Index) -> Any:
+        """Observations; of stacks the frames that lead to them, none from an earlier episode."""
+        space = self._setting.observation_space
+        kept = self._kept["observations"]
+        if self.stack == 1:
+            return widened(space, each(kept, lambda leaf: leaf.take(rows, axis=0)))
+        frames = numpy.empty((len(rows), self.stack), numpy.int64)
+        frames[:, -1] = at = rows
+        starts = rows - rows % self.rows
+        oldest = self._starts[rows // self.rows]
+        begun = numpy.zeros(len(rows), bool)
+        heads = self.heads[rows // self.rows]
+        for back in range(1, self.stack):
+            before = starts + (at - starts - 1) % self.rows
+            # Before the very first row nothing was written yet.
+            first = (heads < self.rows) & (at == oldest)
+            begun |= first | ((self.flags[before] & FINAL) != 0)
+            at = numpy.where(begun, at, before)
+            frames[:, -1 - back] = at
+        return widened(space, each(kept, lambda leaf: leaf[frames]))
+
+    def _chosen(self, rows: Index) -> Any:
+        kept = each(self._done["actions"], lambda leaf: leaf.take(rows, axis=0))
+        return widened(self._setting.action_space, kept)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that was written, and no more."""
+        used = int(min(self.heads.max(initial=0) + 1, self.rows))
+        return {
+            "rows": self.rows,
+            "heads": self.heads.copy(),
+            "kept": self._cut(self._kept, used),
+            "done": self._cut(self._done, used),
+            "flags": self._part(self.flags, used),
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Go on with what was written then."""
+        if saved["rows"] != self.rows or len(saved["heads"]) != self.num_envs:
+            raise RequestError(
+                f"the saved replay buffer has {len(saved['heads'])} environments with "
+                f"{saved['rows']} rows each, here there are {self.num_envs} with {self.rows}.",
+                "use the buffer_size, num_envs and frame_stack of the run that saved it",
+            )
+        self.heads = numpy.array(saved["heads"], numpy.int64)
+        used = int(min(self.heads.max(initial=0) + 1, self.rows))
+
+        def put(room: Any, part: Any) -> None:
+            room.reshape(self.num_envs, self.rows, *room.shape[1:])[:, :used] = part
+
+        for name, rooms in (("kept", self._kept), ("done", self._done)):
+            for column, part in saved[name].items():
+                flat = each(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
+                paired(self._room(rooms, column, flat), part, put)
+        put(self.flags, saved["flags"])
+
+    def _cut(self, rooms: Mapping[str, Any], used: int) -> dict[str, Any]:
+        return {
+            name: each(room, lambda leaf: self._part(leaf, used)) for name, room in rooms.items()
+        }
+
+    def _part(self, leaf: Any, used: int) -> Any:
+        return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])[:, :used]
+
+
+_SEEN = frozenset(("observations", ACTION_MASK))
+
+_NOTHING: Index = numpy.empty(0, numpy.int64)
+
+
+def _live(setting: FeedSetting, size: int) -> int:
+    # Of two rows that follow each other one is a transition: there is always one to draw.
+    return max(size // setting.num_envs, 2)
+
+
+def _write_to(slots: Index) -> Any:
+    def write(room: Any, part: Any) -> None:
+        room[slots] = part
+
+    return write

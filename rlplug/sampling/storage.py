@@ -1,0 +1,57 @@
+"""Memory for the steps of one collection, taken once and written again each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+
+from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.errors import PluginError
+
+__all__ = ["Storage"]
+
+
+class Storage:
+    """Columns of `steps × num_envs` rows, in the order of time or environment by environment.
+
+    Their names, shapes and formats are those of the first step written.
+    """
+
+    def __init__(self, steps: int, num_envs: int, *, by_environment: bool) -> None:
+        self.columns: dict[str, Any] = {}
+        self._shape = (num_envs, steps) if by_environment else (steps, num_envs)
+        self._by_environment = by_environment
+        self._grids: dict[str, Any] = {}
+
+    def write(self, time: int, columns: Mapping[str, Any]) -> None:
+        """Keep one step."""
+        grids = self._grids
+        for name, column in columns.items():
+            grid = grids.get(name)
+            if grid is None:
+                grid = self._add(name, column, time)
+            if type(grid) is numpy.ndarray:
+                grid[time] = column
+            else:
+                paired(grid, to_arrays(column), lambda leaf, part: leaf.__setitem__(time, part))
+
+    def _add(self, name: str, column: Any, time: int) -> Any:
+        if time:
+            raise PluginError(
+                f"the module returned {name!r} only from step {time + 1} of a collection on.",
+                "return the same extras in every step",
+            )
+        self.columns[name] = each(to_arrays(column), self._room)
+        self._grids[name] = each(self.columns[name], self.by_time)
+        return self._grids[name]
+
+    def _room(self, part: Any) -> Any:
+        first, second = self._shape
+        return numpy.zeros((first * second, *part.shape[1:]), part.dtype)
+
+    def by_time(self, leaf: Any) -> Any:
+        """A column by time and environment, without a copy."""
+        grid = leaf.reshape(*self._shape, *leaf.shape[1:])
+        return grid.swapaxes(0, 1) if self._by_environment else grid

@@ -1,0 +1,240 @@
+"""Step environments in this process with one module, and hand over what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+
+from rlplug.batch.nested import each, to_arrays
+from rlplug.envs import Environments
+from rlplug.errors import EnvironmentFailedError, RlplugError
+from rlplug.feeds.experience import Experience
+from rlplug.plugin import ActInput, Module
+from rlplug.sampling.borders import Borders
+from rlplug.sampling.health import refuse_broken
+from rlplug.sampling.storage import Storage
+from rlplug.sampling.tally import Tally
+from rlplug.sampling.translation import sent_to
+from rlplug.seeding import derive
+
+__all__ = ["VectorSampler"]
+
+Columns = dict[str, Any]
+
+
+class VectorSampler:
+    """Acts with one module in a vector of environments, some steps at a time.
+
+    `keep_next` is for feeds that need to know where steps led to: nothing follows the only step of
+    a bandit. `state_interval` notes the module's memory every so many steps.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        module: Module,
+        *,
+        seed: int,
+        steps: int = 1,
+        keep_next: bool = True,
+        by_environment: bool = False,
+        state_interval: int = 0,
+    ) -> None:
+        num_envs = environments.num_envs
+        self.tally = Tally(num_envs)
+        self._environments = environments
+        self._module = module
+        self._steps = steps
+        self._keep_next = keep_next
+        self._by_environment = by_environment
+        self._state_interval = state_interval
+        self._seed = seed
+        self._act = ActInput(None, random=numpy.random.default_rng(derive(seed, "acting")))
+        self._borders = Borders(environments, module, keep_finals=keep_next)
+        self._storage = Storage(steps, num_envs, by_environment=by_environment)
+        self._sent = sent_to(environments.action_space)
+        self._normalization = environments.normalization
+        self._seen: Columns = {}
+        self._begins_anew = True
+        self._last: Experience | None = None
+
+    def start(self) -> None:
+        """Reset the environments, every one from a seed of its own."""
+        try:
+            observations, infos = self._environments.reset(self._seed)
+        except RlplugError:
+            raise
+        except Exception as error:
+            raise self._failed("reset", 0, error) from error
+        self._begins_anew = True
+        if self._normalization is not None:
+            self._normalization.forget_episodes()
+        self._borders.start()
+        self._act.state = self._module.initial_state(self._environments.num_envs)
+        self._see(observations, infos)
+        refuse_broken(self._environments, {}, self._seen, None, 0)
+
+    def collect(self, timestep: int) -> Experience:
+        """What happens in the next steps."""
+        columns, states = self._single(timestep) if self._steps == 1 else self._several(timestep)
+        stepped = columns.pop("stepped", None)
+        experience = Experience(
+            columns,
+            steps=self._steps,
+            num_envs=self._environments.num_envs,
+            by_environment=self._by_environment,
+            following=self._seen if self._keep_next else None,
+            finals=self._borders.take_finals(),
+            stepped=stepped,
+            begins_anew=self._begins_anew,
+            states=states,
+            initial_state=self._borders.fresh_state,
+        )
+        self._begins_anew = False
+        refuse_broken(self._environments, columns, self._seen, experience, timestep)
+        self._last = experience
+        return experience
+
+    def absorb(self) -> None:
+        """Let normalisers take in what was collected last."""
+        if self._normalization is None or self._last is None:
+            return
+        last, columns = self._last, self._last.columns
+        observations = columns["observations"]
+        stepped = last.stepped
+        if stepped is not None:
+            observations = each(observations, lambda leaf: leaf[stepped])
+            stepped = last.grid(stepped)
+        self._normalization.absorb(
+            observations, last.grid(columns["rewards"]), last.ended(), stepped
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """The generator of actions, and the statistics of normalisation; episodes are not saved."""
+        normalization = self._normalization
+        return {
+            "random": self._act.random.bit_generator.state,
+            "normalization": None if normalization is None else normalization.get_state(),
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there, in the episodes that `start` begins."""
+        self._act.random.bit_generator.state = saved["random"]
+        if self._normalization is not None and saved["normalization"] is not None:
+            self._normalization.set_state(saved["normalization"])
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environments.vector.close()
+
+    def _single(self, timestep: int) -> tuple[Columns, list[Any]]:
+        """One step: what it gave, without a copy."""
+        states = [] if self._act.state is None else [self._act.state]
+        columns = self._decide(timestep)
+        if self._keep_next:
+            # A vector may write its next observations over the last.
+            columns["observations"] = each(columns["observations"], _copied)
+        outcome, infos = self._advance(columns["actions"], 0, timestep)
+        self.tally.add(
+            outcome["rewards"],
+            outcome["terminated"],
+            outcome["truncated"],
+            infos,
+            outcome.get("stepped"),
+        )
+        columns.update(outcome)
+        return columns, states
+
+    def _several(self, timestep: int) -> tuple[Columns, list[Any]]:
+        """Several steps, in the storage."""
+        storage, interval = self._storage, self._state_interval or self._steps
+        num_envs = self._environments.num_envs
+        states: list[Any] = []
+        for time in range(self._steps):
+            now = timestep + time * num_envs
+            if self._act.state is not None and time % interval == 0:
+                states.append(each(self._act.state, _copied))
+            columns = self._decide(now)
+            storage.write(time, columns)
+            outcome, infos = self._advance(columns["actions"], time, now)
+            storage.write(time, outcome)
+            self.tally.add_infos(infos, outcome.get("stepped"))
+        kept = dict(storage.columns)
+        self.tally.add_steps(
+            *(
+                each(kept[name], storage.by_time)
+                for name in ("rewards", "terminated", "truncated", "stepped")
+                if name in kept
+            )
+        )
+        return kept, states
+
+    def _decide(self, timestep: int) -> Columns:
+        act = self._act
+        act.timestep = timestep
+        acted = self._module.forward_exploration(act)
+        if act.state is not None:
+            act.state = acted.state
+        columns = {**self._seen, "actions": acted.actions}
+        if acted.extras:
+            columns.update(acted.extras)
+        return columns
+
+    def _advance(self, actions: Any, time: int, timestep: int) -> tuple[Columns, Any]:
+        """Step the vector, and see what it led to."""
+        if type(actions) is not numpy.ndarray:
+            actions = to_arrays(actions)
+        try:
+            stepped = self._environments.vector.step(self._sent(actions))
+            observations, rewards, terminated, truncated, told = stepped
+            outcome = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+            observations, infos = self._borders.cross(time, outcome, observations, told, self._act)
+        except RlplugError:
+            raise
+        except Exception as error:
+            raise self._failed("step", timestep, error) from error
+        self._see(observations, infos)
+        return outcome, told
+
+    def _see(self, observations: Any, infos: Mapping[str, Any]) -> None:
+        self._seen = seen = {"observations": observations}
+        act = self._act
+        if type(observations) is dict and "action_mask" in observations:
+            act.action_mask = seen["action_mask"] = observations["action_mask"]
+        else:
+            mask = infos.get("action_mask")
+            act.action_mask = None
+            if mask is not None:
+                act.action_mask = seen["action_mask"] = _stacked(mask)
+        normalization = self._normalization
+        act.observations = (
+            observations if normalization is None else normalization.observations(observations)
+        )
+
+    def _failed(self, what: str, timestep: int, error: Exception) -> EnvironmentFailedError:
+        failed = getattr(self._environments.vector, "failed", None)
+        which = ""
+        if failed is not None:
+            index, what = failed
+            if self._environments.num_envs > 1:
+                which = f" ({index + 1} of {self._environments.num_envs})"
+        return EnvironmentFailedError(
+            f"environment {self._environments.name!r}{which} failed in {what} after "
+            f"{timestep:,} steps: {type(error).__name__}: {error}",
+            "try: mend the environment (--debug shows where); what was recorded stays",
+        )
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
+
+
+def _stacked(mask: Any) -> Any:
+    """Masks from infos, of which some may be missing: there everything is allowed."""
+    if mask.dtype != object:
+        return mask
+    known = next(row for row in mask if row is not None)
+    every = numpy.ones_like(known)
+    return numpy.stack([every if row is None else row for row in mask])
