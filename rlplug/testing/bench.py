@@ -92,7 +92,7 @@ class Bench:
 
     def state(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the global generators, copied."""
-        state = copied(self.learner.get_state())
+        state: dict[str, Any] = copied(self.learner.get_state())
         state.pop("random")
         return state
 

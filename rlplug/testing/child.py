@@ -114,4 +114,4 @@ def _import(found: FoundPlugin) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_answer(json.loads(sys.stdin.read()))))
+    sys.stdout.write(json.dumps(_answer(json.loads(sys.stdin.read()))) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,10 @@ class Player:
             self._pieces[index] = self._new_piece(index)
         return batches_of(finished)[DEFAULT_MODULE]
 
+    def twin(self, module: Module) -> Player:
+        """A player in the same place that acts with another module."""
+        return copy.deepcopy(self, {id(self._module): module})
+
     def _act(self, greedy: bool) -> Any:
         observations, mask = see(self.observation_space, self._observations, self._infos)
         state = None
@@ -75,7 +80,9 @@ class Player:
                 for name in self._states[0]
             }
         act = ActInput(observations, mask, state, self.timestep, self._random)
-        return self._module.forward_inference(act) if greedy else self._module.forward_exploration(act)
+        return (
+            self._module.forward_inference(act) if greedy else self._module.forward_exploration(act)
+        )
 
     def _step(self, index: int, action: Any, extras: Any, finished: list[Episode]) -> None:
         environment, piece = self._environments[index], self._pieces[index]
@@ -105,11 +112,13 @@ class Player:
 
 def see(space: Any, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> Any:
     """The observations of several environments, stacked, and their action masks."""
-    stacked = concatenate(space, observations, create_empty_array(space, len(observations)))
+    empty: Any = create_empty_array(space, len(observations))
+    stacked = concatenate(space, observations, empty)
     if isinstance(stacked, dict) and "action_mask" in stacked:
         return stacked, stacked["action_mask"]
-    masks = [info.get("action_mask") for info in infos]
-    return stacked, None if masks[0] is None else numpy.stack(masks)
+    if "action_mask" not in infos[0]:
+        return stacked, None
+    return stacked, numpy.stack([info["action_mask"] for info in infos])
 
 
 def as_arrays(value: Any) -> Any:

@@ -13,7 +13,7 @@ import attrs
 __all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "place"]
 
 
-class CheckFailed(AssertionError):
+class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
     """A plugin does not do what the contract says."""
 
     def __init__(self, looked_for: str, found: str, look_at: str) -> None:
@@ -23,7 +23,7 @@ class CheckFailed(AssertionError):
         super().__init__(f"looked for  {looked_for}\nfound       {found}\nlook at     {look_at}")
 
 
-class DoesNotApply(Exception):
+class DoesNotApply(Exception):  # noqa: N818 # no error
     """A check that has nothing to look at in this plugin, and why."""
 
 
@@ -82,8 +82,10 @@ def _innermost(error: Exception, kind: type[Any]) -> str:
     except (OSError, TypeError):
         home = Path("/")
     own = [frame for frame in frames if Path(frame.filename).parent == home]
-    frame = (own or list(frames) or [None])[-1]
-    return place(kind) if frame is None else f"{_short(frame.filename)}:{frame.lineno}"
+    passed = own or list(frames)
+    if not passed:
+        return place(kind)
+    return f"{_short(passed[-1].filename)}:{passed[-1].lineno}"
 
 
 def _short(file: str) -> str:

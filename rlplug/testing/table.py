@@ -83,9 +83,7 @@ class Check:
 def _check(function: Callable[[Subject], None], whom: For = "both", *, quick: bool = True) -> Check:
     name = function.__name__.removeprefix("check_")
     description = (function.__doc__ or "").strip().partition("\n")[0]
-    return Check(
-        name=name, description=description, function=function, whom=whom, quick=quick
-    )
+    return Check(name=name, description=description, function=function, whom=whom, quick=quick)
 
 
 CHECKS: tuple[Check, ...] = (

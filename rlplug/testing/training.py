@@ -26,9 +26,7 @@ def train(
     from rlplug.runs.run import run
 
     config = subject.config()
-    options: dict[str, Any] = {
-        f"algorithm.{name}": value for name, value in plain(config).items()
-    }
+    options: dict[str, Any] = {f"algorithm.{name}": value for name, value in plain(config).items()}
     options |= {"sampling.num_envs": NUM_ENVS, "tracking.enabled": False, "compute.device": "cpu"}
 
     def environment() -> gymnasium.Env[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rlplug.cli.debug import debug_option
+from rlplug.cli.plugins.check import check
 from rlplug.cli.plugins.hooks import hooks
 from rlplug.cli.plugins.list import list_plugins
 from rlplug.cli.plugins.show import show
@@ -20,4 +21,5 @@ def plugins() -> None:
 
 plugins.add_command(list_plugins)
 plugins.add_command(show)
+plugins.add_command(check)
 plugins.add_command(hooks)

@@ -9,7 +9,7 @@ import attrs
 import gymnasium
 import numpy
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Algorithm, Batch, Module, option
@@ -75,12 +75,9 @@ class ArmMeans(Algorithm):
         """Flat boxes and discrete actions."""
         return flat_and_discrete(observation_space, action_space)
 
-    def build(
-        self, action_space: gymnasium.Space[Any], config: ArmMeansConfig
-    ) -> ArmMeansModule:
+    def build(self, action_space: gymnasium.Space[Any], config: ArmMeansConfig) -> ArmMeansModule:
         """Counts and sums of nought."""
-        assert isinstance(action_space, Discrete)
-        return ArmMeansModule(int(action_space.n), config.epsilon)
+        return ArmMeansModule(flatdim(action_space), config.epsilon)
 
     def configure_optimizers_for_module(self) -> None:
         """No gradient moves a mean."""

@@ -9,7 +9,7 @@ import attrs
 import gymnasium
 import numpy
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, flatdim
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Algorithm, Batch, Loss, Module, option
@@ -72,8 +72,7 @@ class PolicyGradientModule(Module):
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """Log-probabilities and values."""
-        mask = batch["action_mask"] if "action_mask" in batch else None
-        logits = self.logits(batch["observations"], mask)
+        logits = self.logits(batch["observations"], batch.get("action_mask"))
         return {
             "log_probs": logits.log_softmax(1),
             "values": self.values(batch["observations"]),
@@ -104,8 +103,8 @@ class PolicyGradient(Algorithm):
         config: PolicyGradientConfig,
     ) -> PolicyGradientModule:
         """The two networks."""
-        assert observation_space.shape is not None and isinstance(action_space, Discrete)
-        return PolicyGradientModule(observation_space.shape[0], int(action_space.n), config.width)
+        inputs, actions = flatdim(observation_space), flatdim(action_space)
+        return PolicyGradientModule(inputs, actions, config.width)
 
     def prepare_batch(
         self, module: PolicyGradientModule, config: PolicyGradientConfig, batch: Batch

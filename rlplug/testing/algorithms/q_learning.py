@@ -10,7 +10,7 @@ import attrs
 import gymnasium
 import numpy
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Algorithm, Batch, Loss, Module, option
@@ -42,6 +42,7 @@ class QLearningModule(Module):
 
     def __init__(self, inputs: int, actions: int, width: int, epsilon: float) -> None:
         super().__init__()
+        self.actions = actions
         self.q = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, actions))
         self.target = copy.deepcopy(self.q).requires_grad_(False)
         self.register_buffer("epsilon", torch.tensor(epsilon))
@@ -63,8 +64,7 @@ class QLearningModule(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The best action, or now and then any that is allowed."""
         actions = self.greedy(act.observations, act.action_mask)
-        number = int(self.q[-1].out_features)
-        scores = act.random.random((len(actions), number))
+        scores = act.random.random((len(actions), self.actions))
         if act.action_mask is not None:
             scores = numpy.where(_allowed(act.action_mask), scores, -1.0)
         anyhow = act.random.random(len(actions)) < float(self.epsilon)
@@ -104,8 +104,7 @@ class QLearning(Algorithm):
         config: QLearningConfig,
     ) -> QLearningModule:
         """The network and its target."""
-        assert observation_space.shape is not None and isinstance(action_space, Discrete)
-        inputs, actions = observation_space.shape[0], int(action_space.n)
+        inputs, actions = flatdim(observation_space), flatdim(action_space)
         return QLearningModule(inputs, actions, config.width, config.epsilon)
 
     def prepare_batch(

@@ -41,17 +41,20 @@ def check_works_with_an_addon_that_changes_nothing(subject: Subject) -> None:
 def check_another_addon_may_take_part(subject: Subject) -> None:
     """Before or after another add-on, it works; one that changes nothing makes no difference."""
     alone = _lived(bench_of(subject))
-    for order in ("before", "beside"):
-        with_bystander = _lived(bench_of(subject, **{order: [_fresh(Bystander)]}))
-        difference = first_difference(alone, with_bystander)
+    watched = {
+        "after it": _lived(bench_of(subject, before=[_fresh(Bystander)])),
+        "before it": _lived(bench_of(subject, beside=[_fresh(Bystander)])),
+    }
+    for order, weights in watched.items():
+        difference = first_difference(alone, weights)
         if difference is not None:
-            where = "after" if order == "before" else "before"
             raise CheckFailed(
                 "the same weights whether or not another add-on watches",
-                f"{where} it: {difference}",
+                f"{order}: {difference}",
                 place(subject.kind),
             )
-        _lived(bench_of(subject, **{order: [_fresh(Doubler)]}))
+    _lived(bench_of(subject, before=[_fresh(Doubler)]))
+    _lived(bench_of(subject, beside=[_fresh(Doubler)]))
 
 
 def check_neutral_options_change_nothing(subject: Subject) -> None:

@@ -43,7 +43,8 @@ def check_truncated_steps_bootstrap(subject: Subject) -> None:
     """A step cut by a time limit is learned from like one after which the episode goes on."""
     bench, batch = _pieces(subject)
     going_on = _ending(batch, terminated=False, truncated=False)
-    if first_difference(_after(bench, going_on), _after(bench, _with_other_finals(bench, going_on))) is None:
+    elsewhere = _with_other_finals(bench, going_on)
+    if first_difference(_after(bench, going_on), _after(bench, elsewhere)) is None:
         raise DoesNotApply("nothing that it learns depends on what comes after a step")
     cut = _ending(batch, terminated=False, truncated=True)
     difference = first_difference(_after(bench, going_on), _after(bench, cut))

@@ -23,10 +23,11 @@ def check_options_are_typed_and_documented(subject: Subject) -> None:
         raise CheckFailed("a Config made with attrs.frozen(kw_only=True)", repr(kind), where)
     for field in attrs.fields(kind):
         text = field.metadata.get("help")
-        if field.default is attrs.NOTHING or not isinstance(text, str) or not text.strip():
+        lacks = "default" if field.default is attrs.NOTHING else "" if text else "help"
+        if lacks:
             raise CheckFailed(
                 "a default and a line of help for each option",
-                f"{field.name!r} has no {'help' if field.default is not attrs.NOTHING else 'default'}",
+                f"{field.name!r} has no {lacks}",
                 f'{where}: {field.name} = rlplug.option(default, "one line of help")',
             )
         if not field.kw_only:

@@ -15,9 +15,7 @@ def check_is_found_once(subject: Subject) -> None:
     found = subject.found
     if found.loaded is not None:
         raise DoesNotApply("it is a class at hand, not an installed plugin")
-    offers = [
-        one for one in Registry.installed().of_kind(found.kind) if one.name == found.name
-    ]
+    offers = [one for one in Registry.installed().of_kind(found.kind) if one.name == found.name]
     if len(offers) != 1:
         raise CheckFailed(
             f"one entry point named {found.name!r}",

@@ -6,12 +6,8 @@ import copy
 import tempfile
 from pathlib import Path
 
-import numpy
-
-from rlplug.plugin import ActInput
 from rlplug.testing.bench import Bench, bench_of
 from rlplug.testing.comparing import first_difference
-from rlplug.testing.experience import as_arrays, see
 from rlplug.testing.report import CheckFailed, place
 from rlplug.testing.subject import Subject
 
@@ -53,24 +49,12 @@ def _check_goes_on(subject: Subject, here: Bench, there: Bench, how: str) -> Non
         raise CheckFailed(looked_for, f"at once: {difference}", where)
     # Both go on from the same global generators: those are part of the saved state.
     there.draws = copy.deepcopy(here.draws)
+    there.players = {
+        name: player.twin(there.learner.modules[name]) for name, player in here.players.items()
+    }
     for update in range(1, 13):
-        batch = here.play()
-        here.update(batch)
-        there.update(batch)
+        here.live(1)
+        there.live(1)
         difference = first_difference(here.state(), there.state())
         if difference is not None:
             raise CheckFailed(looked_for, f"{update} updates later: {difference}", where)
-    actions = [_explored(bench) for bench in (here, there)]
-    difference = first_difference(*actions)
-    if difference is not None:
-        raise CheckFailed(looked_for, f"they explore differently: actions {difference}", where)
-
-
-def _explored(bench: Bench) -> list[object]:
-    case = next(iter(bench.cases.values()))
-    seen = [case.make().reset(seed=index) for index in range(32)]
-    observations, mask = see(case.observation_space, [o for o, _ in seen], [i for _, i in seen])
-    state = bench.module.initial_state(32)
-    random = numpy.random.default_rng(0)
-    act = ActInput(observations, mask, state, bench.timestep, random)
-    return [as_arrays(bench.module.forward_exploration(act).actions)]
