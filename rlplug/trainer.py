@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlplug.metrics import MetricWindow
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlplug.learner import Learner
     from rlplug.sampling.tally import Tally
 
-__all__ = ["REPORTS", "Sampler", "Trainer"]
+__all__ = ["REPORTS", "Milestones", "Sampler", "Trainer"]
 
 REPORTS = 320
 """Points of a curve: as many as the MLflow UI draws."""
@@ -39,6 +39,16 @@ class Sampler(Protocol):
         """Close the environments."""
 
 
+class Milestones(Protocol):
+    """What happens between updates at certain steps of a run."""
+
+    due: int
+    """The step from which on `reached` is to be called."""
+
+    def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
+        """Do what is due, add its metrics; why the run should end, or an empty string."""
+
+
 class Trainer:
     """Carries a run from its first to its last environment step."""
 
@@ -54,6 +64,9 @@ class Trainer:
     ) -> None:
         self.step = 0
         self.metrics: dict[str, float] = {}
+        self.milestones: Milestones | None = None
+        self.stopped = ""
+        """Why a milestone ended the run before its last step; empty if none did."""
         self._calls = calls
         self._learner = learner
         self._sampler = sampler
@@ -73,7 +86,7 @@ class Trainer:
         grid = self._grid()
         due = next(grid)
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
-        while self.step < self._steps:
+        while self.step < self._steps and not self.stopped:
             began = clock()
             experience = collect(self.step)
             self._sampling += clock() - began
@@ -85,6 +98,8 @@ class Trainer:
             if self.step >= due:
                 self.report()
                 due = next(point for point in grid if point > self.step or point >= self._steps)
+            if self.milestones is not None and self.step >= self.milestones.due:
+                self._reach(self.milestones)
             self._stop()
 
     def _update(self, work: Work) -> None:
@@ -100,6 +115,12 @@ class Trainer:
         self._window.add(results)
         if self._told:
             self._calls.update_finished(self.step, self._updates, results, learner)
+
+    def _reach(self, milestones: Milestones) -> None:
+        began = time.perf_counter()
+        self.stopped = milestones.reached(self.step, self.metrics)
+        # The speed of a run is that of its steps and updates.
+        self._reported += time.perf_counter() - began
 
     def report(self) -> None:
         """Tell what has happened since the last report, if anything has."""

@@ -31,6 +31,8 @@ class Interrupts:
     """While it is entered, signals only leave a note, which `check` turns into an exception."""
 
     def __init__(self) -> None:
+        self.at_once = False
+        """Whether somebody asked twice: then an update may have been cut in two."""
         self._noted: type[KeyboardInterrupt] | None = None
         self._before: dict[int, Any] = {}
 
@@ -59,5 +61,6 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
         if self._noted is not None:
+            self.at_once = True
             raise kind
         self._noted = kind

@@ -81,6 +81,11 @@ class Milestones:
         if step:
             self._save(step, {})
 
+    def close(self) -> None:
+        """Close the environments of evaluations."""
+        if self.evaluator is not None:
+            self.evaluator.close()
+
     def _evaluate(
         self, step: int, metrics: MutableMapping[str, float]
     ) -> tuple[Mapping[str, float], bool]:

@@ -13,6 +13,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.plugin import Algorithm
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 from rlplug.runs.presets import lay_preset
 from rlplug.runs.request import Request
@@ -59,7 +60,8 @@ def prepare(request: Request, registry: Registry) -> Prepared:
     if problems or config is None:
         raise ConfigError(_where(request, algorithm), problems, *_advice(problems, found))
     plugin = kind(config.algorithm)
-    config = settle_evaluation(config, plugin.feed(), below)
+    if kind.feed is not Algorithm.feed:
+        config = settle_evaluation(config, plugin.feed(), below)
     origins = {".".join(path): origin for path, origin in below.origins.items()}
     return Prepared(
         config=config,

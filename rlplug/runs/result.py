@@ -30,6 +30,8 @@ class RunResult:
     """The module as it was at the end: it acts."""
     folder: Path
     """Where the run keeps its files."""
+    stopped: str = ""
+    """Why it ended before its last step without having failed; empty if it did not."""
     where: tuple[str, ...] = ()
     """How to look at it, line by line."""
 
@@ -39,6 +41,7 @@ class RunResult:
             "run_id": self.run_id,
             "status": self.status,
             "step": self.step,
+            "stopped": self.stopped,
             "metrics": dict(self.metrics),
             "folder": str(self.folder),
         }

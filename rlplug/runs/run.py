@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from rlplug.checkpoint import save_module
 from rlplug.config.sources import Setting
-from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
-from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Feed, FeedSetting, Stream
-from rlplug.hooks.calls import HookCalls
+from rlplug.envs import EnvMaker
+from rlplug.errors import RequestError
 from rlplug.hooks.info import RunInfo
-from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.registry import Registry
 from rlplug.runs.given import Given
 from rlplug.runs.interrupts import Interrupts, RunInterrupted, Terminated
+from rlplug.runs.milestones import Milestones
+from rlplug.runs.parts import Parts, put_together
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult, Status
-from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
-from rlplug.trainer import Trainer
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
@@ -92,54 +89,40 @@ def carry_out(
         raise RequestError(
             f"{prepared.algorithm.label} has no environment of its own.", "try: --env ID"
         )
-    calls = prepared.hooks()
     with ExitStack() as stack, Interrupts() as interrupts:
-        feed = _feed(prepared)
-        environments = _environments(prepared, maker, feed)
-        stack.callback(environments.vector.close)
-        learner = _learner(calls, environments, prepared)
-        opened = feed.open(_setting(prepared, environments, learner))
-        sampler = VectorSampler(
-            environments,
-            learner.modules[DEFAULT_MODULE],
-            seed=config.run.seed,
-            steps=opened.steps_per_collect,
-            keep_next=opened.wants_next,
-            by_environment=opened.by_environment,
-            state_interval=opened.state_interval,
-        )
-        trainer = Trainer(
-            calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
-        )
+        parts = put_together(prepared, maker, interrupts, stack)
         # Last, so that nothing is recorded of a run that could not start.
-        tracking = open_tracking(config, environment=environments.name)
+        tracking = open_tracking(config, environment=parts.environments.name)
+        calls, trainer = parts.calls, parts.trainer
         calls.listen([tracking.listener, *([console_for()] if show else [])])
+        milestones = parts.milestones(config, maker, tracking, interrupts)
+        stack.callback(milestones.close)
         info = RunInfo(
             run_id=tracking.run_id,
             folder=tracking.folder,
             config=config,
             participants=calls.participants,
             hook_order=calls.order(),
-            environment=environments.name,
+            environment=parts.environments.name,
             steps=config.run.steps,
             progress=lambda: trainer.step,
             rerunnable=rerunnable,
         )
-        return _train(info, calls, trainer, sampler, learner, tracking)
+        return _train(info, parts, milestones, tracking, interrupts)
 
 
 def _train(
     info: RunInfo,
-    calls: HookCalls,
-    trainer: Trainer,
-    sampler: VectorSampler,
-    learner: Learner,
+    parts: Parts,
+    milestones: Milestones,
     tracking: Tracking,
+    interrupts: Interrupts,
 ) -> RunResult:
     """Start, run and end; whatever ends it, everybody is told and everything is written."""
+    calls, trainer = parts.calls, parts.trainer
 
     def ended(status: Status) -> RunResult:
-        module = learner.modules[DEFAULT_MODULE]
+        module = parts.learner.modules[DEFAULT_MODULE]
         tracking.artifact(save_module(module, info.folder), "module")
         tracking.close(status)
         return RunResult(
@@ -149,17 +132,21 @@ def _train(
             metrics=trainer.metrics,
             module=module,
             folder=info.folder,
+            stopped=trainer.stopped,
             where=tuple(tracking.describe()),
         )
 
     try:
-        sampler.start()
+        parts.sampler.start()
         calls.run_started(info)
         trainer.run()
         trainer.report()
+        milestones.finish(trainer.step, trainer.metrics)
         calls.run_finished(trainer.step, trainer.metrics)
     except KeyboardInterrupt as error:
         trainer.report()
+        if not interrupts.at_once:
+            milestones.interrupted(trainer.step)
         calls.run_failed(trainer.step, error)
         raise RunInterrupted(ended("KILLED"), by_signal=isinstance(error, Terminated)) from None
     except BaseException as error:
@@ -169,64 +156,3 @@ def _train(
             error.add_note(line)
         raise
     return ended("FINISHED")
-
-
-def _feed(prepared: Prepared) -> Feed:
-    feed = prepared.algorithm.plugin.feed()
-    if not isinstance(feed, Feed):
-        raise PluginError(
-            f"{prepared.algorithm.label}: feed() gave {type(feed).__name__}.",
-            "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
-        )
-    return feed
-
-
-def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
-    """What the feed may need to know."""
-    config = prepared.config
-    return FeedSetting(
-        observation_space=environments.vector.single_observation_space,
-        action_space=environments.action_space,
-        num_envs=environments.num_envs,
-        steps=config.run.steps,
-        seed=config.run.seed,
-        double=config.compute.dtype == "float64",
-        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
-        frame_stack=environments.frame_stack,
-        normalization=environments.normalization,
-    )
-
-
-def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
-    """The environments, once it is clear that the algorithm can handle them."""
-    config = prepared.config
-    environments = make_environments(
-        maker,
-        config.sampling.num_envs,
-        config.env,
-        vectorization=config.sampling.vectorization,
-    )
-    spaces = (environments.observation_space, environments.action_space)
-    reason = prepared.algorithm.plugin.supports(*spaces)
-    if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
-        reason = long_episodes(maker, config.env, config.run.seed)
-    if reason is not None:
-        environments.vector.close()
-        raise UnsupportedSpaceError(
-            f"{prepared.algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
-            f"see: rlplug plugins show {prepared.algorithm.name}",
-        )
-    return environments
-
-
-def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
-    config = prepared.config
-    learner = Learner(
-        calls,
-        {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
-        seed=config.run.seed,
-        learning=config.learner,
-        compute=config.compute,
-    )
-    learner.build()
-    return learner

@@ -1,0 +1,178 @@
+"""The parts of a run, put together from its options: everything that trains, nothing recorded."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import attrs
+
+from rlplug.checkpoint import Checkpoints, find_checkpoint
+from rlplug.checkpoint.parts import SavedPolicy, start_from
+from rlplug.config.sections import RunConfig
+from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
+from rlplug.errors import PluginError, UnsupportedSpaceError
+from rlplug.evaluation import Evaluator
+from rlplug.feeds import Feed, FeedSetting, OpenFeed, Stream
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import Learner
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.interrupts import Interrupts
+from rlplug.runs.milestones import Milestones
+from rlplug.runs.prepare import Prepared
+from rlplug.sampling import VectorSampler
+from rlplug.tracking import Tracking
+from rlplug.trainer import Trainer
+
+__all__ = ["Parts", "put_together"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Parts:
+    """What trains in a run."""
+
+    calls: HookCalls
+    environments: Environments
+    learner: Learner
+    feed: OpenFeed
+    sampler: VectorSampler
+    trainer: Trainer
+
+    def milestones(
+        self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
+    ) -> Milestones:
+        """Evaluations and checkpoints, for the trainer to ask for."""
+        section, evaluator = config.evaluation, None
+        if section.episodes:
+            evaluator = Evaluator(
+                lambda num_envs: _for_evaluation(config, maker, self.environments, num_envs),
+                episodes=section.episodes,
+                parallel=section.parallel,
+                seed=config.run.seed,
+                check=interrupts.check,
+            )
+        self.trainer.milestones = milestones = Milestones(
+            config=config,
+            calls=self.calls,
+            learner=self.learner,
+            environments=self.environments,
+            tracking=tracking,
+            checkpoints=Checkpoints(tracking.folder / "checkpoints", config.checkpoint.keep),
+            evaluator=evaluator,
+            has_id=isinstance(maker, str),
+        )
+        return milestones
+
+
+def put_together(
+    prepared: Prepared, maker: EnvMaker, interrupts: Interrupts, stack: ExitStack
+) -> Parts:
+    """Make environments, learner, feed, sampler and trainer, or raise why that cannot be."""
+    config, calls = prepared.config, prepared.hooks()
+    feed = _feed(prepared)
+    environments = _environments(prepared, maker, feed)
+    stack.callback(environments.vector.close)
+    learner = _learner(calls, environments, prepared)
+    if config.run.init_from:
+        saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
+        start_from(learner, environments.normalization, saved)
+    opened = feed.open(_setting(prepared, environments, learner))
+    sampler = VectorSampler(
+        environments,
+        learner.modules[DEFAULT_MODULE],
+        seed=config.run.seed,
+        steps=opened.steps_per_collect,
+        keep_next=opened.wants_next,
+        by_environment=opened.by_environment,
+        state_interval=opened.state_interval,
+    )
+    trainer = Trainer(
+        calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
+    )
+    return Parts(
+        calls=calls,
+        environments=environments,
+        learner=learner,
+        feed=opened,
+        sampler=sampler,
+        trainer=trainer,
+    )
+
+
+def _for_evaluation(
+    config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int
+) -> Environments:
+    """Other environments of the same kind, and of the same problem where there are several."""
+    arguments: dict[str, Any] = dict(config.env.arguments)
+    problem = getattr(training.vector.unwrapped, "problem_seed", None)
+    if problem is not None:
+        arguments["problem_seed"] = problem
+    return make_environments(
+        maker,
+        num_envs,
+        attrs.evolve(config.env, arguments=arguments),
+        vectorization=config.sampling.vectorization,
+        training=False,
+    )
+
+
+def _feed(prepared: Prepared) -> Feed:
+    feed = prepared.algorithm.plugin.feed()
+    if not isinstance(feed, Feed):
+        raise PluginError(
+            f"{prepared.algorithm.label}: feed() gave {type(feed).__name__}.",
+            "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
+        )
+    return feed
+
+
+def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
+    """What the feed may need to know."""
+    config = prepared.config
+    return FeedSetting(
+        observation_space=environments.vector.single_observation_space,
+        action_space=environments.action_space,
+        num_envs=environments.num_envs,
+        steps=config.run.steps,
+        seed=config.run.seed,
+        double=config.compute.dtype == "float64",
+        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
+        frame_stack=environments.frame_stack,
+        normalization=environments.normalization,
+    )
+
+
+def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
+    """The environments, once it is clear that the algorithm can handle them."""
+    config = prepared.config
+    environments = make_environments(
+        maker,
+        config.sampling.num_envs,
+        config.env,
+        vectorization=config.sampling.vectorization,
+    )
+    spaces = (environments.observation_space, environments.action_space)
+    reason = prepared.algorithm.plugin.supports(*spaces)
+    if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
+        reason = long_episodes(maker, config.env, config.run.seed)
+    if reason is not None:
+        environments.vector.close()
+        raise UnsupportedSpaceError(
+            f"{prepared.algorithm.label} cannot be run on {environments.name!r}: "
+            f"{reason.rstrip('.')}.",
+            f"see: rlplug plugins show {prepared.algorithm.name}",
+        )
+    return environments
+
+
+def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
+    config = prepared.config
+    learner = Learner(
+        calls,
+        {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
+        seed=config.run.seed,
+        learning=config.learner,
+        compute=config.compute,
+    )
+    learner.build()
+    return learner

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlplug import Acted, Module
+from rlplug.config.evaluation import EvaluationSection
+from rlplug.envs import Environments, make_environments
+from rlplug.errors import EnvironmentFailedError
+from rlplug.evaluation import Evaluator, Standing, play
+from rlplug.evaluation.scores import interquartile_mean
+
+MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """An episode of so many steps; each pays the action that was chosen."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(100)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return numpy.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        return numpy.full(1, self.taken), float(action), self.taken == self.length, False, {}
+
+
+class Ones(Module):
+    """Chooses action 1."""
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(numpy.ones(len(act.observations), dtype=numpy.int64))
+
+
+class Clock(Module):
+    """Remembers how many steps of an episode it has acted in, and chooses that number."""
+
+    def initial_state(self, n: int) -> Any:
+        return {"steps": torch.zeros(n, 1, dtype=torch.int64)}
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(act.state["steps"][:, 0], state={"steps": act.state["steps"] + 1})
+
+
+def uneven(*lengths: int, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> Environments:
+    vector = SyncVectorEnv([partial(Walk, n) for n in lengths], autoreset_mode=mode)
+    return Environments(vector, "walk", mode)
+
+
+# -- which episodes count -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_environments_with_short_episodes_do_not_play_more_of_them(mode: AutoresetMode) -> None:
+    played = play(Ones(), uneven(1, 9, mode=mode), episodes=10, seed=0)
+    # The first ten episodes that end would be nine of length 1 and one of length 9.
+    assert played.lengths.tolist() == [1] * 5 + [9] * 5
+    assert played.returns.tolist() == [1.0] * 5 + [9.0] * 5
+
+
+def test_episodes_that_do_not_divide_evenly_are_still_exactly_as_many() -> None:
+    played = play(Ones(), uneven(2, 3, 4), episodes=7, seed=0)
+    assert played.lengths.tolist() == [2, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_begins_anew_with_each_episode(mode: AutoresetMode) -> None:
+    played = play(Clock(), uneven(3, 4, mode=mode), episodes=4, seed=0)
+    # Actions 0, 1, 2 and 0, 1, 2, 3 are paid.
+    assert played.returns.tolist() == [3.0, 3.0, 6.0, 6.0]
+
+
+def test_an_episode_without_end_is_cut_counted_and_reported() -> None:
+    played = play(Ones(), uneven(10**9, 2), episodes=4, seed=0, longest=50)
+    assert played.lengths.tolist() == [50, 2, 2]
+    metrics = played.metrics()
+    assert (metrics["eval/episodes"], metrics["eval/episodes_cut"]) == (3.0, 1.0)
+
+
+def test_metrics_are_those_of_the_returns() -> None:
+    metrics = play(Ones(), uneven(1, 2, 3, 10), episodes=4, seed=0).metrics()
+    assert metrics == {
+        "eval/return_mean": 4.0,
+        "eval/return_std": pytest.approx(12.5**0.5),
+        "eval/return_min": 1.0,
+        "eval/return_max": 10.0,
+        "eval/return_iqm": 2.5,
+        "eval/length_mean": 4.0,
+        "eval/episodes": 4.0,
+    }
+
+
+def test_the_interquartile_mean_leaves_out_whole_values() -> None:
+    assert interquartile_mean(numpy.array([100.0, 0, 1, 2, 3, 4, 5, 6])) == 3.5
+    assert interquartile_mean(numpy.array([3.0, 1.0, 2.0])) == 2.0
+    assert interquartile_mean(numpy.array([7.0])) == 7.0
+
+
+def test_an_environment_that_raises_is_named() -> None:
+    class Breaks(Walk):
+        def step(self, action: Any) -> Any:
+            raise ArithmeticError("planted")
+
+    environments = make_environments(lambda: Breaks(3), 1, {})
+    with pytest.raises(EnvironmentFailedError, match=r"in step of an evaluation: Arithm.*planted"):
+        play(Ones(), environments, episodes=1, seed=0)
+
+
+# -- an evaluator -------------------------------------------------------------------------------
+
+
+class Dice(Walk):
+    """Pays what a die shows."""
+
+    def step(self, action: Any) -> Any:
+        seen, _, ended, cut, info = super().step(action)
+        return seen, float(self.np_random.integers(1, 7)), ended, cut, info
+
+
+def evaluator(make: Callable[[int], Environments], **more: Any) -> Evaluator:
+    return Evaluator(make, **{"episodes": 6, "parallel": 4, "seed": 3, **more})
+
+
+def without_time(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+def test_every_evaluation_plays_the_same_episodes_and_another_seed_plays_others() -> None:
+    def make(num_envs: int) -> Environments:
+        return make_environments(lambda: Dice(5), num_envs, {})
+
+    one = evaluator(make)
+    first = without_time(one.evaluate(Ones(), 0))
+    assert without_time(one.evaluate(Ones(), 100)) == first
+    assert without_time(evaluator(make).evaluate(Ones(), 0)) == first
+    assert without_time(evaluator(make, seed=4).evaluate(Ones(), 0)) != first
+
+
+def test_environments_are_made_once_and_no_more_than_episodes() -> None:
+    asked: list[int] = []
+
+    def make(num_envs: int) -> Environments:
+        asked.append(num_envs)
+        return make_environments(lambda: Walk(2), num_envs, {})
+
+    one = evaluator(make, episodes=3, parallel=8)
+    one.evaluate(Ones(), 0)
+    one.evaluate(Ones(), 1)
+    assert asked == [3]
+
+
+def drawn() -> tuple[Any, Any]:
+    """What the global generators would give next, without taking it from them."""
+    state = numpy.random.get_state(legacy=False)
+    return torch.get_rng_state().tolist(), state["state"]["key"].tolist()
+
+
+def test_an_evaluation_leaves_modes_and_global_random_numbers_as_they_were() -> None:
+    class Noisy(Ones):
+        seen: bool | None = None
+
+        def forward_inference(self, act: Any) -> Acted:
+            self.seen = self.training
+            torch.rand(5)
+            numpy.random.random(5)
+            return super().forward_inference(act)
+
+    module = Noisy().train()
+    before = drawn()
+    evaluator(lambda n: make_environments(lambda: Walk(2), n, {})).evaluate(module, 0)
+    assert (module.seen, module.training) == (False, True)
+    assert drawn() == before
+
+
+def test_what_ends_the_run_ends_an_evaluation_too() -> None:
+    calls = itertools.count()
+
+    def check() -> None:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(Ones(), uneven(10**9), episodes=1, seed=0, check=check)
+
+
+# -- what an evaluation decides -----------------------------------------------------------------
+
+
+def verdicts(values: list[float], **options: Any) -> list[str]:
+    standing = Standing(EvaluationSection(**options))
+    said = []
+    for step, value in enumerate(values):
+        metrics = {"eval/return_mean": value}
+        standing.take(step, metrics)
+        said.append(standing.verdict(metrics))
+    return said
+
+
+def test_without_options_no_evaluation_ends_a_run() -> None:
+    assert verdicts([1.0, 0.0, 0.0, 1e9]) == [""] * 4
+
+
+def test_a_mean_return_that_reaches_the_threshold_ends_the_run() -> None:
+    assert verdicts([9.0, 10.0], stop_at_return=10.0) == [
+        "",
+        "mean return 10 reached evaluation.stop_at_return = 10",
+    ]
+
+
+def test_patience_counts_evaluations_in_a_row_that_were_no_better() -> None:
+    said = verdicts([5.0, 4.0, 6.0, 6.0, 3.0], patience=2)
+    assert said[:4] == ["", "", "", ""]
+    assert said[4] == (
+        "2 evaluations without a better mean return than 6 at step 2 (evaluation.patience = 2)"
+    )
+
+
+def test_a_mean_that_is_not_a_number_is_never_the_best() -> None:
+    standing = Standing(EvaluationSection())
+    assert [standing.take(0, {"eval/return_mean": x}) for x in (float("nan"), 1.0)] == [False, True]
+    other = Standing(EvaluationSection())
+    other.set_state(standing.get_state())
+    assert (other.best, other.best_step, other.without_better) == (1.0, 0, 0)
