@@ -53,7 +53,7 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin to play."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        _, info = self.env.reset(seed=seed, options=options)
         started, _, terminated, truncated, started_info = self.env.step(1)
         if terminated or truncated:
             return self.env.reset(options=options)

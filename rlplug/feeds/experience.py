@@ -65,7 +65,7 @@ class Experience:
         self.num_envs = num_envs
         self.by_environment = by_environment
         self.following: Mapping[str, Any] = {} if following is None else following
-        """What will be acted on next: `observations`, maybe `action_mask`, a row per environment."""
+        """What will be acted on next, one row per environment: `observations`, maybe masks."""
         self.finals = finals
         self.stepped = stepped
         """False where an environment did nothing but reset; None if all stepped."""

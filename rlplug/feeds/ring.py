@@ -250,13 +250,12 @@ class Ring:
 
     def _later(self, rows: Index, steps: Any) -> Index:
         """The rows so many steps later in the same environment."""
-        later = rows + steps
+        later: Index = rows + steps
         if self.num_envs == 1:
-            return later % self.rows
-        wrapped: Index = numpy.where(
-            later // self.rows > rows // self.rows, later - self.rows, later
-        )
-        return wrapped
+            later %= self.rows
+        else:
+            later -= (later // self.rows > rows // self.rows) * self.rows
+        return later
 
     def _stacked(self, rows: Index) -> Any:
         """Observations; of stacks the frames that lead to them, none from an earlier episode."""

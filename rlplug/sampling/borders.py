@@ -31,6 +31,12 @@ class Borders:
         self._num_envs = environments.num_envs
         self._mode = environments.autoreset
         self._keep_finals = keep_finals
+        self.matter = (
+            keep_finals
+            or self.fresh_state is not None
+            or environments.autoreset != AutoresetMode.SAME_STEP
+        )
+        """Whether anything is to be done there."""
         self._ended = numpy.zeros(self._num_envs, dtype=bool)
         self._places: list[Any] = []
         self._finals: list[dict[str, Any]] = []

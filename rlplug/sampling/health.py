@@ -2,88 +2,93 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy
 
 from rlplug.batch.nested import leaves
-from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience
 
-__all__ = ["refuse_broken"]
+__all__ = ["Health"]
 
 
-@numpy.errstate(over="ignore", invalid="ignore")
-def refuse_broken(
-    environments: Environments,
-    columns: Mapping[str, Any],
-    seen: Mapping[str, Any],
-    experience: Experience | None,
-    timestep: int,
-) -> None:
-    """Refuse rewards and observations that are not finite, naming the first of them.
+class Health:
+    """Refuses rewards and observations that are not finite, naming the first of them.
 
-    Once per collection: `seen` is what will be acted on next, `columns` what was acted on before.
+    It looks once per collection, and for streams that is every step: one call per array.
     """
-    if experience is not None:
-        steps = experience.steps
-        if not _finite(columns["rewards"]):
-            raise _broken(environments, "reward", columns["rewards"], experience, timestep)
-        if steps > 1:
+
+    def __init__(self, name: str, num_envs: int) -> None:
+        self._name = name
+        self._num_envs = num_envs
+        self._zeros: dict[int, Any] = {}
+
+    def check_seen(self, observations: Any, timestep: int) -> None:
+        """What is about to be acted on, and what an update may value."""
+        if type(observations) is numpy.ndarray:
+            if not self._finite(observations):
+                raise self._broken_row("observation", observations, timestep)
+            return
+        for leaf in leaves(observations):
+            if not self._finite(leaf):
+                raise self._broken_row("observation", leaf, timestep)
+
+    def check(self, experience: Experience, timestep: int) -> None:
+        """What was collected from `timestep` on."""
+        columns = experience.columns
+        if not self._finite(columns["rewards"]):
+            raise self._broken_step("reward", columns["rewards"], experience, timestep)
+        if experience.steps > 1:
             for leaf in leaves(columns["observations"]):
-                if not _finite(leaf):
+                if not self._finite(leaf):
                     # What was acted on is what the step before led to.
-                    num_envs = environments.num_envs
-                    raise _broken(
-                        environments, "observation", leaf, experience, timestep - num_envs
-                    )
+                    before = timestep - self._num_envs
+                    raise self._broken_step("observation", leaf, experience, before)
         if experience.finals is not None:
             for leaf in leaves(experience.finals.seen["observations"]):
-                if not _finite(leaf):
-                    raise _message(environments, "final observation", "", timestep)
-        timestep += steps * environments.num_envs
-    for leaf in leaves(seen["observations"]):
-        if not _finite(leaf):
-            row = int(numpy.flatnonzero(~_finite_rows(leaf))[0])
-            raise _message(environments, "observation", _which(environments, row), timestep)
+                if not self._finite(leaf):
+                    raise self._message("final observation", "", timestep)
 
+    def _finite(self, leaf: Any) -> bool:
+        """Nothing but NaN and infinity times zero is not zero."""
+        if leaf.dtype.kind != "f":
+            return True
+        flat = leaf.ravel()
+        # A format's own hash would cost more than the sum.
+        size = flat.size * 16 + flat.itemsize
+        zeros = self._zeros.get(size)
+        if zeros is None:
+            zeros = self._zeros[size] = numpy.zeros_like(flat)
+        try:
+            return bool(flat.dot(zeros) == 0.0)
+        except RuntimeWarning:
+            # Where warnings are errors, infinity times zero raises.
+            return False
 
-def _finite(leaf: Any) -> bool:
-    """One pass in one call; only numbers that are very large make it look twice."""
-    if leaf.dtype.kind != "f":
-        return True
-    flat = leaf.ravel()
-    return math.isfinite(flat.dot(flat)) or bool(numpy.isfinite(leaf).all())
+    def _broken_row(self, what: str, leaf: Any, timestep: int) -> EnvironmentFailedError:
+        row = int(numpy.flatnonzero(~_finite_rows(leaf))[0])
+        return self._message(what, self._which(row), timestep)
+
+    def _broken_step(
+        self, what: str, column: Any, experience: Experience, timestep: int
+    ) -> EnvironmentFailedError:
+        times, envs = experience.places()
+        bad = numpy.flatnonzero(~_finite_rows(column))
+        first = bad[numpy.argmin(times[bad])]
+        after = timestep + (int(times[first]) + 1) * self._num_envs
+        return self._message(what, self._which(int(envs[first])), after)
+
+    def _which(self, index: int) -> str:
+        return "" if self._num_envs == 1 else f" ({index + 1} of {self._num_envs})"
+
+    def _message(self, what: str, which: str, timestep: int) -> EnvironmentFailedError:
+        return EnvironmentFailedError(
+            f"environment {self._name!r}{which} gave a {what} that is not a finite number "
+            f"after {timestep:,} steps.",
+            "try: mend the environment, or put a wrapper around it that replaces such numbers",
+        )
 
 
 def _finite_rows(leaf: Any) -> Any:
     return numpy.isfinite(leaf).reshape(len(leaf), -1).all(1)
-
-
-def _broken(
-    environments: Environments, what: str, column: Any, experience: Experience, timestep: int
-) -> EnvironmentFailedError:
-    times, envs = experience.places()
-    bad = numpy.flatnonzero(~_finite_rows(column))
-    first = bad[numpy.argmin(times[bad])]
-    after = timestep + (int(times[first]) + 1) * environments.num_envs
-    return _message(environments, what, _which(environments, int(envs[first])), max(after, 0))
-
-
-def _which(environments: Environments, index: int) -> str:
-    if environments.num_envs == 1:
-        return ""
-    return f" ({index + 1} of {environments.num_envs})"
-
-
-def _message(
-    environments: Environments, what: str, which: str, timestep: int
-) -> EnvironmentFailedError:
-    return EnvironmentFailedError(
-        f"environment {environments.name!r}{which} gave a {what} that is not a finite number "
-        f"after {timestep:,} steps.",
-        "try: mend the environment, or put a wrapper around it that replaces such numbers",
-    )

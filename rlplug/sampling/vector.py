@@ -13,7 +13,7 @@ from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.feeds.experience import Experience
 from rlplug.plugin import ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import refuse_broken
+from rlplug.sampling.health import Health
 from rlplug.sampling.storage import Storage
 from rlplug.sampling.tally import Tally
 from rlplug.sampling.translation import sent_to
@@ -45,6 +45,8 @@ class VectorSampler:
         num_envs = environments.num_envs
         self.tally = Tally(num_envs)
         self._environments = environments
+        self._step_vector = environments.vector.step
+        self._num_envs = num_envs
         self._module = module
         self._steps = steps
         self._keep_next = keep_next
@@ -53,6 +55,7 @@ class VectorSampler:
         self._seed = seed
         self._act = ActInput(None, random=numpy.random.default_rng(derive(seed, "acting")))
         self._borders = Borders(environments, module, keep_finals=keep_next)
+        self._health = Health(environments.name, num_envs)
         self._storage = Storage(steps, num_envs, by_environment=by_environment)
         self._sent = sent_to(environments.action_space)
         self._normalization = environments.normalization
@@ -74,26 +77,26 @@ class VectorSampler:
         self._borders.start()
         self._act.state = self._module.initial_state(self._environments.num_envs)
         self._see(observations, infos)
-        refuse_broken(self._environments, {}, self._seen, None, 0)
+        self._health.check_seen(observations, 0)
 
     def collect(self, timestep: int) -> Experience:
         """What happens in the next steps."""
         columns, states = self._single(timestep) if self._steps == 1 else self._several(timestep)
-        stepped = columns.pop("stepped", None)
         experience = Experience(
             columns,
             steps=self._steps,
-            num_envs=self._environments.num_envs,
+            num_envs=self._num_envs,
             by_environment=self._by_environment,
             following=self._seen if self._keep_next else None,
             finals=self._borders.take_finals(),
-            stepped=stepped,
+            stepped=columns.pop("stepped", None),
             begins_anew=self._begins_anew,
             states=states,
             initial_state=self._borders.fresh_state,
         )
         self._begins_anew = False
-        refuse_broken(self._environments, columns, self._seen, experience, timestep)
+        self._health.check(experience, timestep)
+        self._health.check_seen(self._seen["observations"], timestep + self._steps * self._num_envs)
         self._last = experience
         return experience
 
@@ -136,35 +139,34 @@ class VectorSampler:
         if self._keep_next:
             # A vector may write its next observations over the last.
             columns["observations"] = each(columns["observations"], _copied)
-        outcome, infos = self._advance(columns["actions"], 0, timestep)
+        infos = self._advance(columns["actions"], columns, 0, timestep)
         self.tally.add(
-            outcome["rewards"],
-            outcome["terminated"],
-            outcome["truncated"],
+            columns["rewards"],
+            columns["terminated"],
+            columns["truncated"],
             infos,
-            outcome.get("stepped"),
+            columns.get("stepped"),
         )
-        columns.update(outcome)
         return columns, states
 
     def _several(self, timestep: int) -> tuple[Columns, list[Any]]:
         """Several steps, in the storage."""
         storage, interval = self._storage, self._state_interval or self._steps
-        num_envs = self._environments.num_envs
         states: list[Any] = []
         for time in range(self._steps):
-            now = timestep + time * num_envs
+            now = timestep + time * self._num_envs
             if self._act.state is not None and time % interval == 0:
                 states.append(each(self._act.state, _copied))
             columns = self._decide(now)
             storage.write(time, columns)
-            outcome, infos = self._advance(columns["actions"], time, now)
+            outcome: Columns = {}
+            infos = self._advance(columns["actions"], outcome, time, now)
             storage.write(time, outcome)
             self.tally.add_infos(infos, outcome.get("stepped"))
         kept = dict(storage.columns)
         self.tally.add_steps(
             *(
-                each(kept[name], storage.by_time)
+                storage.by_time(kept[name])
                 for name in ("rewards", "terminated", "truncated", "stepped")
                 if name in kept
             )
@@ -182,21 +184,28 @@ class VectorSampler:
             columns.update(acted.extras)
         return columns
 
-    def _advance(self, actions: Any, time: int, timestep: int) -> tuple[Columns, Any]:
-        """Step the vector, and see what it led to."""
+    def _advance(self, actions: Any, outcome: Columns, time: int, timestep: int) -> Any:
+        """Step the vector, see what it led to, and put what came of it into `outcome`."""
         if type(actions) is not numpy.ndarray:
             actions = to_arrays(actions)
         try:
-            stepped = self._environments.vector.step(self._sent(actions))
-            observations, rewards, terminated, truncated, told = stepped
-            outcome = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-            observations, infos = self._borders.cross(time, outcome, observations, told, self._act)
+            observations, rewards, terminated, truncated, told = self._step_vector(
+                self._sent(actions)
+            )
+            outcome["rewards"] = rewards
+            outcome["terminated"] = terminated
+            outcome["truncated"] = truncated
+            infos: Mapping[str, Any] = told
+            if self._borders.matter:
+                observations, infos = self._borders.cross(
+                    time, outcome, observations, told, self._act
+                )
         except RlplugError:
             raise
         except Exception as error:
             raise self._failed("step", timestep, error) from error
         self._see(observations, infos)
-        return outcome, told
+        return told
 
     def _see(self, observations: Any, infos: Mapping[str, Any]) -> None:
         self._seen = seen = {"observations": observations}
