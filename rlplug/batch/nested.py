@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -41,6 +42,9 @@ def mapped(column: Any, change: Callable[[Tensor], Any]) -> Any:
 
 def each(column: Any, change: Callable[[Any], Any]) -> Any:
     """`mapped` for columns of arrays as well as of tensors."""
+    # Nearly every column is one array, and asking for a Mapping is slow.
+    if type(column) is numpy.ndarray:
+        return change(column)
     if isinstance(column, Mapping):
         return {name: each(part, change) for name, part in column.items()}
     if isinstance(column, tuple):
@@ -50,6 +54,8 @@ def each(column: Any, change: Callable[[Any], Any]) -> Any:
 
 def paired(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
     """`each` over two columns that are nested alike."""
+    if type(column) is numpy.ndarray:
+        return change(column, other)
     if isinstance(column, Mapping):
         return {name: paired(part, other[name], change) for name, part in column.items()}
     if isinstance(column, tuple):
@@ -70,6 +76,8 @@ def to_tensors(column: Any) -> Any:
 
 def to_arrays(column: Any) -> Any:
     """The column with tensors as arrays, without copies where they are on the CPU."""
+    if type(column) is numpy.ndarray:
+        return column
     if isinstance(column, Tensor):
         return column.detach().cpu().numpy()
     if isinstance(column, Mapping):

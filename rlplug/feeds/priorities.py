@@ -9,7 +9,6 @@ import numpy
 
 from rlplug.batch.nested import to_arrays
 from rlplug.config import Schedule
-from rlplug.feeds.ring import Added
 from rlplug.feeds.sum_tree import SumTree
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ class Priorities:
         """What they take: a leaf for each row, and the sums above."""
         return rows * 8 * 33 // 32
 
-    def add(self, added: Added) -> None:
+    def add(self, fresh: Any, gone: Any) -> None:
         """Rows came and went."""
-        self._tree.set(added.gone, 0.0)
-        self._tree.set(added.fresh, self._highest)
+        self._tree.set(gone, 0.0)
+        self._tree.set(fresh, self._highest)
 
     def draw(self, random: numpy.random.Generator, count: int, step: int) -> tuple[Any, Any]:
         """Rows, and the weights of their losses: 1 for the rarest of the batch."""

@@ -127,7 +127,7 @@ class OpenReplay(OpenFeed):
         """Keep it; from `learning_starts` on, draw batches."""
         added = self._ring.add(experience)
         if self._priorities is not None:
-            self._priorities.add(added)
+            self._priorities.add(*self._ring.changed(added))
         described = self._described
         if step <= described.learning_starts or not self._ring.holds_any():
             return

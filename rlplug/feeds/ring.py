@@ -27,10 +27,10 @@ TERMINATED, TRUNCATED, FINAL = 1, 2, 4
 
 @attrs.frozen(eq=False)
 class Added:
-    """What an addition changed: rows that can be drawn now, and rows that cannot any more."""
+    """Where an addition wrote, and how many rows each environment had before."""
 
-    fresh: Index
-    gone: Index
+    rows: Index
+    before: Index
 
 
 class Ring:
@@ -61,6 +61,7 @@ class Ring:
         self.heads = numpy.zeros(self.num_envs, numpy.int64)
         """How many rows each environment has written so far."""
         self._starts = numpy.arange(self.num_envs) * self.rows
+        self._counted = numpy.empty((0, 1), numpy.int64)
 
     @staticmethod
     def bytes_needed(setting: FeedSetting, size: int) -> int:
@@ -77,39 +78,55 @@ class Ring:
         if experience.begins_anew and self.heads.any():
             # What would have come next never came: it ends its episode without a verdict.
             self.flags[self._slots(self.heads)] = FINAL
-            self.heads += 1
-        before = self.heads.copy()
-        ended = experience.ended()
-        late = experience.stepped is not None
-        inserted = numpy.zeros_like(ended, dtype=numpy.int64)
-        if not late:
-            inserted[1:] = ended.cumsum(0)[:-1]
-        at = before + numpy.arange(experience.steps)[:, None] + inserted
-        slots = self._slots(at)
-        self._write(slots.reshape(-1), experience, ended)
+            self.heads = self.heads + 1
+        before = self.heads
+        at = before + self._steps(experience.steps)
+        ended = self._ends(experience)
+        if ended is not None:
+            # Each end takes a row of its own, which all later rows make room for.
+            at[1:] += ended.cumsum(0)[:-1]
+        slots = self._slots(at).reshape(-1)
+        self._write(slots, experience)
         self.heads = before + experience.steps
-        if not late and ended.any():
+        if ended is not None:
             self._write_finals(at, ended, experience)
             self.heads = self.heads + ended.sum(0)
         following = experience.following
-        self._put(
-            self._slots(self.heads), {name: following[name] for name in self._seen_names(following)}
-        )
-        fresh = slots.reshape(-1)
-        fresh = fresh[(self.flags[fresh] & FINAL) == 0]
-        return Added(fresh, self._outlived(before))
+        names = self._seen_names(following)
+        self._put(self._slots(self.heads), {name: following[name] for name in names})
+        return Added(slots, before)
 
-    def _write(self, slots: Index, experience: Experience, ended: Any) -> None:
+    def changed(self, added: Added) -> tuple[Index, Index]:
+        """The rows that can be drawn since an addition, and those that cannot any more."""
+        fresh = added.rows[(self.flags[added.rows] & FINAL) == 0]
+        return fresh, self._outlived(added.before)
+
+    def _ends(self, experience: Experience) -> Any:
+        """Where episodes ended, if those ends have no rows among what was collected."""
         columns = experience.columns
-        names = [name for name in columns if name not in ("terminated", "truncated")]
-        seen = {name: self._by_time(experience, name) for name in self._seen_names(columns)}
-        self._put(slots, seen)
-        for name in names:
-            if name not in _SEEN:
+        if experience.stepped is not None or not (
+            numpy.count_nonzero(columns["terminated"]) or numpy.count_nonzero(columns["truncated"])
+        ):
+            return None
+        return experience.ended()
+
+    def _steps(self, steps: int) -> Index:
+        """0, 1, … below each other."""
+        if len(self._counted) < steps:
+            self._counted = numpy.arange(steps)[:, None]
+        return self._counted[:steps]
+
+    def _write(self, slots: Index, experience: Experience) -> None:
+        columns = experience.columns
+        seen = self._seen_names(columns)
+        self._put(slots, {name: self._by_time(experience, name) for name in seen})
+        for name in columns:
+            if name not in _NOT_DONE:
                 column = self._by_time(experience, name)
                 paired(self._room(self._done, name, column), column, _write_to(slots))
-        flags = self._by_time(experience, "terminated").astype(numpy.uint8)
-        flags |= self._by_time(experience, "truncated").astype(numpy.uint8) << 1
+        flags = self._by_time(experience, "truncated").astype(numpy.uint8)
+        flags <<= 1
+        flags |= self._by_time(experience, "terminated")
         if experience.stepped is not None:
             flags[~experience.grid(experience.stepped).reshape(-1)] = FINAL
         self.flags[slots] = flags
@@ -150,6 +167,8 @@ class Ring:
 
     def _by_time(self, experience: Experience, name: str) -> Any:
         column = to_arrays(experience.columns[name])
+        if not experience.by_environment:
+            return column
         return each(experience.grid(column), lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
 
     def _outlived(self, before: Index) -> Index:
@@ -324,7 +343,7 @@ class Ring:
         return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])[:, :used]
 
 
-_SEEN = frozenset(("observations", ACTION_MASK))
+_NOT_DONE = frozenset(("observations", ACTION_MASK, "terminated", "truncated"))
 
 _NOTHING: Index = numpy.empty(0, numpy.int64)
 
