@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlplug.checkpoint.manifest import Manifest, checkpoints_in, read_manifest
+from rlplug.checkpoint.manifest import Manifest, best_in, checkpoints_in
 from rlplug.learner import storage
 
 __all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints"]
@@ -68,10 +68,7 @@ class Checkpoints:
     def prune(self) -> list[str]:
         """Delete what need not be kept, and return the names of what was deleted."""
         found = checkpoints_in(self.folder)
-        scores = {one: read_manifest(one).score for one in found}
-        # Of equal ones the first: those that followed were no better.
-        best = max(found, key=lambda one: scores[one], default=None)
-        kept = {best, *found[-self._keep :]}
+        kept = {*best_in(found), *found[-self._keep :]}
         gone = [one for one in found if one not in kept]
         for one in gone:
             # Renamed first, so that nobody takes half of it for a checkpoint.

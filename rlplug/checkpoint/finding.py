@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlplug.checkpoint.manifest import checkpoints_in, is_checkpoint, read_manifest, verify
+from rlplug.checkpoint.manifest import best_in, checkpoints_in, is_checkpoint, verify
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, tracking_uri
@@ -32,7 +32,8 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
                 f"run {run!r} has no checkpoint in {folder}.",
                 "try: a run that reached its end or its first checkpoint",
             )
-        chosen = found[-1] if which == "last" else best_of(found)
+        best = best_in(found) if which == "best" else []
+        chosen = best[0] if best else found[-1]
     verify(chosen)
     return chosen
 
@@ -66,13 +67,6 @@ def find_run(run: str) -> Path:
         *_listed(known),
         "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it was recorded",
     )
-
-
-def best_of(found: list[Path]) -> Path:
-    """The first of those with the highest score; the last one if none was evaluated."""
-    scores = {one: read_manifest(one).score for one in found}
-    best = max(found, key=lambda one: scores[one])
-    return best if scores[best] > float("-inf") else found[-1]
 
 
 def _known(root: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ import attrs
 
 from rlplug.errors import RequestError
 
-__all__ = ["MANIFEST", "Manifest", "checkpoints_in", "is_checkpoint", "read_manifest", "verify"]
+__all__ = [
+    "MANIFEST",
+    "Manifest",
+    "best_in",
+    "checkpoints_in",
+    "is_checkpoint",
+    "read_manifest",
+    "verify",
+]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -61,6 +69,13 @@ def checkpoints_in(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, the earliest first."""
     found = [one for one in folder.glob(_FOLDERS) if is_checkpoint(one)]
     return sorted(found, key=lambda one: one.name)
+
+
+def best_in(found: Sequence[Path]) -> list[Path]:
+    """The one whose evaluation was best, if any was evaluated; of equal ones the first."""
+    scores = {one: read_manifest(one).score for one in found}
+    best = max(found, key=lambda one: scores[one], default=None)
+    return [best] if best is not None and scores[best] > float("-inf") else []
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -67,8 +67,8 @@ def _fetch(run_id: str, uri: str, folder: Path) -> Path:
             beside = folder / ".coming"
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
-            client.download_artifacts(run_id, artifact.path, str(beside))
-            (beside / artifact.path).rename(here)
+            came = client.download_artifacts(run_id, artifact.path, str(beside))
+            Path(came).rename(here)
             shutil.rmtree(beside, ignore_errors=True)
     return folder
 

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+
+from rlplug import Acted, AddOn, Algorithm, Module, load, run
+from rlplug.checkpoint import (
+    Checkpoints,
+    Manifest,
+    checkpoints_in,
+    find_checkpoint,
+    read_manifest,
+)
+from rlplug.errors import RequestError
+from rlplug.feeds import Stream
+
+OFF = {"tracking.enabled": False}
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
+    """Each test has its own folder of runs, and the small plugins are installed."""
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "runs"
+
+
+class Four(gymnasium.Env[Any, Any]):
+    """Four steps, each of which pays the action."""
+
+    observation_space = gymnasium.spaces.Box(0, 4, (1,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return numpy.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        return numpy.full(1, self.taken), float(action), self.taken == 4, False, {}
+
+
+class CounterModule(Module):
+    """Has counted the updates; chooses action 1 once there were more than 50 and until 85."""
+
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
+
+    def forward_inference(self, act: Any) -> Acted:
+        good = 50 < int(self.count) <= 85
+        return Acted(numpy.full(len(act.observations), int(good)))
+
+
+class Counter(Algorithm):
+    """Learns nothing but how many updates there were."""
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self) -> Module:
+        return CounterModule()
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    def additional_update(self, module: CounterModule) -> None:
+        module.count += 1
+
+
+class Watcher(AddOn):
+    """Writes down what it hears."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.heard: list[tuple[str, int]] = []
+
+    def evaluation_finished(self, step: int, metrics: Any) -> None:
+        self.heard.append((f"eval {metrics['eval/return_mean']:g}", step))
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        assert (path / "manifest.json").is_file()
+        self.heard.append(("saved", step))
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [read_manifest(one).step for one in checkpoints_in(folder / "checkpoints")]
+
+
+# -- when a run is evaluated and saved ----------------------------------------------------------
+
+
+def test_a_run_is_evaluated_at_multiples_and_at_its_end_and_saved_where_it_was_better() -> None:
+    watcher = Watcher()
+    result = run(
+        Counter, Four, steps=110, addons=[watcher], options={**OFF, "evaluation.every": 20}
+    )
+    assert watcher.heard == [
+        ("eval 0", 20),
+        ("saved", 20),
+        ("eval 0", 40),
+        ("eval 4", 60),
+        ("saved", 60),
+        ("eval 4", 80),
+        ("eval 0", 100),
+        ("eval 0", 110),
+        ("saved", 110),
+    ]
+    # The last two are kept, and the best is one of them.
+    assert steps_of(result.folder) == [60, 110]
+    assert result.metrics["eval/return_mean"] == 0.0
+    assert result.metrics["eval/episodes"] == 10.0
+
+
+def test_evaluations_are_in_the_journal_at_their_steps() -> None:
+    result = run(Counter, Four, steps=60, options={**OFF, "evaluation.every": 20})
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    found = {
+        row["step"]: row["metrics"]["eval/return_mean"]
+        for row in rows
+        if "eval/return_mean" in row["metrics"]
+    }
+    assert found == {20: 0.0, 40: 0.0, 60: 4.0}
+
+
+def test_an_episodic_run_is_evaluated_ten_times_unless_told_otherwise() -> None:
+    for options, expected in (
+        ({}, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]),
+        ({"evaluation.every": 0}, [100]),
+        ({"evaluation.episodes": 0}, []),
+    ):
+        watcher = Watcher()
+        run(Counter, Four, steps=100, addons=[watcher], options={**OFF, **options})
+        assert [step for what, step in watcher.heard if what != "saved"] == expected
+
+
+def test_a_bandit_is_evaluated_only_if_it_is_asked_for() -> None:
+    assert "eval/return_mean" not in run("means", steps=100, options=OFF).metrics
+    asked = run("means", steps=500, options={**OFF, "evaluation.episodes": 400})
+    # One step of a linear bandit pays about a half; in another problem, these arms would pay none.
+    assert asked.metrics["eval/return_mean"] == pytest.approx(
+        asked.metrics["rollout/reward_mean"], abs=0.35
+    )
+    assert asked.metrics["eval/length_mean"] == 1.0
+
+
+def test_a_bandit_is_evaluated_on_the_problem_it_was_trained_on() -> None:
+    options = {**OFF, "evaluation.episodes": 50, "env.noise": 0.0, "env.num_arms": 2}
+    result = run("means", steps=400, seed=3, options=options)
+    saved = read_manifest(find_checkpoint(result.run_id))
+    own = result.module.means().max()  # type: ignore[operator] # of the small plugin
+    assert saved.evaluation["eval/return_mean"] == pytest.approx(own, abs=0.2)
+
+
+def test_evaluating_changes_nothing_else() -> None:
+    def numbers(episodes: int) -> Any:
+        options = {**OFF, "evaluation.episodes": episodes, "evaluation.every": 50}
+        metrics = run("means", steps=300, options=options).metrics
+        return {name: x for name, x in metrics.items() if name.startswith(("rollout/", "train/"))}
+
+    assert numbers(0) == numbers(20)
+
+
+def test_a_threshold_ends_the_run_as_finished_and_says_why(rlplug: Cli) -> None:
+    result = run(
+        Counter,
+        Four,
+        steps=1_000,
+        options={**OFF, "evaluation.every": 20, "evaluation.stop_at_return": 4.0},
+    )
+    assert (result.status, result.step) == ("FINISHED", 60)
+    assert result.stopped == "mean return 4 reached evaluation.stop_at_return = 4"
+
+
+def test_patience_ends_the_run() -> None:
+    result = run(
+        Counter,
+        Four,
+        steps=1_000,
+        options={**OFF, "evaluation.every": 20, "evaluation.patience": 2},
+    )
+    # 0 at step 20 is the best until 60, where 4 is; 80 and 100 are no better.
+    assert result.step == 100
+
+
+def test_checkpoints_come_at_multiples_and_only_so_many_are_kept() -> None:
+    watcher = Watcher()
+    options = {**OFF, "evaluation.episodes": 0, "checkpoint.every": 30, "checkpoint.keep": 3}
+    result = run(Counter, Four, steps=150, addons=[watcher], options=options)
+    assert watcher.heard == [("saved", step) for step in (30, 60, 90, 120, 150)]
+    assert steps_of(result.folder) == [90, 120, 150]
+
+
+def test_the_best_is_kept_however_old_it_is() -> None:
+    options = {**OFF, "evaluation.every": 30, "checkpoint.every": 15, "checkpoint.keep": 1}
+    result = run(Counter, Four, steps=150, options=options)
+    assert steps_of(result.folder) == [60, 150]
+    assert find_checkpoint(result.run_id).name == "step-000000000060"
+    assert find_checkpoint(result.run_id, "last").name == "step-000000000150"
+
+
+def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fills(AddOn):
+        """Puts a file where the folder of checkpoints was."""
+
+        def run_started(self, run: Any) -> None:
+            (run.folder / "checkpoints").rmdir()
+            (run.folder / "checkpoints").write_text("in the way")
+
+    result = run(Counter, Four, steps=40, addons=[Fills()], options=OFF)
+    assert result.status == "FINISHED"
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1
+    assert said[0].startswith("rlplug: no checkpoint at step 4 (Not a directory); the run goes on")
+
+
+# -- what a checkpoint is -----------------------------------------------------------------------
+
+
+def manifest(step: int, score: float = 0.0) -> Manifest:
+    return Manifest(
+        run_id="r", step=step, updates=step, plugins={}, evaluation={"eval/return_mean": score}
+    )
+
+
+def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
+    policy = {"weights": torch.arange(step)}
+    return checkpoints.write(manifest(step, score), "[run]\n", policy, {"optimizer": {}})
+
+
+def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-step-000000000007-1").mkdir()
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    write(checkpoints, 5)
+    assert [one.name for one in tmp_path.iterdir()] == ["step-000000000005"]
+
+
+def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step, score in ((1, 5.0), (2, 9.0), (3, 9.0), (4, 1.0)):
+        write(checkpoints, step, score)
+    assert checkpoints.prune() == ["step-000000000001", "step-000000000003"]
+    assert [one.name for one in checkpoints_in(tmp_path)] == [
+        "step-000000000002",
+        "step-000000000004",
+    ]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "policy/state.json"])
+def test_a_file_that_is_damaged_or_missing_is_named(tmp_path: Path, name: str) -> None:
+    path = write(Checkpoints(tmp_path, keep=1), 5)
+    (path / name).write_text("{")
+    with pytest.raises(RequestError, match=rf"{name} is not what was written"):
+        find_checkpoint(str(path))
+    (path / name).unlink()
+    with pytest.raises(RequestError, match=rf"{name} is missing"):
+        find_checkpoint(str(path))
+
+
+def test_a_manifest_of_another_format_says_which(tmp_path: Path) -> None:
+    path = write(Checkpoints(tmp_path, keep=1), 5)
+    content = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(RequestError, match="has format 99, this rlplug reads 1"):
+        find_checkpoint(str(path))
+
+
+def test_no_file_of_a_checkpoint_is_a_pickle(home: Path) -> None:
+    result = run(Counter, Four, steps=20, options=OFF)
+    files = [one for one in (result.folder / "checkpoints").rglob("*") if one.is_file()]
+    assert {one.suffix for one in files} == {".toml", ".json", ".safetensors"}
+
+
+# -- finding a run ------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_id_beginning_name_and_folder() -> None:
+    result = run("means", steps=20, options=OFF)
+    expected = result.folder / "checkpoints" / "step-000000000020"
+    for said in (
+        result.run_id,
+        result.run_id[:8],
+        "means-LinearBandit-v0-s0",
+        str(result.folder),
+        str(expected),
+    ):
+        assert find_checkpoint(said) == expected
+
+
+def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) -> None:
+    result = run("means", steps=20, options={**OFF, "tracking.run_name": "monday"})
+    done = rlplug("eval", "mondya")
+    assert done.code == 2
+    assert "there is no run 'mondya'" in done.err
+    assert "Did you mean 'monday'?" in done.err
+    assert f"{result.run_id}  monday" in done.err
+
+
+def test_a_name_that_two_runs_share_is_refused_with_both() -> None:
+    ids = [run("means", steps=20, options=OFF).run_id for _ in range(2)]
+    with pytest.raises(RequestError, match="2 runs answer to 'means-LinearBandit-v0-s0'") as raised:
+        find_checkpoint("means-LinearBandit-v0-s0")
+    assert all(run_id in str(raised.value) for run_id in ids)
+
+
+def test_a_run_that_is_not_here_is_fetched_from_mlflow(home: Path) -> None:
+    options = {"evaluation.episodes": 20, "evaluation.every": 100}
+    result = run("means", steps=300, options=options)
+    here = {one.name for one in (result.folder / "checkpoints").iterdir()}
+    result.folder.rename(home / "elsewhere")
+    path = find_checkpoint(result.run_id, "last")
+    assert path.is_relative_to(home / "fetched" / result.run_id)
+    assert {one.name for one in path.parent.iterdir()} == here
+    assert read_manifest(path).step == 300
+    policy = load(result.run_id, checkpoint="last")
+    assert policy.module.counts.tolist() == result.module.counts.tolist()  # type: ignore[operator] # buffers
+
+
+# -- a crash ------------------------------------------------------------------------------------
+
+
+def test_kill_9_at_any_moment_leaves_a_checkpoint_that_can_be_loaded(
+    site: Path, home: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "100000000"]
+    command += ["--set", "checkpoint.every=1", "--set", "tracking.enabled=false", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(site), "RLPLUG_HOME": str(home)}
+    for delay in (0.0, 0.003, 0.007, 0.011):
+        process = subprocess.Popen(command, env=environment, cwd=tmp_path)
+        folder = _first_checkpoint(process, home)
+        # In mid-write more often than not: nearly all the time goes into checkpoints.
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        policy = load(folder)
+        newest = checkpoints_in(folder / "checkpoints")[-1]
+        assert policy.step == read_manifest(newest).step
+        assert int(policy.module.counts.sum()) == policy.step  # type: ignore[operator] # a buffer
+        folder.rename(tmp_path / f"killed-{delay}")
+
+
+def _first_checkpoint(process: subprocess.Popen[bytes], home: Path) -> Path:
+    """The folder of the run, once it has written its third checkpoint."""
+    while True:
+        assert process.poll() is None
+        for folder in home.glob("work/*"):
+            if any(read_manifest(one).step >= 3 for one in checkpoints_in(folder / "checkpoints")):
+                return folder
+        time.sleep(0.001)
+
+
+def test_an_interrupted_run_is_kept_as_it_stood(home: Path) -> None:
+    class Stops(AddOn):
+        """Interrupts the run as a person would."""
+
+        def update_finished(self, step: int) -> None:
+            if step == 33:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        run("means", steps=1_000, addons=[Stops()], options=OFF)
+    result = raised.value.result  # type: ignore[attr-defined] # RunInterrupted
+    assert load(result.folder, registry=_with(Stops)).step == 33
+
+
+def _with(addon: type[AddOn]) -> Any:
+    from rlplug import Registry
+
+    return Registry((*Registry.installed().found, *Registry.of(stops=addon).found))
