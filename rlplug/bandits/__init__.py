@@ -1,7 +1,7 @@
 """Contextual bandits: environments of one-step episodes, tables, and the bandit batch.
 
-Importing it registers `LinearBandit-v0`, `FeatureBandit-v0` and `ClassificationBandit-v0`, so that
-`gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
+Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBandit-v0` and
+`RingsBandit-v0`, so that `gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
 """
 
 from __future__ import annotations
@@ -60,17 +60,21 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _register(name: str) -> None:
+def _register(name: str, kind: str = "", **options: Any) -> None:
+    """Register a problem, or another kind of problem with options of its own."""
     # Reloading the module must not warn that an id is taken.
     if f"{name}-v0" not in gymnasium.registry:
-        home = f"rlplug.bandits.{name.removesuffix('Bandit').lower()}"
+        kind = kind or name
+        home = f"rlplug.bandits.{kind.removesuffix('Bandit').lower()}"
         gymnasium.register(
             f"{name}-v0",
-            entry_point=f"{home}:{name}Env",
-            vector_entry_point=f"{home}:{name}VectorEnv",
+            entry_point=f"{home}:{kind}Env",
+            vector_entry_point=f"{home}:{kind}VectorEnv",
+            kwargs=options,
         )
 
 
 _register("LinearBandit")
 _register("FeatureBandit")
 _register("ClassificationBandit")
+_register("RingsBandit", "ClassificationBandit", table="rings")

@@ -12,16 +12,25 @@ from numpy.typing import NDArray
 
 from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
 from rlplug.bandits.problem import Rounds
-from rlplug.bandits.table import PREPROCESSING, SKLEARN_SETS, Table, load_table
+from rlplug.bandits.table import (
+    GENERATED_SETS,
+    PREPROCESSING,
+    SKLEARN_SETS,
+    Table,
+    load_table,
+)
 from rlplug.config import one_of, option
 
 __all__ = ["ClassificationBandit", "ClassificationBanditEnv", "ClassificationBanditVectorEnv"]
 
 
+_NAMES = ", ".join((*SKLEARN_SETS, *GENERATED_SETS))
+
+
 def _table(value: Any) -> str | None:
     if isinstance(value, str | Table):
         return None
-    return f"must be a file, one of {', '.join(SKLEARN_SETS)}, or a Table, got {value!r}"
+    return f"must be a file, one of {_NAMES}, or a Table, got {value!r}"
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +38,7 @@ class ClassificationBandit:
     """A row is a context, a class an arm; the right one pays 1. Every pass has its own order."""
 
     table: Any = option(  # noqa: RUF009 # makes a field; no default is shared
-        "digits", f"A .csv, .parquet or .npz file, or one of {', '.join(SKLEARN_SETS)}.", _table
+        "digits", f"A .csv, .parquet or .npz file, or one of {_NAMES}.", _table
     )
     label: str = option("label", "Column of a .csv or .parquet file that holds the classes.")
     preprocess: str = option(

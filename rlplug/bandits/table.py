@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from rlplug.bandits.problem import Floats
 from rlplug.errors import RequestError, did_you_mean
 
-__all__ = ["PREPROCESSING", "SKLEARN_SETS", "Table", "load_table"]
+__all__ = ["GENERATED_SETS", "PREPROCESSING", "SKLEARN_SETS", "Table", "load_table"]
 
 SKLEARN_SETS = ("breast_cancer", "digits", "iris", "wine")
 """The tables that scikit-learn brings along."""
+
+GENERATED_SETS = ("rings",)
+"""The tables that are made here, see `rlplug.bandits.generated`."""
 
 PREPROCESSING = ("unit", "standard", "none")
 """Ways to scale features, see `Table.preprocessed`."""
@@ -75,22 +78,25 @@ class Table:
 
 
 def load_table(source: str, label: str = "label") -> Table:
-    """The table in a `.csv`, `.parquet` or `.npz` file, or one of scikit-learn's by its name.
+    """The table in a `.csv`, `.parquet` or `.npz` file, or one of those known by name.
 
     `label` names the column of classes; an `.npz` file has arrays `x` and `y` instead.
     """
-    from rlplug.bandits import read
+    from rlplug.bandits import generated, read
 
     readers = {".csv": read.csv_table, ".parquet": read.parquet_table, ".npz": read.npz_table}
     if source in SKLEARN_SETS:
         return read.sklearn_table(source)
+    if source in GENERATED_SETS:
+        return generated.rings_table()
     path = Path(source)
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        guess = did_you_mean(source, SKLEARN_SETS)
+        known = (*SKLEARN_SETS, *GENERATED_SETS)
+        guess = did_you_mean(source, known)
         raise RequestError(
             f"table {source!r} is neither a file ({', '.join(readers)}) nor one of "
-            f"{', '.join(SKLEARN_SETS)}.",
+            f"{', '.join(known)}.",
             *([guess] if guess else []),
         )
     if not path.is_file():

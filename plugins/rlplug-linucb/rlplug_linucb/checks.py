@@ -22,11 +22,11 @@ def bad_values(columns: Mapping[str, Any]) -> RunFailedError:
         places = numpy.argwhere(~numpy.isfinite(array))
         if len(places):
             return RunFailedError(
-                f"linucb: {name} has {array[tuple(places[0])]} at {_where(places[0])}.",
+                f"rlplug-linucb: {name} has {array[tuple(places[0])]} at {_where(places[0])}.",
                 "nothing was changed; try: leave such rows out, or fill them in",
             )
     return RunFailedError(
-        f"linucb: {', '.join(columns)} are finite, but too large to be squared and summed.",
+        f"rlplug-linucb: {', '.join(columns)} are finite, but too large to be squared and summed.",
         "nothing was changed; try: scale the features, for example to unit variance",
     )
 
@@ -36,7 +36,7 @@ def negative_weight(weights: Any) -> RunFailedError:
     array = _numpy(weights)
     row = int(array.argmin())
     return RunFailedError(
-        f"linucb: the weight of row {row} is {array[row]}, below nought.",
+        f"rlplug-linucb: the weight of row {row} is {array[row]}, below nought.",
         "nothing was changed; try: leave the row out, or give it the weight 0",
     )
 
@@ -45,16 +45,18 @@ def unequal_rows(wanted: int, **columns: int) -> RunFailedError:
     """What to raise where columns do not have one value per row."""
     found = ", ".join(f"{name} has {rows}" for name, rows in columns.items() if rows != wanted)
     return RunFailedError(
-        f"linucb: {wanted} rewards were given, but {found}.", "try: one value per row"
+        f"rlplug-linucb: {wanted} rewards were given, but {found}.", "try: one value per row"
     )
 
 
 def misfit(name: str, found: Any, wanted: Any) -> RunFailedError:
     """What to raise where rows do not fit the regression."""
     if wanted is None:
-        return RunFailedError(f"linucb: this model takes no {name}.", f"try: leave {name} out")
+        return RunFailedError(
+            f"rlplug-linucb: this model takes no {name}.", f"try: leave {name} out"
+        )
     return RunFailedError(
-        f"linucb: {name} must have the shape {wanted}, found {found or 'nothing'}.",
+        f"rlplug-linucb: {name} must have the shape {wanted}, found {found or 'nothing'}.",
         "try: one row per label, as wide as the features the module was built for",
     )
 

@@ -62,7 +62,7 @@ def _masked(values: Any, mask: Any) -> Any:
     missing = numpy.flatnonzero(~allowed.any(1))
     if len(missing):
         raise RunFailedError(
-            f"linucb: the action mask of row {missing[0]} allows no arm.",
+            f"rlplug-linucb: the action mask of row {missing[0]} allows no arm.",
             "try: an environment that always has an arm to choose",
         )
     return numpy.where(allowed, values, -numpy.inf)

@@ -8,19 +8,13 @@ import attrs
 
 from rlplug.config import above, at_least, at_most, option
 
-__all__ = ["LinUCBConfig"]
+__all__ = ["LinUCBConfig", "LinearOptions"]
 
 
 @attrs.frozen(kw_only=True)
-class LinUCBConfig:
-    """Options of LinUCB."""
+class LinearOptions:
+    """What a person can choose about the regressions, however arms are chosen by them."""
 
-    alpha: float = option(
-        1.0,
-        "Width of the confidence bound in standard deviations; 0 chooses by the mean alone.",
-        at_least(0),
-        schedulable=True,
-    )
     l2_lambda: float = option(
         1.0, "Ridge penalty of every regression; it is never discounted.", above(0)
     )
@@ -33,7 +27,7 @@ class LinUCBConfig:
     )
     squared_discount: bool = option(
         False,
-        "Take the bound from a second matrix discounted twice, as D-LinUCB does; "
+        "Take deviations from a second matrix discounted twice, as D-LinUCB does; "
         "for a discount below 1 and a joint or disjoint model.",
     )
     arms: Literal["auto", "fixed", "featured"] = option(
@@ -71,3 +65,15 @@ class LinUCBConfig:
                 "squared_discount needs one matrix per regression, a hybrid model shares two: "
                 "set model to 'joint' or 'disjoint'"
             )
+
+
+@attrs.frozen(kw_only=True)
+class LinUCBConfig(LinearOptions):
+    """Options of LinUCB."""
+
+    alpha: float = option(
+        1.0,
+        "Width of the confidence bound in standard deviations; 0 chooses by the mean alone.",
+        at_least(0),
+        schedulable=True,
+    )

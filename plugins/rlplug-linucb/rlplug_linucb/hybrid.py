@@ -57,10 +57,15 @@ class HybridRidges(nn.Module):
 
     def predict(self, x: Array, z: Array) -> tuple[Array, Array]:
         """Means and variances (n, arms), without the n if it is 1; for x (n, d), z (n, arms, k)."""
+        mean, spread, rest = self.by_arm(x, z)
+        shared_mean, shared_spread = self.shared.predict(rest)
+        return mean + shared_mean[..., 0], spread + shared_spread
+
+    def by_arm(self, x: Array, z: Array) -> tuple[Array, Array, Array]:
+        """What the arms' own regressions say: means, variances, and what they leave of z."""
         self._refresh()
         means, spread = self.arms.predict(x)
-        shared_mean, shared_spread = self.shared.predict(z - means[..., 1:])
-        return means[..., 0] + shared_mean[..., 0], spread + shared_spread
+        return means[..., 0], spread, z - means[..., 1:]
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,); the targets are the number to predict, followed by z."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
 
-__all__ = ["Layout", "Seen", "layout_of"]
+__all__ = ["Layout", "Seen", "layout_of", "misshapen", "number_of_arms"]
 
 _KEYS = ("context", "arms", "action_mask")
 
@@ -70,7 +70,7 @@ class Layout:
             seen = Seen(context, arms, given, as_tensors)
         else:
             raise RunFailedError(
-                f"linucb reads an array or a mapping, got {type(observations).__name__}.",
+                f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
         self._check(*seen[:3])
@@ -79,31 +79,23 @@ class Layout:
     def _check(self, context: Any, arms: Any, mask: Any) -> None:
         num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim
         if context_dim and (context is None or context.shape[1:] != (context_dim,)):
-            raise _misshapen("context", context, ("n", context_dim))
+            raise misshapen("context", context, ("n", context_dim))
         if arm_dim and (arms is None or arms.shape[1:] != (num_arms, arm_dim)):
-            raise _misshapen("arms", arms, ("n", num_arms, arm_dim))
+            raise misshapen("arms", arms, ("n", num_arms, arm_dim))
         if arms is not None and not arm_dim:
             raise RunFailedError(
-                "linucb: fixed arms may not carry features, the observations have arms.",
+                "rlplug-linucb: fixed arms may not carry features, the observations have arms.",
                 "try: algorithm.arms = 'featured'",
             )
         if mask is not None and mask.shape[1:] != (num_arms,):
-            raise _misshapen("action_mask", mask, ("n", num_arms))
+            raise misshapen("action_mask", mask, ("n", num_arms))
 
 
 def layout_of(
     observation_space: Space[Any], action_space: Space[Any], arms: str = "auto"
 ) -> Layout:
     """The layout of an environment; spaces that are not a bandit's are refused with the reason."""
-    if not isinstance(action_space, spaces.Discrete):
-        raise UnsupportedSpaceError(
-            f"linucb chooses among arms: it needs Discrete actions, found {action_space}."
-        )
-    num_arms = int(action_space.n)
-    if int(action_space.start) != 0:
-        raise UnsupportedSpaceError(f"linucb counts arms from 0, found {action_space}.")
-    if num_arms < 2:
-        raise UnsupportedSpaceError("linucb has nothing to choose: it needs two arms, found one.")
+    num_arms = number_of_arms(action_space)
     if isinstance(observation_space, spaces.Box):
         if arms == "featured":
             raise UnsupportedSpaceError(
@@ -113,16 +105,30 @@ def layout_of(
     if isinstance(observation_space, spaces.Dict):
         return _layout_of_parts(observation_space.spaces, num_arms, arms)
     raise UnsupportedSpaceError(
-        "linucb needs a Box of context features, or a Dict with the keys context, arms and "
-        f"action_mask; found {observation_space}."
+        "a linear bandit needs a Box of context features, or a Dict with the keys context, arms "
+        f"and action_mask; found {observation_space}."
     )
+
+
+def number_of_arms(action_space: Space[Any]) -> int:
+    """How many arms there are to choose from; actions that are no arms are refused."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise UnsupportedSpaceError(
+            f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
+        )
+    if int(action_space.start) != 0:
+        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
+    if int(action_space.n) < 2:
+        raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
+    return int(action_space.n)
 
 
 def _layout_of_parts(parts: Mapping[str, Space[Any]], num_arms: int, arms: str) -> Layout:
     unknown = sorted(set(parts) - set(_KEYS))
     if unknown:
         raise UnsupportedSpaceError(
-            f"linucb reads the observation keys {', '.join(_KEYS)}; found {', '.join(unknown)}."
+            f"a linear bandit reads the observation keys {', '.join(_KEYS)}; "
+            f"found {', '.join(unknown)}."
         )
     if "arms" in parts and arms == "fixed":
         raise UnsupportedSpaceError(
@@ -133,7 +139,7 @@ def _layout_of_parts(parts: Mapping[str, Space[Any]], num_arms: int, arms: str) 
             f"arms = 'featured' needs observations with a key 'arms', found {', '.join(parts)}."
         )
     if "arms" not in parts and "context" not in parts:
-        raise UnsupportedSpaceError("linucb needs a context or arms in the observations.")
+        raise UnsupportedSpaceError("a linear bandit needs a context or arms in the observations.")
     mask = parts.get("action_mask")
     if mask is not None and mask.shape != (num_arms,):
         raise UnsupportedSpaceError(
@@ -151,13 +157,16 @@ def _length(space: Space[Any], name: str, *before: int) -> int:
     if isinstance(space, spaces.Box) and shape and shape[:-1] == before and shape[-1] > 0:
         return int(shape[-1])
     wanted = ", ".join([*map(str, before), "features"])
-    raise UnsupportedSpaceError(f"linucb needs {name} as a Box of shape ({wanted}), found {space}.")
+    raise UnsupportedSpaceError(
+        f"a linear bandit needs {name} as a Box of shape ({wanted}), found {space}."
+    )
 
 
-def _misshapen(name: str, values: Any, wanted: tuple[Any, ...]) -> RunFailedError:
+def misshapen(name: str, values: Any, wanted: tuple[Any, ...]) -> RunFailedError:
+    """What to raise for observations of another shape."""
     found = "nothing" if values is None else str(tuple(values.shape))
     shape = ", ".join(map(str, wanted))
     return RunFailedError(
-        f"linucb: {name} must have the shape ({shape}), found {found}.",
+        f"rlplug-linucb: {name} must have the shape ({shape}), found {found}.",
         "try: the observations of the environment the module was built for, one row each",
     )

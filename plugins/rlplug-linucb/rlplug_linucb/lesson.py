@@ -79,7 +79,7 @@ def checked_arms(backend: Backend, arms: Any, rows: int, count: int) -> Array:
     if not known:
         bad = next(row for row, arm in enumerate(arms.tolist()) if not 0 <= arm < count)
         raise RunFailedError(
-            f"linucb: arm {int(arms[bad])} of row {bad} is none of 0 to {count - 1}.",
+            f"rlplug-linucb: arm {int(arms[bad])} of row {bad} is none of 0 to {count - 1}.",
             "nothing was changed; try: number the arms from 0",
         )
     return arms

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from gymnasium import Space
+
 from rlplug.errors import UnsupportedSpaceError
 from rlplug_linucb.backend import Array, Backend
-from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.config import LinearOptions
 from rlplug_linucb.hybrid import HybridRidges
-from rlplug_linucb.layout import Layout, Seen
+from rlplug_linucb.layout import Layout, Seen, layout_of
 from rlplug_linucb.ridge import Ridges
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Rows",
     "make_model",
     "model_name",
+    "why_not",
 ]
 
 
@@ -37,7 +40,7 @@ class Rows(NamedTuple):
 class DisjointModel:
     """A regression per arm on the context (Li et al. 2010, algorithm 1)."""
 
-    def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
+    def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.widths = Rows(layout.context_dim, layout.num_arms)
         self.regressions = Ridges(
             layout.num_arms,
@@ -61,7 +64,7 @@ class DisjointModel:
 class JointModel:
     """One regression for all arms, on features that tell them apart: their own, or one-hot."""
 
-    def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
+    def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.layout = layout
         self.interactions = config.use_interaction_features and layout.context_dim > 0
         context, arm = layout.context_dim, layout.arm_dim or layout.num_arms
@@ -74,13 +77,17 @@ class JointModel:
 
     def score(self, seen: Seen) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
+        mean, spread = self.regressions.predict(self.design(seen))
+        return mean[..., 0], spread
+
+    def design(self, seen: Seen) -> Array:
+        """A row for every arm, (n, arms, d)."""
         backend = self.regressions.backend
         if self.layout.featured:
             arms = backend.floats(seen.arms)
         else:
             arms = backend.eye(self.layout.num_arms)[None]
-        mean, spread = self.regressions.predict(self._rows(backend, seen, arms))
-        return mean[..., 0], spread
+        return self._rows(backend, seen, arms)
 
     def chosen(self, seen: Seen, actions: Array) -> Rows:
         """The rows of the arms that were chosen."""
@@ -108,7 +115,7 @@ class HybridModel:
     products with the context) for featured ones.
     """
 
-    def __init__(self, layout: Layout, config: LinUCBConfig) -> None:
+    def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.layout = layout
         self.interactions = config.use_interaction_features
         context, arm = layout.context_dim, layout.arm_dim
@@ -119,12 +126,15 @@ class HybridModel:
 
     def score(self, seen: Seen) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
+        return self.regressions.predict(*self.design(seen))
+
+    def design(self, seen: Seen) -> tuple[Array, Array]:
+        """The context (n, d) that each arm weighs anew, and what they share, (n, arms, k)."""
         backend = self.regressions.backend
         context = backend.floats(seen.context)
         if not self.layout.featured:
-            return self.regressions.predict(context, context[:, None])
-        arms = backend.floats(seen.arms)
-        return self.regressions.predict(context, self._shared(backend, context, arms))
+            return context, context[:, None]
+        return context, self._shared(backend, context, backend.floats(seen.arms))
 
     def chosen(self, seen: Seen, actions: Array) -> Rows:
         """The rows of the arms that were chosen."""
@@ -144,7 +154,7 @@ class HybridModel:
 Model: TypeAlias = DisjointModel | JointModel | HybridModel
 
 
-def make_model(layout: Layout, config: LinUCBConfig) -> Model:
+def make_model(layout: Layout, config: LinearOptions) -> Model:
     """The model that the options ask for."""
     name = model_name(layout, config)
     if name == "joint":
@@ -152,7 +162,7 @@ def make_model(layout: Layout, config: LinUCBConfig) -> Model:
     return DisjointModel(layout, config) if name == "disjoint" else HybridModel(layout, config)
 
 
-def model_name(layout: Layout, config: LinUCBConfig) -> Literal["joint", "disjoint", "hybrid"]:
+def model_name(layout: Layout, config: LinearOptions) -> Literal["joint", "disjoint", "hybrid"]:
     """Which model the options mean; a combination that makes no sense is refused."""
     name = config.model
     if name == "auto":
@@ -177,7 +187,18 @@ def model_name(layout: Layout, config: LinUCBConfig) -> Literal["joint", "disjoi
     return name
 
 
-def _common(config: LinUCBConfig) -> dict[str, Any]:
+def why_not(
+    observation_space: Space[Any], action_space: Space[Any], config: LinearOptions
+) -> str | None:
+    """Why these spaces, or these options with them, cannot be handled; None if they can."""
+    try:
+        model_name(layout_of(observation_space, action_space, config.arms), config)
+    except UnsupportedSpaceError as error:
+        return error.message
+    return None
+
+
+def _common(config: LinearOptions) -> dict[str, Any]:
     return {
         "l2_lambda": config.l2_lambda,
         "discount": config.discount,
@@ -185,7 +206,7 @@ def _common(config: LinUCBConfig) -> dict[str, Any]:
     }
 
 
-def _few(config: LinUCBConfig, groups: int, dim: int) -> int:
+def _few(config: LinearOptions, groups: int, dim: int) -> int:
     """Up to how many rows rank-one updates cost less than solving what the rows touched."""
     return groups * max(1, dim // 16) if config.discount == 1.0 else 1
 

@@ -70,12 +70,12 @@ class LinUCBModule(Movable, Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return self._decide(seen, float(self.own[0]), act.random)
+        return self.pick(seen, self._score(seen, float(self.own[0])), act.random)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest expected reward; of equal ones, the first."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return Acted(self._decide(seen, 0.0, None).actions)
+        return Acted(self.pick(seen, self._score(seen, 0.0), None).actions)
 
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
@@ -108,19 +108,29 @@ class LinUCBModule(Movable, Module):
         # Where features are not finite, neither is the deviation, nor nought times it.
         return Scores(mean, sigma, mean + alpha * sigma)
 
-    def _decide(self, seen: Seen, alpha: float, random: numpy.random.Generator | None) -> Acted:
-        mean, sigma, ucb = self._score(seen, alpha)
+    def pick(
+        self,
+        seen: Seen,
+        scores: Sequence[Any],
+        random: numpy.random.Generator | None,
+        by: str = "ucb",
+    ) -> Acted:
+        """The arms of the highest third score, and their three scores; the third is told as `by`.
+
+        For one observation scores are of shape (arms,).
+        """
+        mean, sigma, worth = scores
         chosen: Any
         try:
-            if ucb.ndim == 1:
-                arm = choose_one(ucb, seen.mask, random)
+            if worth.ndim == 1:
+                arm = choose_one(worth, seen.mask, random)
                 arms, chosen = numpy.array([arm]), slice(arm, arm + 1)
             else:
-                arms = choose(ucb, seen.mask, random)
+                arms = choose(worth, seen.mask, random)
                 chosen = numpy.arange(len(arms)), arms
         except FloatingPointError:
             raise bad_values({"context": seen.context, "arms": seen.arms}) from None
-        extras = {"pred_label": mean[chosen], "pred_sigma": sigma[chosen], "ucb": ucb[chosen]}
+        extras = {"pred_label": mean[chosen], "pred_sigma": sigma[chosen], by: worth[chosen]}
         if seen.as_tensors:
             tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
             return Acted(torch.from_numpy(arms), extras=tensors)

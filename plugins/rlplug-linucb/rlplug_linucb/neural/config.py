@@ -1,0 +1,57 @@
+"""The options of neural LinUCB."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from rlplug.config import above, at_least, not_empty, option
+from rlplug.nn.layers import check_widths
+
+__all__ = ["NeuralLinUCBConfig"]
+
+
+@attrs.frozen(kw_only=True)
+class NeuralLinUCBConfig:
+    """Options of neural LinUCB."""
+
+    alpha: float = option(
+        0.3,
+        "Width of the confidence bound in standard deviations; 0 chooses by the mean alone.",
+        at_least(0),
+        schedulable=True,
+    )
+    l2_lambda: float = option(
+        0.1, "Ridge penalty of each arm's regression on the network's features.", above(0)
+    )
+    net_arch: tuple[int, ...] = option(
+        (64, 64),
+        "Widths of the hidden layers; the last is how many features arms are regressed on.",
+        not_empty,
+        check_widths,
+    )
+    activation: Literal["relu", "tanh", "elu", "silu", "leaky_relu"] = option(
+        "relu", "Activation after each hidden layer."
+    )
+    ortho_init: bool = option(True, "Orthogonal initial weights; false: those of torch.")
+    encoder: str = option(
+        "", "Own encoder, as module:Class; empty: chosen from the observation space."
+    )
+    learning_rate: float = option(3e-3, "Step size of Adam.", above(0), schedulable=True)
+    update_every: int = option(
+        8,
+        "Steps of the (vector) environment that are learned from together, with one gradient step.",
+        at_least(1),
+    )
+    batch_size: int = option(
+        64, "Rows of a gradient step, drawn from the window; never fewer than are new.", at_least(1)
+    )
+    buffer_size: int = option(
+        10_000, "Rows in the window that the network and every refit learn from.", at_least(1)
+    )
+    refit_every: int = option(
+        200,
+        "Environment steps after which arms are regressed anew, on what the network has become.",
+        at_least(1),
+    )

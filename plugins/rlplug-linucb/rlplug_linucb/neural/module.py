@@ -1,0 +1,121 @@
+"""NeuralLinUCBModule: a network that is trained, and LinUCB on what it was at the last refit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from rlplug import Acted, ActInput, Batch, LearnerView, Module
+from rlplug.config.schedule import resolve
+from rlplug.nn import Body, Network, NetworkOptions, QHead
+from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.layout import Layout, misshapen
+from rlplug_linucb.module import LinUCBModule, Scores
+from rlplug_linucb.neural.config import NeuralLinUCBConfig
+from rlplug_linucb.neural.window import Kept
+
+__all__ = ["DRAWN", "NeuralLinUCBModule", "context_in"]
+
+DRAWN = "drawn_"
+"""Before the names of columns that were drawn from the window: several rows for each new one."""
+
+
+class NeuralLinUCBModule(Module):
+    """A bandit whose arms are regressed on the last hidden layer of a network.
+
+    The regressions stand on `settled`, a copy of the network's body that moves only when they are
+    refitted: what they learned and what they are asked are always features of the same network.
+    """
+
+    def __init__(
+        self,
+        context_space: Space[Any],
+        num_arms: int,
+        config: NeuralLinUCBConfig | None = None,
+    ) -> None:
+        super().__init__()
+        config = resolve(NeuralLinUCBConfig() if config is None else config, 0)
+        options = NetworkOptions(
+            net_arch=config.net_arch,
+            activation=config.activation,
+            ortho_init=config.ortho_init,
+            encoder=config.encoder,
+        )
+        body = Body(context_space, options)
+        self.context_shape = context_space.shape
+        self.network = Network(body, QHead(body.out_features, num_arms))
+        self.settled = Network(Body(context_space, options), nn.Sequential())
+        self.settled.requires_grad_(False)
+        self.settle()
+        layout = Layout(num_arms=num_arms, context_dim=body.out_features + 1)
+        self.bandit = LinUCBModule(
+            layout, LinUCBConfig(alpha=config.alpha, l2_lambda=config.l2_lambda)
+        )
+
+    # -- acting --------------------------------------------------------------------------------
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
+        return self.bandit.forward_exploration(self._seen(act))
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        """The arms of the highest expected reward; of equal ones, the first."""
+        return self.bandit.forward_inference(self._seen(act))
+
+    def score(self, observations: Any) -> Scores:
+        """Expected reward, its deviation and upper bound for every arm of every row."""
+        return self.bandit.score(self.features(context_in(observations)))
+
+    def features(self, contexts: Any) -> Any:
+        """The settled network's last hidden layer and a column of ones, (n, width + 1).
+
+        A tensor for a tensor, an array for an array.
+        """
+        if contexts is None or contexts.shape[1:] != self.context_shape:
+            raise misshapen("context", contexts, ("n", *(self.context_shape or ())))
+        hidden = self.settled.act(contexts)[0]
+        features = numpy.ones((len(hidden), hidden.shape[1] + 1))
+        features[:, :-1] = hidden
+        return torch.from_numpy(features) if isinstance(contexts, Tensor) else features
+
+    def _seen(self, act: ActInput) -> ActInput:
+        mask, observations = act.action_mask, act.observations
+        if mask is None and isinstance(observations, Mapping):
+            mask = observations.get("action_mask")
+        features = self.features(context_in(observations))
+        return ActInput(features, action_mask=mask, random=act.random)
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """What every arm would earn in the drawn contexts, or in those of the batch itself."""
+        if f"{DRAWN}observations" in batch:
+            contexts = batch[f"{DRAWN}observations"].flatten(0, 1)
+        else:
+            contexts = context_in(batch["observations"])
+        return {"values": self.network(contexts)}
+
+    def settle(self) -> None:
+        """Let arms be regressed on what the network is now."""
+        self.settled.body.load_state_dict(self.network.body.state_dict())
+
+    def refit(self, rows: Kept, learner: LearnerView) -> None:
+        """Settle, forget, and learn rows anew, with those of other learners."""
+        self.settle()
+        bandit = self.bandit
+        features = self.features(rows.observations)
+        sums = bandit.statistics(features, rows.actions, rows.labels, rows.weights)
+        if learner.world_size > 1:
+            sums = learner.all_reduce(sums)
+        bandit.discount_(0.0)
+        bandit.absorb(sums, len(rows.actions))
+
+
+def context_in(observations: Any) -> Any:
+    """The part of observations that the network reads."""
+    return observations.get("context") if isinstance(observations, Mapping) else observations

@@ -1,0 +1,80 @@
+"""The window: the most recent rows, for gradient steps and refits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+__all__ = ["Kept", "Window"]
+
+
+class Kept(NamedTuple):
+    """Rows that the network learns from."""
+
+    observations: Tensor
+    actions: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+class Window(nn.Module):
+    """Keeps the last `size` rows, and draws from them in an order that is saved with them."""
+
+    observations: Tensor
+    actions: Tensor
+    labels: Tensor
+    weights: Tensor
+    counts: Tensor
+    """The seed of draws, how many were made, how many rows came, the step of the last refit."""
+
+    def __init__(self, space: Space[object], size: int, seed: int) -> None:
+        super().__init__()
+        kind = torch.from_numpy(numpy.empty(0, space.dtype)).dtype
+        kept = torch.float32 if kind.is_floating_point else kind
+        self.register_buffer("observations", torch.zeros((size, *(space.shape or ())), dtype=kept))
+        self.register_buffer("actions", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("labels", torch.zeros(size))
+        self.register_buffer("weights", torch.zeros(size))
+        self.register_buffer("counts", torch.tensor([seed, 0, 0, 0]))
+
+    def __len__(self) -> int:
+        """How many rows it holds."""
+        return min(int(self.counts[2]), len(self.actions))
+
+    def add(self, rows: Kept) -> None:
+        """Take rows in; the oldest make room for them."""
+        size, came, count = len(self.actions), int(self.counts[2]), len(rows.actions)
+        first = max(0, count - size)
+        places = torch.arange(came + first, came + count, device=self.actions.device) % size
+        for mine, new in zip(self._columns(), rows, strict=True):
+            mine[places] = new[first:].to(mine.dtype)
+        self.counts[2] = came + count
+
+    def draw(self, shape: tuple[int, int]) -> Kept:
+        """Rows by chance, with replacement; every column begins with this shape."""
+        seed, draws, *_ = self.counts.tolist()
+        self.counts[1] = draws + 1
+        # A generator that starts from the count of draws needs no state of its own to be saved.
+        random = numpy.random.Generator(numpy.random.Philox(key=seed, counter=[0, 0, 0, draws]))
+        drawn = torch.from_numpy(random.integers(0, len(self), shape)).to(self.actions.device)
+        return Kept(*(column[drawn] for column in self._columns()))
+
+    def rows(self) -> Kept:
+        """All that it holds."""
+        return Kept(*(column[: len(self)] for column in self._columns()))
+
+    @property
+    def refitted(self) -> int:
+        """The step of the last refit."""
+        return int(self.counts[3])
+
+    @refitted.setter
+    def refitted(self, step: int) -> None:
+        self.counts[3] = step
+
+    def _columns(self) -> Kept:
+        return Kept(self.observations, self.actions, self.labels, self.weights)
