@@ -15,6 +15,7 @@ from rlplug.learner.results import labelled
 from rlplug.learner.turns import note_gradients
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.guard import guarded_step
+from rlplug.optim.together import FusedAdams, can_step_together
 
 if TYPE_CHECKING:
     from rlplug.learner.member import Member
@@ -44,6 +45,11 @@ class Stepping:
         self.keeps_window = self.closure_wanted or self._section.nonfinite == "stop"
         # Only on the CPU is a number read for free; elsewhere the device keeps what it found.
         self._reads = learner.device.type == "cpu" or self._section.nonfinite == "stop"
+        self._adams = {
+            one.name: FusedAdams([one.optimizer])
+            for one in member.optimizers
+            if can_step_together([one.optimizer])
+        }
         self._nonfinite: list[Any] = []
         self._overflows: list[Tensor] = []
 
@@ -73,11 +79,11 @@ class Stepping:
         if self._section.clip_over == "module" and len(parts) > 1:
             together = [gradient for _, gradients in parts for gradient in gradients]
             verdict = self._clip("default", together, metrics)
-            for one, _ in parts:
-                self._move(one, verdict, metrics)
+            for one, gradients in parts:
+                self._move(one, gradients, verdict, metrics)
             return
         for one, gradients in parts:
-            self._move(one, self._clip(one.name, gradients, metrics), metrics)
+            self._move(one, gradients, self._clip(one.name, gradients, metrics), metrics)
 
     def step_with_closure(
         self,
@@ -159,7 +165,13 @@ class Stepping:
             "learner.nonfinite=skip would leave such steps out",
         )
 
-    def _move(self, one: Registered, bad: bool | Tensor, metrics: dict[str, Any]) -> None:
+    def _move(
+        self,
+        one: Registered,
+        gradients: list[Tensor],
+        bad: bool | Tensor,
+        metrics: dict[str, Any],
+    ) -> None:
         if bad is True:
             return
         scaler = self._precision.scaler
@@ -169,7 +181,12 @@ class Stepping:
                 self._overflows.append(overflow)
             scaler.step(one.optimizer)
         elif bad is False:
-            one.optimizer.step()
+            adam = self._adams.get(one.name)
+            # What is wrapped around an optimizer's step since then must be called.
+            if adam is None or len(gradients) != len(one.params) or not adam.is_plain():
+                one.optimizer.step()
+            else:
+                adam.step(gradients)
         else:
             guarded_step(one.optimizer, bad)
         self._passed(one, metrics)

@@ -67,7 +67,8 @@ class TargetNetwork(nn.Module):
         before = self._read_clock()
         after = before + 1 if now is None else now
         self.clock.fill_(after)
-        self._counted = (id(self.clock), self.clock._version, after)
+        # Past nn.Module's slow assignment, which would be most of the time here.
+        vars(self)["_counted"] = (id(self.clock), self.clock._version, after)
         return before, after
 
     def _read_clock(self) -> int:

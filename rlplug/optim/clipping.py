@@ -39,6 +39,9 @@ def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor
         factors = (limit / (norms.each + 1e-6)).clamp_(max=1.0)
         torch._foreach_mul_(gradients, list(factors.unbind()))
         return _norm(norms.each * factors, norms.norm_type)
+    # Only on the CPU is a number read for free, and then most steps need no arithmetic.
+    if norms.total.device.type == "cpu" and norms.total.item() + 1e-6 <= limit:
+        return norms.total
     factor = (limit / (norms.total + 1e-6)).clamp_(max=1.0)
     torch._foreach_mul_(gradients, factor)
     return norms.total * factor

@@ -40,6 +40,13 @@ class FusedAdams:
         ):
             self._kernel = torch._fused_adamw_
 
+    def is_plain(self) -> bool:
+        """Whether still nobody wants to be called when they step: hooks, schedulers of torch."""
+        return not any(
+            one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one)
+            for one in self._optimizers
+        )
+
     def rates_agree(self) -> bool:
         """Whether schedules still have them at one learning rate."""
         rate = self._optimizers[0].param_groups[0]["lr"]
