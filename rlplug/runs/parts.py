@@ -85,6 +85,7 @@ def put_together(
         keep_next=opened.wants_next,
         by_environment=opened.by_environment,
         state_interval=opened.state_interval,
+        run_steps=config.run.steps,
     )
     trainer = Trainer(
         calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check

@@ -28,7 +28,8 @@ class VectorSampler:
     """Acts with one module in a vector of environments, some steps at a time.
 
     `keep_next` is for feeds that need to know where steps led to: nothing follows the only step of
-    a bandit. `state_interval` notes the module's memory every so many steps.
+    a bandit. `state_interval` notes the module's memory every so many steps. `run_steps` is the
+    length of the whole run, for modules whose exploration ends with it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class VectorSampler:
         keep_next: bool = True,
         by_environment: bool = False,
         state_interval: int = 0,
+        run_steps: int = 0,
     ) -> None:
         num_envs = environments.num_envs
         self.tally = Tally(num_envs)
@@ -53,7 +55,8 @@ class VectorSampler:
         self._by_environment = by_environment
         self._state_interval = state_interval
         self._seed = seed
-        self._act = ActInput(None, random=numpy.random.default_rng(derive(seed, "acting")))
+        random = numpy.random.default_rng(derive(seed, "acting"))
+        self._act = ActInput(None, random=random, steps=run_steps)
         self._borders = Borders(environments, module, keep_finals=keep_next)
         self._health = Health(environments.name, num_envs)
         self._storage = Storage(steps, num_envs, by_environment=by_environment)
