@@ -58,6 +58,8 @@ class DrawnEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         """A reward that depends on nothing, and the next observation."""
+        if numpy.shape(action) != (self.action_space.shape or ()):
+            raise ValueError(f"action {action!r} is not in {self.action_space}")
         if self._mask is not None and not self._mask[action]:
             raise ValueError(f"action {action} is masked: {self._mask.astype(int)}")
         self._at += 1

@@ -80,9 +80,8 @@ class Player:
                 for name in self._states[0]
             }
         act = ActInput(observations, mask, state, self.timestep, self._random)
-        return (
-            self._module.forward_inference(act) if greedy else self._module.forward_exploration(act)
-        )
+        act_with = self._module.forward_inference if greedy else self._module.forward_exploration
+        return act_with(act)
 
     def _step(self, index: int, action: Any, extras: Any, finished: list[Episode]) -> None:
         environment, piece = self._environments[index], self._pieces[index]

@@ -20,12 +20,17 @@ NUM_ENVS = 8
 
 
 def train(
-    subject: Subject, make: Callable[[], gymnasium.Env[Any, Any]], *, steps: int, seed: int = 0
+    subject: Subject,
+    make: Callable[[], gymnasium.Env[Any, Any]],
+    *,
+    steps: int,
+    seed: int = 0,
+    config: Any = None,
 ) -> Module:
     """The module that a run of an algorithm leaves behind: the same path that people take."""
     from rlplug.runs.run import run
 
-    config = subject.config()
+    config = subject.config() if config is None else config
     options: dict[str, Any] = {f"algorithm.{name}": value for name, value in plain(config).items()}
     options |= {"sampling.num_envs": NUM_ENVS, "tracking.enabled": False, "compute.device": "cpu"}
 

@@ -82,18 +82,21 @@ def check_masks_are_respected(subject: Subject) -> None:
         bench = bench_of(subject, case)
         for _ in range(4):
             for way in WAYS:
-                act = _input(case, bench.module, 64, seed=bench.timestep)
-                actions = as_arrays(_acted(bench.module, way, act).actions)
-                allowed = numpy.asarray(act.action_mask)[numpy.arange(64), actions]
-                if not allowed.all():
-                    row = int(numpy.flatnonzero(allowed == 0)[0])
-                    raise CheckFailed(
-                        "no action that act.action_mask forbids",
-                        f"action {actions[row]} under the mask "
-                        f"{numpy.asarray(act.action_mask)[row].astype(int).tolist()}",
-                        place(type(bench.module), way),
-                    )
+                _check_mask(bench.module, case, way, seed=bench.timestep)
             bench.live(2)
+
+
+def _check_mask(module: Module, case: Case, way: str, *, seed: int) -> None:
+    act = _input(case, module, 64, seed=seed)
+    mask = numpy.array(act.action_mask)
+    actions = as_arrays(_acted(module, way, act).actions)
+    wrong = numpy.flatnonzero(mask[numpy.arange(len(mask)), actions] == 0)
+    if len(wrong):
+        raise CheckFailed(
+            "no action that act.action_mask forbids",
+            f"action {actions[wrong[0]]} under the mask {mask[wrong[0]].astype(int).tolist()}",
+            place(type(module), way),
+        )
 
 
 def _check_actions(subject: Subject, module: Module, case: Case, way: str, n: int) -> None:

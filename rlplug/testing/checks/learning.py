@@ -52,7 +52,7 @@ def check_every_parameter_learns(subject: Subject) -> None:
     """Every parameter that wants a gradient is in an optimizer, gets one and moves."""
     bench = bench_of(subject)
     before = bench.state()["modules"], copied(bench.parameters())
-    bench.live(10)
+    reached = _reached(bench, updates=10)
     where = place(subject.kind, "compute_loss_for_module", "additional_update", "build")
     if not bench.parameters() or (subject.is_addon and not _own(bench, subject)):
         if subject.is_addon:
@@ -71,11 +71,13 @@ def check_every_parameter_learns(subject: Subject) -> None:
                 place(subject.kind, "configure_optimizers_for_module", "build")
                 + ": add it, or requires_grad_(False) if it is not to be trained",
             )
-        if torch.equal(param, before[1][name]):
+        if name not in reached or torch.equal(param, before[1][name]):
             raise CheckFailed(
-                "parameters that move within ten updates",
-                f"{name!r} did not: no loss reaches it (detached?) or its step size is 0",
-                where,
+                "parameters that get a gradient and move within ten updates",
+                f"{name!r} "
+                + ("did not move" if name in reached else "got none: no loss reaches it"),
+                where + ": look for detach() and no_grad(); requires_grad_(False) if it is not "
+                "to be trained",
             )
 
 
@@ -137,6 +139,17 @@ def check_targets_follow(subject: Subject) -> None:
         f"{still[0]!r} is still as it was built",
         place(subject.kind, "additional_update", "build"),
     )
+
+
+def _reached(bench: Bench, updates: int) -> set[str]:
+    """The parameters that some gradient reached."""
+    reached: set[str] = set()
+    for _ in range(updates):
+        bench.live(1)
+        for name, param in bench.parameters().items():
+            if param.grad is not None and bool(param.grad.any()):
+                reached.add(name)
+    return reached
 
 
 def _check_metric(name: str, value: Any, when: str, where: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy
 import torch
 from torch import Tensor
@@ -31,11 +32,11 @@ def solves(probe: Probe) -> Callable[[Subject], None]:
     def check(subject: Subject) -> None:
         """Trains, then compares with the answers."""
         _check_can_be_played(subject, probe.make, one_step=probe.one_step)
-        gamma = _gamma(subject, probe)
-        answers = probe.answers(gamma)
+        config = _config(subject, probe)
+        answers = probe.answers(probe.gamma)
         if all(answer.action is None for answer in answers):
             _check_has_values(subject, probe)
-        module = train(subject, probe.make, steps=probe.steps)
+        module = train(subject, probe.make, steps=probe.steps, config=config)
         largest = max((abs(answer.value or 0.0) for answer in answers), default=1.0)
         for answer in answers:
             _compare(subject, probe, module, answer, probe.tolerance * max(largest, 1.0))
@@ -104,11 +105,13 @@ def _check_has_values(subject: Subject, probe: Probe) -> None:
         raise DoesNotApply(f"forward_train gives none of {', '.join(VALUES)}")
 
 
-def _gamma(subject: Subject, probe: Probe) -> float:
-    gamma = getattr(subject.config(), "gamma", None)
-    if gamma is None and not probe.one_step:
+def _config(subject: Subject, probe: Probe) -> Any:
+    """Its options with the probe's gamma, for which the answers are."""
+    if any(field.name == "gamma" for field in attrs.fields(subject.kind.Config)):
+        return subject.config(gamma=probe.gamma)
+    if not probe.one_step:
         raise DoesNotApply("it has no option 'gamma'")
-    return 0.0 if gamma is None else float(gamma)
+    return subject.config()
 
 
 def _compare(

@@ -46,7 +46,7 @@ def check_modules_of_several_spaces(subject: Subject) -> None:
     left, right = chosen[0], chosen[-1]
     alone = bench_of(subject, {"left": left})
     both = bench_of(subject, {"left": left, "right": right})
-    for _ in range(4):
+    for _ in range(12):
         batch, batches = alone.play(), both.play()
         # The steps of both modules together are the time of a schedule.
         alone.timestep += sum(one.rows for one in batches.values()) - batch["left"].rows

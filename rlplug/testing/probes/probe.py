@@ -52,6 +52,8 @@ class Probe:
     meaning: str
     """What is likely to be wrong."""
     one_step: bool = True
+    gamma: float = 0.9
+    """What the option `gamma` is set to."""
     steps: int = 5_000
     tolerance: float = 0.15
     """How far values may be off, relative to the largest."""
@@ -91,6 +93,7 @@ PROBES: tuple[Probe, ...] = (
         answers=lambda gamma: _states(gamma, 1.0),
         meaning="discounting, or targets that never follow",
         one_step=False,
+        gamma=0.5,
     ),
     Probe(
         name="reward_by_action",

@@ -1,0 +1,358 @@
+"""Single bugs planted in a small policy gradient, each caught by the check meant for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from rlplug import Acted, Loss, hookimpl, option
+from rlplug.testing import CheckFailed, Subject
+from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
+from rlplug.testing.table import check_named
+
+
+def targets(module: Any, config: Any, batch: Any, future: Any) -> Mapping[str, Any]:
+    """What the unmutated algorithm prepares, given the values of what comes next."""
+    aims = batch["rewards"] + config.gamma * future
+    return {"targets": aims, "advantages": aims - module.values(batch["observations"])}
+
+
+class TruncationEnds(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        ended = batch["terminated"] | batch["truncated"]
+        return targets(module, config, batch, module.values(batch["next_observations"]) * ~ended)
+
+
+class NothingEnds(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        return targets(module, config, batch, module.values(batch["next_observations"]))
+
+
+class NextRow(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        values = module.values(batch["observations"]).roll(-1)
+        return targets(module, config, batch, values * ~batch["terminated"])
+
+
+class NextStateAsBaseline(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        after = module.values(batch["next_observations"])
+        prepared = targets(module, config, batch, after * ~batch["terminated"])
+        return {**prepared, "advantages": prepared["targets"] - after}
+
+
+class TwiceDiscounted(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        after = module.values(batch["next_observations"]) * ~batch["terminated"]
+        return targets(module, config, batch, config.gamma * after)
+
+
+class WritesIntoTheBatch(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        batch["rewards"].clamp_(-0.5, 0.5)
+        return super().prepare_batch(module, config, batch)
+
+
+class WrongSign(PolicyGradient):
+    def prepare_batch(self, module, config, batch):
+        prepared = super().prepare_batch(module, config, batch)
+        return {**prepared, "advantages": -prepared["advantages"]}
+
+
+class WrongAction(PolicyGradient):
+    def compute_loss_for_module(self, config, batch, fwd_out):
+        flipped = fwd_out["log_probs"].shape[1] - 1 - batch["actions"]
+        return super().compute_loss_for_module(
+            config, batch.with_columns({"actions": flipped}), fwd_out
+        )
+
+
+class ValueDetached(PolicyGradient):
+    def compute_loss_for_module(self, config, batch, fwd_out):
+        values = fwd_out["values"].detach()
+        return super().compute_loss_for_module(config, batch, {**fwd_out, "values": values})
+
+
+class Summed(PolicyGradient):
+    def compute_loss_for_module(self, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(config, batch, fwd_out)
+        return Loss(loss.value * batch.rows)
+
+
+class ClampsWeightsInTheLoss(PolicyGradient):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        for param in module.parameters():
+            param.data.mul_(0.999)
+        return super().compute_loss_for_module(config, batch, fwd_out)
+
+
+class CriticForgotten(PolicyGradient):
+    def configure_optimizers_for_module(self, module, config):
+        return torch.optim.Adam(module.actor.parameters(), lr=config.learning_rate)
+
+
+class GammaUnused(PolicyGradient):
+    def prepare_batch(self, module, batch):
+        return super().prepare_batch(module, PolicyGradient.Config(), batch)
+
+
+class OwnSeed(PolicyGradient):
+    def build(self, observation_space, action_space, config):
+        torch.manual_seed(0)
+        return super().build(observation_space, action_space, config)
+
+
+class SeedsInTheUpdate(PolicyGradient):
+    def additional_update(self, timestep):
+        torch.manual_seed(timestep)
+
+
+class NotANumber(PolicyGradient):
+    def additional_update(self, timestep):
+        return {"explained_variance": float("nan") if timestep > 300 else 0.0}
+
+
+class TakesTheTime(PolicyGradient):
+    def compute_loss_for_module(self, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(config, batch, fwd_out)
+        return Loss(loss.value * (1.0 + time.perf_counter() % 1e-3))
+
+
+class SupportsEverything(PolicyGradient):
+    def supports(self, observation_space, action_space):
+        return None
+
+
+class SilentAboutSpaces(PolicyGradient):
+    def supports(self, observation_space, action_space):
+        return super().supports(observation_space, action_space) and "this does not work"
+
+
+class Misspelt(PolicyGradient):
+    @hookimpl
+    def aditional_update(self):
+        """A hook that nobody calls."""
+
+
+@attrs.frozen(kw_only=True)
+class Undocumented(PolicyGradient.Config):
+    clip_range: float = option(0.2, "")
+
+
+class WithoutHelp(PolicyGradient):
+    Config: ClassVar[type[Any]] = Undocumented
+
+
+class OneBaselineForAll(PolicyGradient):
+    """A mean reward on `self`, which two modules, but not two instances, share."""
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.mean = 0.0
+
+    def prepare_batch(self, module, config, batch):
+        self.mean += 0.1 * (float(batch["rewards"].mean()) - self.mean)
+        return super().prepare_batch(
+            module, config, batch.with_columns({"rewards": batch["rewards"] - self.mean})
+        )
+
+    def save_state(self):
+        return {"mean": self.mean}
+
+    def load_state(self, state):
+        self.mean = state["mean"]
+
+
+class OneBaselineForAllInstances(PolicyGradient):
+    seen: ClassVar[list[float]] = []
+
+    def prepare_batch(self, module, config, batch):
+        self.seen.append(float(batch["rewards"].mean()))
+        mean = sum(self.seen[-5:]) / 5
+        return super().prepare_batch(
+            module, config, batch.with_columns({"rewards": batch["rewards"] - mean})
+        )
+
+
+class WithModule(PolicyGradient):
+    """Builds a module of another class."""
+
+    Planted: ClassVar[type[Any]] = PolicyGradientModule
+
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        if hasattr(made, "prepare"):
+            made.prepare()
+        return made
+
+
+class MaskForgottenExploring(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_exploration(self, act):
+            act.action_mask = None
+            return super().forward_exploration(act)
+
+
+class MaskForgottenInInference(WithModule):
+    class Planted(PolicyGradientModule):
+        @torch.no_grad()
+        def forward_inference(self, act):
+            return Acted(self.logits(act.observations).argmax(1).numpy())
+
+
+class GlobalDraws(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_exploration(self, act):
+            act.random = numpy.random.mtrand._rand
+            return super().forward_exploration(act)
+
+
+class OwnGenerator(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_exploration(self, act):
+            act.random = numpy.random.default_rng()
+            return super().forward_exploration(act)
+
+
+class RandomInference(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_inference(self, act):
+            act.random = numpy.random.default_rng()
+            return super().forward_exploration(act)
+
+
+class GradientsInActing(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_exploration(self, act):
+            acted = super().forward_exploration(act)
+            return Acted(acted.actions, extras={"logit": self.logits(act.observations)[:, 0]})
+
+
+class CountsFromOne(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_inference(self, act):
+            return Acted(super().forward_inference(act).actions + 1)
+
+
+class ChangesObservations(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_exploration(self, act):
+            act.observations -= act.observations.mean()
+            return super().forward_exploration(act)
+
+
+class NormaliserMovesInEvaluation(WithModule):
+    class Planted(PolicyGradientModule):
+        def prepare(self):
+            self.register_buffer("mean", torch.zeros(()))
+
+        def floats(self, observations):
+            return super().floats(observations) - self.mean
+
+        def forward_inference(self, act):
+            self.mean += 0.01 * (float(act.observations.mean()) - self.mean)
+            return super().forward_inference(act)
+
+
+class PlainTensor(WithModule):
+    class Planted(PolicyGradientModule):
+        def prepare(self):
+            self.scale = torch.ones(3)
+
+
+class AlwaysFloat32(WithModule):
+    class Planted(PolicyGradientModule):
+        def floats(self, observations):
+            return torch.as_tensor(observations, dtype=torch.float32)
+
+
+class CounterNotSaved(WithModule):
+    class Planted(PolicyGradientModule):
+        def prepare(self):
+            self.calls = 0
+
+        def forward_train(self, batch):
+            self.calls += 1
+            fwd_out = super().forward_train(batch)
+            return {**fwd_out, "values": fwd_out["values"] * (1.0 + 0.01 * self.calls)}
+
+
+class BufferNotPersistent(WithModule):
+    class Planted(PolicyGradientModule):
+        def prepare(self):
+            self.register_buffer("mean", torch.zeros(()), persistent=False)
+
+        def forward_train(self, batch):
+            self.mean += 0.1 * (batch["rewards"].mean() - self.mean)
+            fwd_out = super().forward_train(batch)
+            return {**fwd_out, "values": fwd_out["values"] + self.mean}
+
+
+class UntrainedPart(WithModule):
+    class Planted(PolicyGradientModule):
+        def prepare(self):
+            self.unused = nn.Linear(2, 2)
+
+
+MUTANTS = [
+    (TruncationEnds, "truncated_steps_bootstrap", "the update differs"),
+    (TruncationEnds, "solves_time_limit", "truncation treated as termination"),
+    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after 8,000 steps"),
+    (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
+    (NothingEnds, "solves_ending", "bootstrapping through termination"),
+    (NothingEnds, "solves_leave_before_an_end", "action 0 after 5,000 steps"),
+    (NextRow, "fragments_do_not_leak", "'targets' of the first episode"),
+    (NextStateAsBaseline, "solves_delayed_reward", "a baseline of the wrong row"),
+    (TwiceDiscounted, "solves_discounted_two_steps", "discounting"),
+    (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
+    (WrongSign, "solves_reward_by_action", "action 0 after"),
+    (WrongAction, "solves_reward_by_observation_and_action", "after 5,000 steps"),
+    (ValueDetached, "every_parameter_learns", "'critic.0.weight' got none"),
+    (Summed, "loss_is_a_mean", "the loss is summed over rows"),
+    (ClampsWeightsInTheLoss, "hooks_move_no_parameter", "it moved actor.0.weight"),
+    (CriticForgotten, "every_parameter_learns", "'critic.0.weight' is in none"),
+    (UntrainedPart, "every_parameter_learns", "'unused.weight' got none"),
+    (GammaUnused, "every_option_is_read", "nobody read 'gamma'"),
+    (OwnSeed, "seed_is_used", "'actor.0.weight' is the same for two seeds"),
+    (SeedsInTheUpdate, "generators_of_others_stay", "torch.manual_seed"),
+    (NotANumber, "metrics_are_finite_numbers", "explained_variance is nan in update 10"),
+    (TakesTheTime, "same_seed_same_numbers", "values differ"),
+    (SupportsEverything, "builds_for_the_spaces_it_supports", "'box, box'"),
+    (SilentAboutSpaces, "builds_for_the_spaces_it_supports", "'this does not work'"),
+    (Misspelt, "hooks_are_well_formed", "'aditional_update'"),
+    (WithoutHelp, "options_are_typed_and_documented", "'clip_range' has no help"),
+    (OneBaselineForAll, "modules_of_several_spaces", "kept on `self` is shared"),
+    (OneBaselineForAllInstances, "instances_do_not_meet", "class attributes"),
+    (MaskForgottenExploring, "masks_are_respected", "Planted.forward_exploration"),
+    (MaskForgottenInInference, "masks_are_respected", "Planted.forward_inference"),
+    (GlobalDraws, "acting_changes_nothing", "found       numpy.random"),
+    (OwnGenerator, "acting_is_repeatable", "something else than act.random"),
+    (RandomInference, "acting_is_repeatable", "the same best actions"),
+    (GradientsInActing, "actions_are_in_the_action_space", "extras.logit requires one"),
+    (CountsFromOne, "actions_are_in_the_action_space", "actions in Discrete(3)"),
+    (ChangesObservations, "acting_changes_nothing", "observations left as they were"),
+    (NormaliserMovesInEvaluation, "acting_changes_nothing", "moved: mean"),
+    (PlainTensor, "tensors_are_parameters_or_buffers", "Planted.scale is a plain tensor"),
+    (AlwaysFloat32, "learns_with_float64", "dtype"),
+    (CounterNotSaved, "state_is_complete", "1 updates later"),
+    (BufferNotPersistent, "state_survives_a_file", "updates later"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
+)
+def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
+    kind: type[Any], check: str, words: str
+) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        check_named(check)(Subject.of(kind))
+    assert words in str(caught.value)

@@ -1,0 +1,232 @@
+"""Single bugs planted in a small Q-learning, each caught by the check meant for it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy
+import pytest
+import torch
+
+from rlplug import Acted, Loss
+from rlplug.testing import CheckFailed, Subject
+from rlplug.testing.algorithms import QLearning, QLearningModule
+from rlplug.testing.table import check_named
+
+
+class TruncationEnds(QLearning):
+    def prepare_batch(self, module, config, batch):
+        ended = batch["terminated"] | batch["truncated"]
+        return super().prepare_batch(module, config, batch.with_columns({"terminated": ended}))
+
+
+class NothingEnds(QLearning):
+    def prepare_batch(self, module, config, batch):
+        never = torch.zeros_like(batch["terminated"])
+        return super().prepare_batch(module, config, batch.with_columns({"terminated": never}))
+
+
+class NextRow(QLearning):
+    def prepare_batch(self, module, config, batch):
+        after = batch["observations"].roll(-1, 0)
+        return super().prepare_batch(
+            module, config, batch.with_columns({"next_observations": after})
+        )
+
+
+class ValueOfThisState(QLearning):
+    def prepare_batch(self, module, config, batch):
+        here = batch["observations"]
+        return super().prepare_batch(
+            module, config, batch.with_columns({"next_observations": here})
+        )
+
+
+class WritesIntoTheBatch(QLearning):
+    def prepare_batch(self, module, config, batch):
+        batch["rewards"].sub_(batch["rewards"].mean())
+        return super().prepare_batch(module, config, batch)
+
+
+class TargetNeverCopied(QLearning):
+    def additional_update(self, module, config):
+        module.epsilon.fill_(config.epsilon)
+
+
+class TargetTrains(QLearning):
+    def build(self, observation_space, action_space, config):
+        module = super().build(observation_space, action_space, config)
+        module.target.requires_grad_(True)
+        return module
+
+
+class WrongSign(QLearning):
+    def compute_loss_for_module(self, batch, fwd_out):
+        chosen = fwd_out["q_values"].gather(1, batch["actions"].long()[:, None])[:, 0]
+        return ((chosen + batch["targets"]) ** 2).mean()
+
+
+class WrongAction(QLearning):
+    def compute_loss_for_module(self, batch, fwd_out):
+        flipped = fwd_out["q_values"].shape[1] - 1 - batch["actions"]
+        return super().compute_loss_for_module(batch.with_columns({"actions": flipped}), fwd_out)
+
+
+class Broadcast(QLearning):
+    """(n, 1) minus (n,) is (n, n): every value is drawn to every target."""
+
+    def compute_loss_for_module(self, batch, fwd_out):
+        chosen = fwd_out["q_values"].gather(1, batch["actions"].long()[:, None])
+        return ((chosen - batch["targets"]) ** 2).mean()
+
+
+class Summed(QLearning):
+    def compute_loss_for_module(self, batch, fwd_out):
+        loss = super().compute_loss_for_module(batch, fwd_out)
+        return Loss(loss.value * batch.rows)
+
+
+class OutputDetached(QLearning):
+    def compute_loss_for_module(self, module, batch, fwd_out):
+        hidden = module.q[:-1](module.floats(batch["observations"])).detach()
+        return super().compute_loss_for_module(batch, {"q_values": module.q[-1](hidden)})
+
+
+class DoubleUnused(QLearning):
+    def prepare_batch(self, module, config, batch):
+        values = module.target(module.floats(batch["next_observations"])).max(1).values
+        return {"targets": batch["rewards"] + config.gamma * values * ~batch["terminated"]}
+
+
+class OptimizerOfTheTarget(QLearning):
+    def configure_optimizers_for_module(self, module, config):
+        return torch.optim.Adam(module.target.parameters(), lr=config.learning_rate)
+
+
+class CounterOnTheAlgorithm(QLearning):
+    """Saved, but by the wrong module: all modules count together."""
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.updates = 0
+
+    def additional_update(self, module, config):
+        self.updates += 1
+        if self.updates % config.target_update_interval == 0:
+            module.target.load_state_dict(module.q.state_dict())
+
+    def save_state(self):
+        return {"updates": self.updates}
+
+    def load_state(self, state):
+        self.updates = state["updates"]
+
+
+class CounterNotLoaded(CounterOnTheAlgorithm):
+    def load_state(self, state):
+        """Forgets."""
+
+
+class CounterSharedByAll(QLearning):
+    counts: ClassVar[dict[str, int]] = {}
+
+    def additional_update(self, module_id, module, config):
+        self.counts[module_id] = self.counts.get(module_id, 0) + 1
+        if self.counts[module_id] % config.target_update_interval == 0:
+            module.target.load_state_dict(module.q.state_dict())
+
+
+class WithModule(QLearning):
+    """Builds a module of another class."""
+
+    Planted: ClassVar[type[Any]] = QLearningModule
+
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        return made
+
+
+class MaskForgotten(WithModule):
+    class Planted(QLearningModule):
+        def greedy(self, observations, mask=None):
+            return super().greedy(observations)
+
+
+class WorstAction(WithModule):
+    class Planted(QLearningModule):
+        def greedy(self, observations, mask=None):
+            return (-self.q(self.floats(observations))).argmax(1).numpy()
+
+
+class TargetNotSaved(WithModule):
+    class Planted(QLearningModule):
+        def state_dict(self, *args, **kwargs):
+            whole = super().state_dict(*args, **kwargs)
+            for name in [name for name in whole if name.startswith("target")]:
+                del whole[name]
+            return whole
+
+
+class EpsilonDecaysInEvaluation(WithModule):
+    class Planted(QLearningModule):
+        def forward_inference(self, act):
+            self.epsilon *= 0.99
+            return super().forward_inference(act)
+
+
+class NumpyDraws(WithModule):
+    class Planted(QLearningModule):
+        def forward_exploration(self, act):
+            act.random = numpy.random.mtrand._rand
+            return super().forward_exploration(act)
+
+
+class OneActionForAll(WithModule):
+    class Planted(QLearningModule):
+        def forward_inference(self, act):
+            return Acted(super().forward_inference(act).actions[:1])
+
+
+MUTANTS = [
+    (TruncationEnds, "truncated_steps_bootstrap", 'not "truncated"'),
+    (TruncationEnds, "solves_time_limit", "truncation treated as termination"),
+    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after"),
+    (NothingEnds, "terminated_steps_do_not_bootstrap", "NothingEnds.prepare_batch"),
+    (NothingEnds, "solves_ending", "bootstrapping through termination"),
+    (NothingEnds, "solves_leave_before_an_end", "action 0 after"),
+    (NextRow, "fragments_do_not_leak", "'targets' of the first episode"),
+    (ValueOfThisState, "solves_delayed_reward", "action 0 after"),
+    (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
+    (TargetNeverCopied, "targets_follow", "'target' is still as it was built"),
+    (TargetNeverCopied, "solves_discounted_two_steps", "targets that never follow"),
+    (TargetTrains, "every_parameter_learns", "'target.0.weight' got none"),
+    (WrongSign, "solves_constant_reward", "value -1"),
+    (WrongAction, "solves_reward_by_action", "which action a reward is credited to"),
+    (Broadcast, "solves_reward_by_observation", "order of rows"),
+    (Summed, "loss_is_a_mean", "the loss is summed over rows"),
+    (OutputDetached, "every_parameter_learns", "'q.0.weight' got none"),
+    (DoubleUnused, "every_option_is_read", "nobody read 'double'"),
+    (OptimizerOfTheTarget, "every_parameter_learns", "'q.0.weight' is in none"),
+    (CounterOnTheAlgorithm, "modules_of_several_spaces", "key it by module_id"),
+    (CounterNotLoaded, "state_is_complete", "at once: plugin_states"),
+    (CounterSharedByAll, "instances_do_not_meet", "class attributes"),
+    (MaskForgotten, "masks_are_respected", "under the mask"),
+    (MaskForgotten, "solves_masked_best_action", "is masked"),
+    (WorstAction, "solves_known_best_arm", "action"),
+    (TargetNotSaved, "state_is_complete", "target"),
+    (EpsilonDecaysInEvaluation, "acting_changes_nothing", "moved: epsilon"),
+    (NumpyDraws, "acting_changes_nothing", "found       numpy.random"),
+    (OneActionForAll, "actions_are_in_the_action_space", "5 actions in Discrete(3)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
+)
+def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
+    kind: type[Any], check: str, words: str
+) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        check_named(check)(Subject.of(kind))
+    assert words in str(caught.value)
