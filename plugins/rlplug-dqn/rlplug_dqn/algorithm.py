@@ -1,0 +1,137 @@
+"""The DQN algorithm and its Rainbow settings: the hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium import spaces
+from torch import Tensor
+from torch.optim import Adam
+
+from rlplug import Algorithm, Batch, Loss, hookimpl
+from rlplug.feeds import Replay
+from rlplug.nn import QuantileHead
+from rlplug.spaces import describe
+from rlplug_dqn.config import DQNConfig, RainbowConfig
+from rlplug_dqn.module import DQNModule
+from rlplug_dqn.plain import plain_loss
+from rlplug_dqn.targets import chosen, cross_entropy, quantile_huber, value_loss
+
+__all__ = ["DQN", "Rainbow"]
+
+
+class DQN(Algorithm):
+    """Learns what each action is worth from a buffer of past steps and a slow target network."""
+
+    Config: ClassVar[type[DQNConfig]] = DQNConfig
+    default_env: ClassVar[str] = "CartPole-v1"
+    default_steps: ClassVar[int] = 50_000
+    defaults: ClassVar[Mapping[str, Any]] = {"learner.max_grad_norm": 10.0}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cartpole": {
+            "run.env": "CartPole-v1",
+            "run.steps": 50_000,
+            "algorithm.learning_rate": 2.3e-3,
+            "algorithm.net_arch": [256, 256],
+            "algorithm.batch_size": 64,
+            "algorithm.buffer_size": 100_000,
+            "algorithm.learning_starts": 1_000,
+            "algorithm.train_freq": 256,
+            "algorithm.gradient_steps": 128,
+            "algorithm.target_update_interval": 10,
+            "algorithm.exploration_fraction": 0.16,
+            "algorithm.exploration_final_eps": 0.04,
+            "algorithm.gamma": 0.99,
+        },
+    }
+    config: DQNConfig
+
+    def feed(self) -> Replay:
+        """Steps are kept, and drawn again and again."""
+        config = self.config
+        return Replay(
+            buffer_size=config.buffer_size,
+            batch_size=config.batch_size,
+            learning_starts=config.learning_starts,
+            train_freq=config.train_freq,
+            gradient_steps=config.gradient_steps,
+            gamma=config.gamma,
+            n_step=config.n_step,
+            prioritized=config.prioritized,
+            priority_alpha=config.priority_alpha,
+            priority_beta=config.priority_beta,
+        )
+
+    def supports(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> str | None:
+        """Why these actions cannot be handled; None if they can."""
+        if isinstance(action_space, spaces.Discrete):
+            return None
+        return f"it needs Discrete actions, found {describe(action_space)}"
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: spaces.Discrete,
+        config: DQNConfig,
+        seed: int,
+    ) -> DQNModule:
+        """A network of action values, and its target."""
+        return DQNModule(observation_space, action_space, config, seed)
+
+    @hookimpl
+    def configure_optimizers_for_module(self, module: DQNModule, config: DQNConfig) -> Adam:
+        """Adam over the network; the target follows by itself."""
+        parameters = list(module.network.parameters())
+        fused = parameters[0].device.type in ("cpu", "cuda")
+        return Adam(parameters, lr=config.learning_rate, eps=config.adam_eps, fused=fused)
+
+    @hookimpl
+    def prepare_batch(self, module: DQNModule, batch: Batch) -> Mapping[str, Tensor]:
+        """What every row is learned towards."""
+        if module.noisy:
+            module.renew_noise()
+        return {"targets": module.targets(batch)}
+
+    @hookimpl
+    def compute_loss_for_module(
+        self, module: DQNModule, config: DQNConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
+    ) -> Loss:
+        """How far the values of the actions taken are from their targets."""
+        dense = None if fwd_out else module.dense(batch)
+        if dense is not None:
+            return plain_loss(module, dense, batch, config.loss)
+        taken = chosen(fwd_out["outputs"], module.indices(batch["actions"]))
+        targets = batch["targets"]
+        head = module.head
+        if config.distributional:
+            rows = cross_entropy(taken, targets)
+            surprise = rows.detach()
+            values = head.values(taken.detach())
+        elif isinstance(head, QuantileHead):
+            rows = quantile_huber(taken, targets, head.fractions)
+            surprise = rows.detach()
+            values = head.values(taken.detach())
+        else:
+            rows = value_loss(taken, targets, config.loss)
+            surprise = (taken.detach() - targets).abs()
+            values = taken.detach()
+        weighted = rows * batch["weights"] if "weights" in batch else rows
+        return Loss(
+            weighted.mean(),
+            metrics={"q_mean": values.mean(), "surprise": surprise.mean()},
+            rows={"priority": surprise},
+        )
+
+
+class Rainbow(DQN):
+    """DQN with all six improvements at once, set as in the Rainbow paper."""
+
+    Config: ClassVar[type[DQNConfig]] = RainbowConfig
+    default_env: ClassVar[str] = ""
+    default_steps: ClassVar[int] = 50_000_000
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

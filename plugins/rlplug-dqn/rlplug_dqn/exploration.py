@@ -1,0 +1,76 @@
+"""Random actions: how likely they are at a step, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+import numpy
+
+from rlplug import ActInput
+from rlplug_dqn.config import DQNConfig
+
+__all__ = ["RUN_STEPS", "Exploration"]
+
+RUN_STEPS = 50_000
+"""The length of a run of which nobody said how long it is."""
+
+Best: TypeAlias = Callable[[Any, Any], Any]
+"""From observations and action mask to the actions of the highest value."""
+
+
+@attrs.frozen(kw_only=True)
+class Exploration:
+    """A chance of random actions that falls in a straight line, then stays."""
+
+    initial: float
+    final: float
+    fraction: float
+
+    @classmethod
+    def of(cls, config: DQNConfig) -> Exploration:
+        """As the options say."""
+        return cls(
+            initial=config.exploration_initial_eps,
+            final=config.exploration_final_eps,
+            fraction=config.exploration_fraction,
+        )
+
+    def epsilon(self, timestep: int, steps: int) -> float:
+        """The chance at one step of a run of so many."""
+        falling = self.fraction * (steps or RUN_STEPS)
+        if timestep >= falling:
+            return self.final
+        return self.initial + (self.final - self.initial) * timestep / falling
+
+    def choose(self, act: ActInput, best: Best, n_actions: int) -> Any:
+        """The best actions, each replaced by a random one with the chance of this step."""
+        count = len(act.action_mask) if act.action_mask is not None else _count(act.observations)
+        epsilon = self.epsilon(act.timestep, act.steps)
+        if epsilon <= 0:
+            return best(act.observations, act.action_mask)
+        random = act.random
+        anyhow = random.random(count) < epsilon
+        # Most of the network's work can be spared where all actions are random.
+        if anyhow.all():
+            return _any(random, count, n_actions, act.action_mask)
+        actions = best(act.observations, act.action_mask)
+        if anyhow.any():
+            drawn = _any(random, count, n_actions, act.action_mask)
+            actions = numpy.where(anyhow, drawn, actions)
+        return actions
+
+
+def _any(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
+    """Any allowed action, each as likely as the others."""
+    if mask is None:
+        return random.integers(n_actions, size=count)
+    return numpy.where(mask, random.random((count, n_actions)), -1.0).argmax(1)
+
+
+def _count(observations: Any) -> int:
+    while not isinstance(observations, numpy.ndarray) and not hasattr(observations, "shape"):
+        parts = observations.values() if hasattr(observations, "values") else observations
+        observations = next(iter(parts))
+    return len(observations)
