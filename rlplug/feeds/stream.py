@@ -54,6 +54,8 @@ class OpenStream(OpenFeed):
                 name: each(column, lambda leaf: leaf[stepped]) for name, column in columns.items()
             }
         if self._normalization is not None:
+            # The sampler absorbs the experience afterwards, and must find it as it was.
+            columns = dict(columns)
             self._normalization.apply(columns)
         yield Work(Batch(columns))
 
