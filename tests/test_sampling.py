@@ -8,10 +8,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlplug import Acted, ActInput, Module
+from rlplug import Acted, ActInput, Batch, Module
 from rlplug.envs import Environments, make_environments
-from rlplug.errors import EnvironmentFailedError
-from rlplug.sampling import StreamSampler
+from rlplug.envs.sync import InTurn
+from rlplug.feeds import FeedSetting, Stream
+from rlplug.sampling import VectorSampler
 from rlplug.sampling.tally import Tally
 
 
@@ -63,12 +64,38 @@ class Zero(Module):
         return Acted(numpy.zeros(n, dtype=numpy.int64), extras={"score": torch.full((n,), 0.5)})
 
 
-def sampler(mode: AutoresetMode, *lengths: int, steps: int = 1, **options: Any) -> StreamSampler:
+class Stepped:
+    """A started sampler; what it collects is made into batches by a stream."""
+
+    def __init__(self, environments: Environments, module: Module, steps: int = 1) -> None:
+        self.sampler = VectorSampler(environments, module, seed=0, steps=steps)
+        self.sampler.start()
+        vector = environments.vector
+        self.stream = Stream(steps_per_update=steps).open(
+            FeedSetting(
+                observation_space=vector.single_observation_space,
+                action_space=vector.single_action_space,
+                num_envs=vector.num_envs,
+                steps=100,
+                seed=0,
+            )
+        )
+
+    def collect(self, step: int = 0) -> Batch:
+        """What the next steps make; an empty batch where environments only reset."""
+        works = list(self.stream.take(self.sampler.collect(step), step))
+        return works[0].batch if works else Batch({})
+
+
+class Right(Module):
+    def forward_exploration(self, act: ActInput) -> Acted:
+        return Acted(numpy.ones(len(act.observations), dtype=numpy.int64))
+
+
+def sampler(mode: AutoresetMode, *lengths: int, steps: int = 1, **options: Any) -> Stepped:
     makers = [lambda length=length: Counts(length, **options) for length in lengths]
     environments = Environments(SyncVectorEnv(makers, autoreset_mode=mode), "Counts", mode)
-    made = StreamSampler(environments, Zero(), seed=0, steps_per_update=steps)
-    made.start()
-    return made
+    return Stepped(environments, Zero(), steps)
 
 
 def pairs(batch: Any) -> list[tuple[float, float, bool, bool]]:
@@ -94,6 +121,46 @@ TWO_THEN_AGAIN = [
 def test_a_vector_that_resets_at_once_still_yields_the_final_observation() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 2)
     assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
+
+
+def test_a_vector_that_is_told_to_reset_yields_the_same() -> None:
+    made = sampler(AutoresetMode.DISABLED, 2)
+    assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
+
+
+def test_environments_stepped_in_turn_yield_the_same() -> None:
+    environments = Environments(InTurn([lambda: Counts(2)]), "Counts", AutoresetMode.SAME_STEP)
+    made = Stepped(environments, Zero())
+    assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_several_steps_hold_the_same_transitions_as_single_ones(mode: AutoresetMode) -> None:
+    together = sampler(mode, 2, 3, steps=12)
+    alone = sampler(mode, 2, 3)
+    singles = [row for _ in range(12) if (batch := alone.collect()).rows for row in pairs(batch)]
+    assert pairs(together.collect()) == singles
+    assert all(after == before + 1 for before, after, _, _ in singles)
+    assert {before for before, _, ends, _ in singles if ends} == {1.0, 2.0}
+
+
+def test_the_native_vector_yields_no_transition_across_the_end_of_an_episode() -> None:
+    environments = make_environments("CartPole-v1", 16, {}, vectorization="native")
+    assert environments.autoreset == AutoresetMode.NEXT_STEP
+    made = Stepped(environments, Right(), steps=40)
+    batch = made.collect()
+    before, after = batch["observations"], batch["next_observations"]
+    # The cart moves by 0.02 s times its speed; a reset would move it elsewhere.
+    moved = before[:, 0] + 0.02 * before[:, 1]
+    torch.testing.assert_close(after[:, 0], moved, rtol=0, atol=1e-6)
+    assert batch["terminated"].sum() > 16
+    assert (after[batch["terminated"], 2].abs() > 0.2).all()
+    assert batch.rows == 16 * 40 - int(batch["terminated"].sum()) + late_ends(batch)
+
+
+def late_ends(batch: Batch) -> int:
+    """Episodes whose reset was not due any more: those that ended in the last step."""
+    return int(batch["terminated"][-16:].sum())
 
 
 def test_the_step_that_only_resets_is_no_transition() -> None:
@@ -124,12 +191,12 @@ def test_returns_lengths_and_rewards_are_tallied_per_episode() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 2, 3)
     for step in range(6):
         made.collect(step)
-    taken = made.tally.take()
+    taken = made.sampler.tally.take()
     # Three episodes of 1 + 2, two of 1 + 2 + 3, in twelve steps.
     assert taken["rollout/return_mean"] == pytest.approx((3 * 3 + 2 * 6) / 5)
     assert taken["rollout/length_mean"] == pytest.approx((3 * 2 + 2 * 3) / 5)
     assert taken["rollout/reward_mean"] == pytest.approx((3 * 3 + 2 * 6) / 12)
-    assert made.tally.take() == {}
+    assert made.sampler.tally.take() == {}
 
 
 def test_regret_adds_up_over_reports() -> None:
@@ -154,24 +221,10 @@ class Draws(Module):
 def test_the_same_seed_gives_the_same_contexts_and_actions() -> None:
     def stream(seed: int) -> list[Any]:
         environments = make_environments("LinearBandit-v0", 4, {})
-        made = StreamSampler(environments, Draws(), seed=seed, keep_next=False)
+        made = VectorSampler(environments, Draws(), seed=seed, keep_next=False)
         made.start()
-        batch = made.collect(0)
-        return [batch["observations"].tolist(), batch["actions"].tolist()]
+        columns = made.collect(0).columns
+        return [columns["observations"].tolist(), columns["actions"].tolist()]
 
     assert stream(3) == stream(3)
     assert stream(3) != stream(4)
-
-
-def test_an_environment_that_raises_is_named_with_the_step() -> None:
-    class Dies(Counts):
-        def step(self, action: Any) -> Any:
-            raise ZeroDivisionError("out of fuel")
-
-    environments = Environments(SyncVectorEnv([lambda: Dies(3)]), "Dies", AutoresetMode.NEXT_STEP)
-    made = StreamSampler(environments, Zero(), seed=0)
-    made.start()
-    with pytest.raises(
-        EnvironmentFailedError, match="'Dies' failed in step after 1,234 steps: Zero"
-    ):
-        made.collect(1234)

@@ -28,27 +28,27 @@ class Health:
         """What is about to be acted on, and what an update may value."""
         if type(observations) is numpy.ndarray:
             if not self._finite(observations):
-                raise self._broken_row("observation", observations, timestep)
+                raise self._broken_row("an observation", observations, timestep)
             return
         for leaf in leaves(observations):
             if not self._finite(leaf):
-                raise self._broken_row("observation", leaf, timestep)
+                raise self._broken_row("an observation", leaf, timestep)
 
     def check(self, experience: Experience, timestep: int) -> None:
         """What was collected from `timestep` on."""
         columns = experience.columns
         if not self._finite(columns["rewards"]):
-            raise self._broken_step("reward", columns["rewards"], experience, timestep)
+            raise self._broken_step("a reward", columns["rewards"], experience, timestep)
         if experience.steps > 1:
             for leaf in leaves(columns["observations"]):
                 if not self._finite(leaf):
                     # What was acted on is what the step before led to.
                     before = timestep - self._num_envs
-                    raise self._broken_step("observation", leaf, experience, before)
+                    raise self._broken_step("an observation", leaf, experience, before)
         if experience.finals is not None:
             for leaf in leaves(experience.finals.seen["observations"]):
                 if not self._finite(leaf):
-                    raise self._message("final observation", "", timestep)
+                    raise self._message("a final observation", "", timestep)
 
     def _finite(self, leaf: Any) -> bool:
         """Nothing but NaN and infinity times zero is not zero."""
@@ -84,7 +84,7 @@ class Health:
 
     def _message(self, what: str, which: str, timestep: int) -> EnvironmentFailedError:
         return EnvironmentFailedError(
-            f"environment {self._name!r}{which} gave a {what} that is not a finite number "
+            f"environment {self._name!r}{which} gave {what} that is not a finite number "
             f"after {timestep:,} steps.",
             "try: mend the environment, or put a wrapper around it that replaces such numbers",
         )

@@ -1,0 +1,120 @@
+"""Environments that fail, and what is said about them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlplug import Acted, ActInput, Module
+from rlplug.envs import Environments
+from rlplug.envs.sync import InTurn
+from rlplug.errors import EnvironmentFailedError
+from rlplug.sampling import VectorSampler
+
+
+class Fails(gymnasium.Env[Any, Any]):
+    """Does what no environment should, in its second step."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, how: str = "") -> None:
+        self.how, self.taken, self.resets = how, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.resets += 1
+        if self.how == "dies on reset" or (self.how == "dies on second reset" and self.resets == 2):
+            raise OSError("no display")
+        seen = numpy.zeros(2, numpy.float32)
+        return (seen * numpy.nan if self.how == "begins with nan" else seen), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        seen, reward, ends = numpy.zeros(2, numpy.float32), 1.0, False
+        if self.taken == 2:
+            if self.how == "raises":
+                raise ZeroDivisionError("out of fuel")
+            if self.how == "other shape":
+                seen = numpy.zeros(1, numpy.float32)
+            if self.how in ("nan observation", "nan at the end"):
+                seen = numpy.array([0.0, numpy.nan], numpy.float32)
+            if self.how in ("nan reward", "infinite reward"):
+                reward = numpy.nan if self.how == "nan reward" else numpy.inf
+            ends = self.how in ("nan at the end", "dies on second reset", "cut short")
+        return seen, reward, ends and self.how != "cut short", self.how == "cut short" and ends, {}
+
+
+class Zero(Module):
+    def forward_exploration(self, act: ActInput) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
+
+
+def sampler(how: str, steps: int = 1) -> VectorSampler:
+    """Two environments, of which the second fails."""
+    environments = Environments(
+        InTurn([lambda: Fails(), lambda: Fails(how)]), "Fails", AutoresetMode.SAME_STEP
+    )
+    return VectorSampler(environments, Zero(), seed=0, steps=steps)
+
+
+SAID = {
+    "raises": "environment 'Fails' (2 of 2) failed in step after 102 steps: ZeroDivisionError: out",
+    "other shape": "(2 of 2) failed in step after 102 steps: ValueError: it gave an observation of",
+    "nan observation": "(2 of 2) gave an observation that is not a finite number after 104 steps.",
+    "nan reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
+    "infinite reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
+    "nan at the end": "environment 'Fails' gave a final observation that is not a finite number",
+    "dies on second reset": "(2 of 2) failed in reset after 102 steps: OSError: no display",
+}
+
+
+@pytest.mark.parametrize("how", SAID)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_failure_in_mid_episode_names_environment_and_step(how: str, steps: int) -> None:
+    made = sampler(how, steps)
+    made.start()
+    with pytest.raises(EnvironmentFailedError, match=re.escape(SAID[how])) as raised:
+        for step in range(100, 104, 2):
+            made.collect(step)
+    assert raised.value.hints[0].startswith("try: mend the environment")
+
+
+def test_a_failure_in_the_first_reset_is_named() -> None:
+    with pytest.raises(EnvironmentFailedError, match=r"\(2 of 2\) failed in reset after 0 steps"):
+        sampler("dies on reset").start()
+    with pytest.raises(EnvironmentFailedError, match=r"not a finite number after 0 steps"):
+        sampler("begins with nan").start()
+
+
+def test_a_failure_in_a_vector_of_gymnasium_names_environment_and_step() -> None:
+    vector = SyncVectorEnv([lambda: Fails("raises")])
+    made = VectorSampler(Environments(vector, "Fails", AutoresetMode.NEXT_STEP), Zero(), seed=0)
+    made.start()
+    made.collect(0)
+    with pytest.raises(
+        EnvironmentFailedError, match="'Fails' failed in step after 1,234 steps: Zero"
+    ):
+        made.collect(1234)
+
+
+def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> None:
+    class Forgets(InTurn):
+        def step(self, actions: Any) -> Any:
+            *outcome, infos = super().step(actions)
+            infos.pop("_final_obs", None)
+            return *outcome, infos
+
+    environments = Environments(
+        Forgets([lambda: Fails("cut short")]), "Forgets", AutoresetMode.SAME_STEP
+    )
+    made = VectorSampler(environments, Zero(), seed=0)
+    made.start()
+    made.collect(0)
+    with pytest.raises(EnvironmentFailedError, match="truncates episodes without handing over"):
+        made.collect(1)
