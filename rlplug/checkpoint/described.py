@@ -25,7 +25,8 @@ def described(space: AnySpace) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
     if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "shape": list(space.shape)}
+        n = space.n if isinstance(space.n, int) else list(space.shape)
+        return {"kind": "MultiBinary", "n": n}
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "parts": {key: described(one) for key, one in space.items()}}
     if isinstance(space, spaces.Tuple):
@@ -45,7 +46,7 @@ def restored(values: Mapping[str, Any]) -> AnySpace:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(values["nvec"], start=values["start"])
     if kind == "MultiBinary":
-        return spaces.MultiBinary(values["shape"])
+        return spaces.MultiBinary(values["n"])
     if kind == "Dict":
         return spaces.Dict({key: restored(one) for key, one in values["parts"].items()})
     if kind == "Tuple":

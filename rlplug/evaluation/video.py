@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy
@@ -80,29 +82,37 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _write(ffmpeg: ModuleType, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
-    size = (first.shape[1], first.shape[0])
-    writer = ffmpeg.write_frames(
-        str(file), size, fps=rate, macro_block_size=2, ffmpeg_log_level="error"
-    )
-    writer.send(None)
-    try:
-        writer.send(first)
-        for frame in others:
-            writer.send(frame)
-    finally:
-        writer.close()
+def _write(ffmpeg: str, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
+    height, width = first.shape[:2]
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
+    # What every browser plays, and can begin to play before it has all of it.
+    wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
+    command = [ffmpeg, "-y", "-loglevel", "error", *given, "-i", "-", *wanted, str(file)]
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said) as process:
+            assert process.stdin is not None
+            # If it ends early, its exit code tells, and what it said tells why.
+            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(first.tobytes())
+                for frame in others:
+                    pipe.write(frame.tobytes())
+        if process.returncode:
+            said.seek(0)
+            reason = said.read().decode(errors="replace").strip()
+            raise RequestError(f"ffmpeg could not write {file}: {reason}.")
 
 
 def _rate(environments: Environments) -> float:
     return float(environments.vector.metadata.get("render_fps", 30))
 
 
-def _ffmpeg() -> ModuleType:
+def _ffmpeg() -> str:
     try:
-        return import_module("imageio_ffmpeg")
+        package = import_module("imageio_ffmpeg")
     except ImportError as error:
         raise _no_extra("a video needs the package imageio-ffmpeg") from error
+    program: str = package.get_ffmpeg_exe()
+    return program
 
 
 def _no_extra(reason: str) -> RequestError:

@@ -107,7 +107,7 @@ class Policy:
             )
         if episode_start is None:
             return self._state
-        starts = numpy.broadcast_to(numpy.asarray(episode_start, dtype=bool), (n,))
+        starts = numpy.zeros(n, dtype=bool) | numpy.asarray(episode_start, dtype=bool)
         return begun_anew(self._state, fresh, starts)
 
 

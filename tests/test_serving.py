@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+
+import rlplug
+from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, option, run
+from rlplug.checkpoint.described import described, restored
+from rlplug.errors import PluginError, RequestError
+from rlplug.feeds import Stream
+from rlplug.learner import storage
+
+OFF = {"tracking.enabled": False}
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
+    """Each test has its own folder of runs, and the small plugins are installed."""
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "runs"
+
+
+# -- acting -------------------------------------------------------------------------------------
+
+
+class Sum(Module):
+    """Chooses the sum of what it sees; explores by choosing 7."""
+
+    def forward_inference(self, act: Any) -> Acted:
+        seen = numpy.asarray(act.observations)
+        return Acted(seen.reshape(len(seen), -1).sum(1).astype(numpy.int64))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.full(len(act.observations), 7) + act.random.integers(0, 2))
+
+
+def policy(space: Any, module: Module | None = None, **more: Any) -> Policy:
+    return Policy(module or Sum(), space, spaces.Discrete(1000), **more)
+
+
+ROW = spaces.Box(0, 100, (3,), numpy.float32)
+
+
+def test_one_observation_gives_one_action_and_several_give_as_many() -> None:
+    acts = policy(ROW)
+    assert acts.predict([1, 2, 3]) == 6
+    assert acts.predict(numpy.array([[1, 2, 3], [4, 5, 6]])).tolist() == [6, 15]
+    assert acts.predict(numpy.ones((1, 3))).tolist() == [3]
+
+
+def test_acting_as_in_training_draws_from_the_policy_s_own_seed() -> None:
+    def drawn(seed: int) -> list[int]:
+        acts = policy(ROW, seed=seed)
+        return [int(acts.predict([1, 2, 3], deterministic=False)) for _ in range(20)]
+
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert set(drawn(0)) == {7, 8}
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "said"),
+    [
+        (ROW, [1.0, 2.0], r"has shape \(2,\), expected \(3,\), or \(n, 3\) for n of them"),
+        (ROW, "nonsense", "cannot be read as float32"),
+        (spaces.Box(0, 255, (2,), numpy.uint8), [1, 300], "must be uint8"),
+        (spaces.Discrete(4), 0.5, "must be int64"),
+        (spaces.Dict(a=ROW), {"b": [1, 2, 3]}, "a mapping with the keys a"),
+        (
+            spaces.Dict(a=ROW, b=ROW),
+            {"a": [1, 2, 3], "b": [[1, 2, 3]]},
+            "disagree on how many there are",
+        ),
+    ],
+)
+def test_an_observation_that_does_not_fit_the_space_is_refused(
+    space: Any, given: Any, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        policy(space).predict(given)
+
+
+class Masked(Module):
+    """Chooses the first action that is allowed."""
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(act.action_mask.argmax(1))
+
+
+def test_action_masks_come_beside_the_observation_or_in_it() -> None:
+    assert policy(ROW, Masked()).predict([0, 0, 0], action_mask=[False, True, True]) == 1
+    inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(3))
+    given = {"seen": [0, 0, 0], "action_mask": numpy.array([0, 0, 1], numpy.int8)}
+    assert policy(inside, Masked()).predict(given) == 2
+
+
+def test_frames_are_stacked_until_reset_and_the_first_stands_for_those_before_it() -> None:
+    acts = policy(spaces.Box(0, 100, (3, 2), numpy.float32), frame_stack=3)
+    assert acts.predict([1, 1]) == 6
+    assert acts.predict([2, 2]) == 8  # 1 + 1, 1 + 1, 2 + 2
+    assert acts.predict([5, 5]) == 16
+    acts.reset()
+    assert acts.predict([2, 2]) == 12
+    # Whole stacks are taken as they are.
+    assert acts.predict(numpy.ones((3, 2))) == 6
+    assert acts.predict(numpy.ones((4, 3, 2))).tolist() == [6] * 4
+
+
+class Clock(Module):
+    """Chooses how many steps of the episode it remembers."""
+
+    def initial_state(self, n: int) -> Any:
+        return {"steps": torch.zeros(n, 1, dtype=torch.int64)}
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(act.state["steps"][:, 0], state={"steps": act.state["steps"] + 1})
+
+
+def test_memory_lasts_until_reset_or_where_an_episode_is_said_to_start() -> None:
+    acts = policy(ROW, Clock())
+    assert [int(acts.predict([0, 0, 0])) for _ in range(3)] == [0, 1, 2]
+    assert acts.predict([0, 0, 0], episode_start=True) == 0
+    with pytest.raises(RequestError, match="remembers 1 episodes, and got 2 observations"):
+        acts.predict(numpy.zeros((2, 3)))
+    acts.reset()
+    rows = numpy.zeros((2, 3))
+    assert acts.predict(rows).tolist() == [0, 0]
+    assert acts.predict(rows, episode_start=[False, True]).tolist() == [1, 0]
+    assert acts.predict(rows).tolist() == [2, 1]
+
+
+def test_real_actions_stay_within_their_bounds() -> None:
+    class Wild(Module):
+        def forward_inference(self, act: Any) -> Acted:
+            return Acted(torch.tensor([[5.0, -0.5]]))
+
+    space = spaces.Box(-1, 1, (2,), numpy.float32)
+    assert Policy(Wild(), ROW, space).predict([0, 0, 0]).tolist() == [1.0, -0.5]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        ROW,
+        spaces.Box(numpy.array([-1, -numpy.inf]), numpy.array([1, numpy.inf]), dtype=numpy.float64),
+        spaces.Box(0, 255, (4, 4, 1), numpy.uint8),
+        spaces.Discrete(5, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(4),
+        spaces.Dict(b=ROW, a=spaces.Tuple((spaces.Discrete(2), ROW))),
+    ],
+    ids=str,
+)
+def test_spaces_survive_being_written_to_disk(space: Any, tmp_path: Path) -> None:
+    storage.write(tmp_path, {"space": described(space)})
+    assert restored(storage.read(tmp_path)["space"]) == space
+
+
+# -- out of a run -------------------------------------------------------------------------------
+
+
+def test_a_loaded_policy_acts_as_the_module_of_the_run(rlplug: Cli) -> None:
+    arguments = ["--algo", "linucb", "--steps", "300", "--set", "tracking.enabled=false"]
+    done = rlplug("run", *arguments, "--json", "--quiet")
+    run_id = json.loads(done.out.splitlines()[-1])["run_id"]
+    acts = load(run_id)
+    contexts = numpy.random.default_rng(0).normal(size=(50, *(acts.observation_space.shape or ())))
+    arms = acts.predict(contexts).tolist()
+    assert [int(acts.predict(row)) for row in contexts] == arms
+    assert len(set(arms)) > 1
+    assert (acts.step, acts.path.name) == (300, "step-000000000300")  # type: ignore[union-attr] # it has one
+
+
+@attrs.frozen(kw_only=True)
+class GainConfig:
+    """Options of the algorithm below."""
+
+    gain: float = option(2.0, "Factor.")
+
+
+class GainModule(Module):
+    weight: torch.Tensor
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.tensor(gain))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return self.forward_inference(act)
+
+    def forward_inference(self, act: Any) -> Acted:
+        seen = numpy.asarray(act.observations)
+        seen = seen.reshape(len(seen), -1)
+        return Acted((seen[:, -1:] * self.weight.item()).astype(numpy.float32))
+
+
+class Gain(Algorithm):
+    """Answers with the last number seen times a weight that grows by 1 per update."""
+
+    Config = GainConfig
+    presets: ClassVar[Any] = {
+        "steep": {"gain": 10.0, "run.steps": 7, "evaluation.every": 3},
+        "wrong": {"gian": 1.0},
+        "greedy": {"run.addons": ["x"]},
+    }
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self, config: GainConfig) -> Module:
+        return GainModule(config.gain)
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    def additional_update(self, module: GainModule) -> None:
+        module.weight += 1
+
+
+class Ramp(gymnasium.Env[Any, Any]):
+    """Shows 0, 10, 20, …, 90."""
+
+    observation_space = spaces.Box(0, 90, (1,), numpy.float32)
+    action_space = spaces.Box(-1000, 1000, (1,), numpy.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.shown = 0.0
+        return numpy.array([0.0], numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.shown += 10
+        seen = numpy.array([self.shown], numpy.float32)
+        return seen, float(action[0]), self.shown == 90, False, {}
+
+
+GAIN = Registry.of(gain=Gain)
+
+
+def test_scales_of_observations_come_with_the_policy() -> None:
+    result = run(Gain, Ramp, steps=90, options={**OFF, "env.normalize_observation": True})
+    acts = load(result.run_id, checkpoint="last", registry=GAIN)
+    # Ten episodes: the mean of 0, 10, …, 80 is 40, their variance 2000 / 3.
+    scaled = (80 - 40) / (2000 / 3) ** 0.5
+    assert acts.predict([80.0])[0] == pytest.approx(92 * scaled, rel=1e-4)
+    assert acts.predict([40.0])[0] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_stacks_of_frames_come_with_the_policy() -> None:
+    result = run(Gain, Ramp, steps=9, options={**OFF, "env.frame_stack": 2})
+    acts = load(result.run_id, checkpoint="last", registry=GAIN)
+    assert acts.observation_space.shape == (2, 1)
+    # The last row of the stack is the frame itself; 2 + 9 updates.
+    assert acts.predict([20.0])[0] == 220.0
+    assert acts.predict([[20.0], [30.0]])[0] == 330.0
+
+
+class Other(AddOn):
+    """Has another module evaluated and served."""
+
+    def build_extra(self) -> torch.nn.Module:
+        return GainModule(-3.0)
+
+    def inference_module(self, extra: GainModule) -> Module:
+        return extra
+
+
+def test_what_is_evaluated_and_loaded_is_the_inference_module() -> None:
+    result = run(Gain, Ramp, steps=9, addons=[Other()], options=OFF)
+    registry = Registry.of(gain=Gain, other=Other)
+    assert load(result.run_id, registry=registry).predict([20.0])[0] == -60.0
+    # The actions are paid: minus three times 0 + 10 + … + 80.
+    assert result.metrics["eval/return_mean"] == -1080.0
+
+
+def test_another_version_of_a_plugin_is_said_and_used(caplog: pytest.LogCaptureFixture) -> None:
+    result = run("means", steps=20, options=OFF)
+    path = result.folder / "checkpoints" / "step-000000000020"
+    content = json.loads((path / "manifest.json").read_text())
+    content["plugins"]["means"] = "rlplug-means 0.0.9"
+    (path / "manifest.json").write_text(json.dumps(content))
+    assert load(result.run_id).step == 20
+    assert [one.getMessage() for one in caplog.records] == [
+        "rlplug: warning: this checkpoint was written by rlplug-means 0.0.9; "
+        "rlplug-means 0.1.0 is installed."
+    ]
+
+
+def test_a_run_of_a_class_that_is_not_installed_needs_it() -> None:
+    result = run(Gain, Ramp, steps=9, options=OFF)
+    with pytest.raises(PluginError, match="unknown algorithm 'gain'"):
+        load(result.run_id)
+    assert load(result.run_id, registry=GAIN).step == 9
+
+
+# -- going on from there ------------------------------------------------------------------------
+
+
+def test_a_run_starts_with_the_weights_of_another(rlplug: Cli) -> None:
+    first = run("means", steps=100, options=OFF)
+    arguments = ["--algo", "means", "--steps", "50", "--set", "tracking.enabled=false"]
+    done = rlplug("run", *arguments, "--init-from", first.run_id, "--json", "--quiet")
+    second = json.loads(done.out.splitlines()[-1])
+    assert second["step"] == 50
+    assert load(second["run_id"]).module.counts.sum() == 150  # type: ignore[operator] # a buffer
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_recorded(home: Path) -> None:
+    first = run("means", steps=20, options=OFF)
+    options = {**OFF, "run.init_from": first.run_id, "env.num_arms": 3}
+    with pytest.raises(RequestError, match="'counts' of module 'default' has shape"):
+        run("means", steps=20, options=options)
+    assert len(list(home.glob("work/*"))) == 1
+
+
+def test_weights_that_know_scaled_observations_are_refused_where_they_are_not() -> None:
+    scaled = {**OFF, "env.normalize_observation": True, "evaluation.every": 0}
+    first = run(Gain, Ramp, steps=9, options=scaled)
+    with pytest.raises(RequestError, match=r"try: --set env.normalize_observation=true"):
+        run(Gain, Ramp, steps=9, options={**OFF, "run.init_from": first.run_id})
+    both = {**scaled, "run.init_from": first.run_id}
+    assert run(Gain, Ramp, steps=9, options=both).module.weight == 20.0
+
+
+# -- rlplug eval --------------------------------------------------------------------------------
+
+
+def test_eval_plays_exactly_so_many_fresh_episodes(rlplug: Cli) -> None:
+    result = run("means", steps=300, options=OFF)
+    arguments = ["eval", result.run_id, "--episodes", "37", "--json"]
+    one, again = (json.loads(rlplug(*arguments).out) for _ in range(2))
+    assert one["metrics"]["eval/episodes"] == 37
+    assert (one["step"], one["run_id"]) == (300, result.run_id)
+
+    def returns(told: Any) -> Any:
+        return {name: x for name, x in told["metrics"].items() if name.startswith("eval/")}
+
+    assert returns(one) == returns(again)
+    other = json.loads(rlplug(*arguments, "--seed", "1").out)
+    assert returns(other) != returns(one)
+    assert "episodes            37 in LinearBandit-v0, greedy" in rlplug(*arguments[:-1]).out
+
+
+def test_eval_takes_the_last_checkpoint_or_a_folder(rlplug: Cli) -> None:
+    options = {**OFF, "checkpoint.every": 100, "checkpoint.keep": 5}
+    result = run("means", steps=300, options=options)
+    early = result.folder / "checkpoints" / "step-000000000100"
+    for which, step in (("last", 300), (str(early), 100)):
+        done = rlplug("eval", result.run_id, "--checkpoint", which, "--episodes", "5", "--json")
+        assert json.loads(done.out)["step"] == step
+
+
+def test_a_run_in_an_environment_given_in_python_is_evaluated_in_python() -> None:
+    result = run(Gain, Ramp, steps=9, options=OFF)
+    with pytest.raises(RequestError, match="'Ramp', an environment that was given in Python"):
+        rlplug.evaluate(result.run_id, registry=GAIN)
+    done = rlplug.evaluate(result.run_id, env=Ramp, episodes=3, registry=GAIN)
+    # Nine updates made the weight 11; best is the last evaluation, for it pays most.
+    assert done.metrics["eval/return_mean"] == 11 * 360.0
+
+
+class Painted(Ramp):
+    """Draws what it shows as grey."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return numpy.full((33, 48, 3), int(self.shown), numpy.uint8)
+
+
+def test_a_video_shows_every_step_of_an_episode() -> None:
+    result = run(Gain, Painted, steps=9, options=OFF)
+    done = rlplug.evaluate(result.run_id, env=Painted, episodes=1, video=True, registry=GAIN)
+    assert done.video == result.folder / "videos" / "step-000000000009.mp4"
+    program = import_module("imageio_ffmpeg").get_ffmpeg_exe()
+    command = [program, "-loglevel", "error", "-i", str(done.video), "-f", "rawvideo"]
+    decoded = subprocess.run([*command, "-pix_fmt", "gray", "-"], capture_output=True, check=True)
+    # Sides are even in a video: 32 × 48.
+    frames = numpy.frombuffer(decoded.stdout, numpy.uint8).reshape(-1, 32 * 48)
+    assert frames.mean(1) == pytest.approx([0, 10, 20, 30, 40, 50, 60, 70, 80], abs=3)
+
+
+def test_a_video_without_its_packages_says_which_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = run(Gain, Painted, steps=9, options=OFF)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(RequestError, match=r"try: pip install 'rlplug\[video\]'"):
+        rlplug.evaluate(result.run_id, env=Painted, video=True, registry=GAIN)
+
+
+# -- presets ------------------------------------------------------------------------------------
+
+
+def test_a_preset_lies_over_the_defaults_and_under_what_a_person_says() -> None:
+    options = {**OFF, "run.preset": "steep"}
+    result = run(Gain, Ramp, options=options)
+    assert (result.step, float(result.module.weight)) == (7, 17.0)  # type: ignore[arg-type] # a buffer
+    said = run(Gain, Ramp, steps=2, options={**options, "gain": 1.0})
+    assert (said.step, float(said.module.weight)) == (2, 3.0)  # type: ignore[arg-type] # a buffer
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("steeep", r"has no preset 'steeep'. Did you mean 'steep'\?\n  it has: steep, wrong"),
+        ("wrong", "preset wrong: gian .*did you mean 'gain'"),
+        ("greedy", "preset greedy: run.addons .*is not for a preset to choose"),
+    ],
+)
+def test_a_preset_that_cannot_be_used_is_refused(name: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        run(Gain, Ramp, options={**OFF, "run.preset": name})
