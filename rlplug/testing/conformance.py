@@ -14,6 +14,8 @@ from rlplug.testing.table import Check, checks_for
 
 __all__ = ["AddOnConformance", "AlgorithmConformance"]
 
+_SUBJECT = pytest.StashKey[Subject]()
+
 
 class _Conformance:
     """What both classes share: one test per check, and what to check with."""
@@ -35,16 +37,24 @@ class _Conformance:
         # The two classes below are there to be subclassed; whoever does that wants tests.
         cls.__test__ = bool(cls.name or cls.plugin)
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> Subject:
-        """The plugin under test."""
+        """The plugin under test, the same for all tests of the class."""
         chosen: Any = request.cls
-        given: dict[str, Any] = {"options": chosen.options, "variants": chosen.variants}
-        for name in ("environment", "neutral"):
-            # Read from the class, where a function is no method yet.
-            if getattr(chosen, name, None) is not None:
-                given[name] = getattr(chosen, name)
-        return Subject.of(chosen.plugin or chosen.name, **given)
+        node = request.node.getparent(pytest.Class)
+        if _SUBJECT not in node.stash:
+            node.stash[_SUBJECT] = _subject_of(chosen)
+        found: Subject = node.stash[_SUBJECT]
+        return found
+
+
+def _subject_of(chosen: Any) -> Subject:
+    given: dict[str, Any] = {"options": chosen.options, "variants": chosen.variants}
+    for name in ("environment", "neutral"):
+        # Read from the class, where a function is no method yet.
+        if getattr(chosen, name, None) is not None:
+            given[name] = getattr(chosen, name)
+    return Subject.of(chosen.plugin or chosen.name, **given)
 
 
 def run(check: Check, subject: Subject) -> None:
