@@ -116,6 +116,8 @@ class VectorSampler:
         self._normalization.absorb(
             observations, last.grid(columns["rewards"]), last.ended(), stepped
         )
+        # What will be acted on next was scaled when it was seen, by what was known then.
+        self._act.observations = self._normalization.observations(self._seen["observations"])
 
     def get_state(self) -> dict[str, Any]:
         """The generator of actions, and the statistics of normalisation; episodes are not saved."""
