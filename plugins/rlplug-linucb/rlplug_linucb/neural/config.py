@@ -38,9 +38,9 @@ class NeuralLinUCBConfig:
     encoder: str = option(
         "", "Own encoder, as module:Class; empty: chosen from the observation space."
     )
-    learning_rate: float = option(3e-3, "Step size of Adam.", above(0), schedulable=True)
+    learning_rate: float = option(5e-3, "Step size of Adam.", above(0), schedulable=True)
     update_every: int = option(
-        8,
+        4,
         "Steps of the (vector) environment that are learned from together, with one gradient step.",
         at_least(1),
     )

@@ -1,0 +1,363 @@
+"""Neural LinUCB: a network trained by gradient, arms regressed on it in closed form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+from rlplug_linucb import (
+    Layout,
+    LinUCB,
+    LinUCBConfig,
+    LinUCBModule,
+    NeuralLinUCB,
+    NeuralLinUCBConfig,
+    NeuralLinUCBModule,
+)
+from rlplug_linucb.neural.window import Kept, Window
+from torch import Tensor
+
+from rlplug import ActInput, Algorithm, Batch, LearnerView
+from rlplug.bandits import ClassificationBandit
+from rlplug.config import Schedule
+from rlplug.config.strict import structure
+from rlplug.errors import RunFailedError
+from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.learner import Learner
+from rlplug.registry import describe
+
+CONTEXT = spaces.Box(-1, 1, (3,), numpy.float64)
+FOUR = spaces.Discrete(4)
+
+
+def learner(
+    name: str = "neural-linucb",
+    kind: type[Algorithm] = NeuralLinUCB,
+    space: spaces.Space[Any] = CONTEXT,
+    arms: int = 4,
+    seed: int = 0,
+    **options: Any,
+) -> Learner:
+    config = kind.Config(**options)
+    calls = HookCalls(Participant(describe(name, kind), kind(config), config))
+    made = Learner(calls, {"default": (space, spaces.Discrete(arms))}, seed=seed)
+    made.build()
+    return made
+
+
+def module_of(one: Learner) -> NeuralLinUCBModule:
+    module = one.modules["default"]
+    assert isinstance(module, NeuralLinUCBModule)
+    return module
+
+
+def experience(count: int, seed: int = 0, **columns: Any) -> Batch:
+    random = numpy.random.default_rng(seed)
+    return Batch(
+        {
+            "observations": random.uniform(-1, 1, (count, 3)),
+            "actions": random.integers(0, 4, count),
+            "rewards": random.standard_normal(count),
+            **columns,
+        }
+    )
+
+
+def regressed(module: NeuralLinUCBModule, batches: list[Batch]) -> LinUCBModule:
+    """LinUCB alone, on the features that the module has now of all these rows."""
+    one = LinUCBModule(module.bandit.layout, LinUCBConfig(alpha=0.3, l2_lambda=0.1))
+    for batch in batches:
+        features = module.features(batch.array("observations").astype(numpy.float32))
+        one.update(features, batch.array("actions"), batch.array("rewards"))
+    return one
+
+
+def assert_same(module: NeuralLinUCBModule, other: LinUCBModule) -> None:
+    probes = numpy.random.default_rng(9).uniform(-1, 1, (6, 3)).astype(numpy.float32)
+    for mine, wanted in zip(
+        module.score(probes), other.score(module.features(probes)), strict=True
+    ):
+        assert mine == pytest.approx(wanted, abs=1e-5)
+
+
+def test_one_update_moves_the_network_by_gradient_and_the_regressions_in_closed_form() -> None:
+    one = learner()
+    module = module_of(one)
+    before = [weight.clone() for weight in module.network.parameters()]
+    batch = experience(8)
+    metrics = one.update({"default": batch}, timestep=8)["default"]
+    assert all(
+        not torch.equal(old, new)
+        for old, new in zip(before, module.network.parameters(), strict=True)
+    )
+    assert metrics["loss"] > 0.0
+    assert_same(module, regressed(module, [batch]))
+
+
+def test_between_refits_the_regressions_stand_on_the_network_of_the_last_one() -> None:
+    one = learner(refit_every=1_000)
+    module = module_of(one)
+    context = numpy.eye(3, dtype=numpy.float32)
+    first = module.features(context)
+    batches = [experience(8, seed=seed) for seed in range(10)]
+    for index, batch in enumerate(batches):
+        one.update({"default": batch}, timestep=8 * index + 8)
+    assert module.features(context).tolist() == first.tolist()
+    assert_same(module, regressed(module, batches))
+
+
+def test_a_refit_regresses_the_window_on_what_the_network_is_now() -> None:
+    one = learner(refit_every=80, buffer_size=40)
+    module = module_of(one)
+    batches = [experience(8, seed=seed) for seed in range(10)]
+    for index, batch in enumerate(batches):
+        one.update({"default": batch}, timestep=8 * index + 8)
+    context = torch.eye(3)
+    with torch.no_grad():
+        hidden = module.network.body(context)
+    features = module.features(context)
+    assert features[:, :-1].float() == pytest.approx(hidden, abs=1e-5)
+    assert features[:, -1].tolist() == [1.0, 1.0, 1.0]
+    # The window holds the last 40 rows: five batches.
+    assert_same(module, regressed(module, batches[5:]))
+    assert float(module.bandit.regressions.weight.sum()) == pytest.approx(40.0)
+
+
+class Twins:
+    """A learner beside another one that saw the same."""
+
+    world_size = 2
+    device = torch.device("cpu")
+
+    def all_reduce(self, tensors: list[Tensor], op: str = "sum") -> list[Tensor]:
+        return [2 * one if op == "sum" else one for one in tensors]
+
+
+def test_learners_regress_what_all_of_them_saw() -> None:
+    config = NeuralLinUCBConfig(refit_every=8)
+    algorithm, twins = NeuralLinUCB(config), as_view(Twins())
+    module, window = NeuralLinUCBModule(CONTEXT, 4, config), Window(CONTEXT, 100, 0)
+    for index in range(3):
+        batch = experience(4, seed=index)
+        algorithm.prepare_batch(window, config, batch)
+        algorithm.additional_update(module, window, config, batch, 4 * index + 4, twins)
+        # Steps 4 and 12 add rows, step 8 refits: every row counts once for each learner.
+        assert float(module.bandit.regressions.weight.sum()) == 8.0 * (index + 1)
+
+
+def as_view(twins: Twins) -> LearnerView:
+    """The part of a learner that the hook asks for."""
+    view: Any = twins
+    return view  # type: ignore[no-any-return] # the rest of the protocol is never asked for
+
+
+def test_the_loss_is_the_weighted_squared_error_of_the_chosen_arms() -> None:
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    batch = Batch(
+        {
+            "observations": torch.zeros(2, 3),
+            "actions": torch.tensor([1, 0]),
+            "rewards": torch.tensor([0.0, 2.0]),
+            "weights": torch.tensor([1.0, 3.0]),
+        }
+    )
+    # (1 · 2² + 3 · 1²) / 2
+    assert float(NeuralLinUCB().compute_loss_for_module(batch, {"values": values})) == 3.5
+
+
+def test_a_gradient_step_has_the_rows_that_were_asked_for() -> None:
+    config = NeuralLinUCBConfig(batch_size=20)
+    algorithm, window = NeuralLinUCB(config), Window(CONTEXT, 100, 0)
+    for new, rows in ((8, 24), (20, 20), (30, 30)):
+        columns = algorithm.prepare_batch(window, config, experience(new))
+        given = Batch({**experience(new), **columns})
+        given.check()
+        values = NeuralLinUCBModule(CONTEXT, 4, config).forward_train(given)["values"]
+        assert values.shape == (rows, 4)
+
+
+def kept(*numbers: float) -> Kept:
+    """Rows whose columns all hold these numbers."""
+    column = torch.tensor(numbers)
+    return Kept(column[:, None].expand(-1, 3), column.long(), column, column)
+
+
+def test_the_window_keeps_the_last_rows_and_draws_no_others() -> None:
+    window = Window(CONTEXT, 4, seed=0)
+    window.add(kept(0, 1, 2))
+    assert window.rows().labels.tolist() == [0, 1, 2]
+    assert set(window.draw((50, 2)).labels.flatten().tolist()) == {0, 1, 2}
+    window.add(kept(3, 4, 5))
+    assert sorted(window.rows().labels.tolist()) == [2, 3, 4, 5]
+    window.add(kept(*range(6, 15)))
+    assert sorted(window.rows().labels.tolist()) == [11, 12, 13, 14]
+    drawn = window.draw((50, 2))
+    assert set(drawn.actions.flatten().tolist()) == {11, 12, 13, 14}
+    assert drawn.observations[..., 0].tolist() == drawn.labels.tolist()
+
+
+def test_draws_go_on_where_they_were_saved() -> None:
+    one, two = Window(CONTEXT, 100, seed=3), Window(CONTEXT, 100, seed=4)
+    one.add(kept(*range(100)))
+    first = one.draw((5, 2)).labels.tolist()
+    two.load_state_dict(one.state_dict())
+    second = one.draw((5, 2)).labels.tolist()
+    assert second == two.draw((5, 2)).labels.tolist()
+    assert second != first
+
+
+def test_a_learner_goes_on_from_its_state_as_if_nothing_had_been() -> None:
+    one, two = learner(refit_every=20), learner(refit_every=20, seed=5)
+    for index in range(4):
+        one.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
+    two.set_state(one.get_state())
+    for index in range(4, 8):
+        for each in (one, two):
+            each.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
+    mine, other = module_of(one).state_dict(), module_of(two).state_dict()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+
+def test_a_scheduled_alpha_is_followed() -> None:
+    one = learner(alpha=Schedule([(0, 2.0), (100, 0.0)]))
+    one.update({"default": experience(2)}, timestep=50)
+    assert float(module_of(one).bandit.alpha) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_absent_arms_are_never_chosen(count: int) -> None:
+    module = module_of(learner())
+    random = numpy.random.default_rng(1)
+    mask = random.random((count, 4)) < 0.5
+    mask[:, 2] = True
+    context = random.uniform(-1, 1, (count, 3))
+    for act in (
+        ActInput(context, action_mask=mask, random=random),
+        ActInput({"context": context, "action_mask": mask}, random=random),
+    ):
+        for acted in (module.forward_exploration(act), module.forward_inference(act)):
+            assert mask[numpy.arange(count), acted.actions].all()
+
+
+def test_tensors_are_answered_with_tensors_of_the_same_values() -> None:
+    module = module_of(learner())
+    context = numpy.random.default_rng(1).uniform(-1, 1, (5, 3))
+    scores = module.score(context)
+    assert torch.equal(module.score(torch.from_numpy(context)).ucb, torch.from_numpy(scores.ucb))
+    random = numpy.random.default_rng(0)
+    acted = module.forward_exploration(ActInput(torch.from_numpy(context), random=random))
+    assert isinstance(acted.actions, Tensor)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5),
+        spaces.MultiBinary(6),
+        spaces.Box(0, 255, (3, 40, 40), numpy.uint8),
+        spaces.Dict(context=spaces.Box(-1, 1, (2, 2)), action_mask=spaces.MultiBinary(4)),
+    ],
+    ids=str,
+)
+def test_whatever_can_be_encoded_is_a_context(space: spaces.Space[Any]) -> None:
+    assert NeuralLinUCB().supports(space, FOUR) is None
+    one = learner(space=space, buffer_size=20, batch_size=8)
+    space.seed(0)
+    seen = [space.sample() for _ in range(8)]
+    observations: Any = (
+        numpy.stack(seen)
+        if not isinstance(space, spaces.Dict)
+        else {name: numpy.stack([row[name] for row in seen]) for name in space.spaces}
+    )
+    if isinstance(observations, dict):
+        observations["action_mask"][:, 0] = 1
+    random = numpy.random.default_rng(0)
+    acted = module_of(one).forward_exploration(ActInput(observations, random=random))
+    batch = Batch(
+        {"observations": observations, "actions": acted.actions, "rewards": random.random(8)}
+    )
+    one.update({"default": batch}, timestep=8)
+    assert float(module_of(one).bandit.regressions.weight.sum()) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "reason"),
+    [
+        (CONTEXT, CONTEXT, "needs Discrete actions, found Box"),
+        (CONTEXT, spaces.Discrete(1), "needs two arms, found one"),
+        (CONTEXT, spaces.Discrete(4, start=1), "counts arms from 0"),
+        (spaces.Dict(arms=spaces.Box(-1, 1, (4, 2))), FOUR, "mean the same in every context"),
+        (spaces.Dict(image=CONTEXT), FOUR, "found image"),
+        (spaces.Tuple([CONTEXT, CONTEXT]), FOUR, "reads one space of contexts, found Tuple"),
+        (spaces.Text(5), FOUR, "no encoder for the observations"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_handled_is_refused_with_the_reason(
+    space: spaces.Space[Any], actions: spaces.Space[Any], reason: str
+) -> None:
+    said = NeuralLinUCB().supports(space, actions)
+    assert said is not None
+    assert reason in said
+
+
+def test_observations_of_another_shape_are_refused() -> None:
+    module = module_of(learner())
+    with pytest.raises(RunFailedError, match=r"context must have the shape \(n, 3\), found \(1, 2"):
+        module.score(numpy.ones((1, 2)))
+    with pytest.raises(RunFailedError, match="found nothing"):
+        module.score({"action_mask": numpy.ones((1, 4))})
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"net_arch": []}, "must not be empty"),
+        ({"net_arch": [64, 0]}, "widths of at least 1"),
+        ({"activation": "sine"}, "expected one of"),
+        ({"alpha": -0.1}, "must be at least 0"),
+        ({"l2_lambda": 0}, "must be greater than 0"),
+        ({"learning_rate": 0}, "must be greater than 0"),
+        ({"batch_size": 0}, "must be at least 1"),
+        ({"buffer_size": 0}, "must be at least 1"),
+        ({"refit_every": 0}, "must be at least 1"),
+        ({"discount": 0.9}, "unknown option"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_reason(values: dict[str, Any], complaint: str) -> None:
+    config, problems = structure(NeuralLinUCBConfig, values, "algorithm")
+    assert config is None
+    assert complaint in problems[0].message
+
+
+def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> float:
+    """Over so many decisions on the rings, the update after every few of them."""
+    problem = ClassificationBandit(table="rings")
+    one = learner(name, kind, space=problem.observation_space, arms=problem.num_arms)
+    random = numpy.random.default_rng(0)
+    rounds = problem.start(0).draw(random, steps, 1)
+    module, earned = one.modules["default"], []
+    for start in range(0, steps, every):
+        rows = slice(start, start + every)
+        contexts, pays = rounds.observations[rows, 0], rounds.rewards[rows, 0]
+        arms = module.forward_exploration(ActInput(contexts, random=random)).actions
+        rewards = pays[numpy.arange(every), arms]
+        columns = {"observations": contexts, "actions": arms, "rewards": rewards}
+        one.update({"default": Batch(columns)}, timestep=start + every)
+        earned.append(rewards.mean())
+    return float(numpy.mean(earned))
+
+
+def test_it_beats_linucb_by_far_where_rewards_are_not_linear() -> None:
+    neural = mean_reward("neural-linucb", NeuralLinUCB, 4_000, 4)
+    linear = mean_reward("linucb", LinUCB, 4_000, 4)
+    assert 0.25 < linear < 0.5
+    assert neural > linear + 0.3
+
+
+def test_the_module_has_one_regression_per_arm_on_the_last_layer_and_a_bias() -> None:
+    module = NeuralLinUCBModule(CONTEXT, 4, NeuralLinUCBConfig(net_arch=(16, 5)))
+    assert module.bandit.layout == Layout(num_arms=4, context_dim=6)
