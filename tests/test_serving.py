@@ -396,6 +396,19 @@ def test_a_video_shows_every_step_of_an_episode() -> None:
     assert frames.mean(1) == pytest.approx([0, 10, 20, 30, 40, 50, 60, 70, 80], abs=3)
 
 
+def test_a_run_keeps_a_video_of_every_evaluation_that_was_better() -> None:
+    options = {**OFF, "evaluation.video": True, "evaluation.every": 4}
+    result = run(Gain, Painted, steps=8, options=options)
+    names = sorted(one.name for one in (result.folder / "videos").iterdir())
+    assert names == ["step-000000000004.mp4", "step-000000000008.mp4"]
+
+
+def test_a_video_of_an_environment_that_draws_nothing_is_refused_before_the_run(home: Path) -> None:
+    with pytest.raises(RequestError, match="could not be made with render_mode='rgb_array'"):
+        run(Gain, Ramp, steps=8, options={**OFF, "evaluation.video": True})
+    assert not home.exists()
+
+
 def test_a_video_without_its_packages_says_which_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,7 @@ __all__ = ["print_interrupted", "print_json", "print_result"]
 _SHOWN = {
     "rollout/return_mean": "return",
     "rollout/reward_mean": "reward",
+    "eval/return_mean": "return, greedy",
     "rollout/regret_mean": "regret per step",
     "rollout/regret_total": "regret in all",
 }
@@ -61,3 +62,5 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     seconds = metrics.get("time/seconds", 0.0)
     speed = f", {result.step / seconds:,.0f} a second" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
+    if result.stopped:
+        yield "ended early", result.stopped

@@ -20,7 +20,7 @@ from rlplug.evaluation.play import Table
 from rlplug.plugin import Module
 from rlplug.seeding import derive, forked
 
-__all__ = ["record"]
+__all__ = ["check_drawing", "record"]
 
 MOST_FRAMES = 10_000
 """After these, a video ends though the episode goes on."""
@@ -54,6 +54,17 @@ def record(
     return file
 
 
+def check_drawing(make: Callable[[], Environments], seed: int) -> None:
+    """Raise why no video can be made, before hours of training have gone by."""
+    environments = make()
+    try:
+        environments.reset(seed)
+        _frame(environments)
+    finally:
+        environments.vector.close()
+    _ffmpeg()
+
+
 def _episode(table: Table, environments: Environments, module: Module, seed: int) -> Iterator[Any]:
     """The frames of one episode; the last one is that before its end."""
     table.reset(seed)
@@ -75,7 +86,7 @@ def _frame(environments: Environments) -> Any:
     if not isinstance(frame, numpy.ndarray) or frame.ndim != 3:
         raise RequestError(
             f"environment {environments.name!r} draws no pictures, found {type(frame).__name__}.",
-            "try: without --video",
+            "try: without a video",
         )
     # Encoders of video need even sides.
     height, width = (side // 2 * 2 for side in frame.shape[:2])

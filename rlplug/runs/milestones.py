@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -16,14 +17,19 @@ from rlplug.checkpoint.parts import split
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
+from rlplug.errors import RequestError
 from rlplug.evaluation import Evaluator, Standing
+from rlplug.evaluation.video import record
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.plugin import DEFAULT_MODULE
+from rlplug.nn.modes import evaluating
+from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.tracking import Tracking
 from rlplug.tracking.location import without_secrets
 
 __all__ = ["Milestones"]
+
+See: TypeAlias = Callable[[Any], Any]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -42,6 +48,8 @@ class Milestones:
     tracking: Tracking
     checkpoints: Checkpoints
     evaluator: Evaluator | None
+    film: Callable[[], Environments] | None
+    """Makes the environment of a video; None: no videos."""
     has_id: bool
     """Whether the environment can be made again from its id."""
     standing: Standing = attrs.field(init=False)
@@ -92,17 +100,31 @@ class Milestones:
         """The metrics of an evaluation, and whether it is the best so far."""
         assert self.evaluator is not None
         normalization = self.environments.normalization
-        found = self.evaluator.evaluate(
-            self.calls.inference_module(
-                DEFAULT_MODULE, self.learner.modules[DEFAULT_MODULE], self.learner
-            ),
-            step,
-            None if normalization is None else normalization.observations,
-        )
+        see = None if normalization is None else normalization.observations
+        trained = self.learner.modules[DEFAULT_MODULE]
+        module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
+        found = self.evaluator.evaluate(module, step, see)
         self._evaluated = step
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
-        return found, self.standing.take(step, found)
+        better = self.standing.take(step, found)
+        if better and self.film is not None:
+            self._record(self.film, module, step, see)
+        return found, better
+
+    def _record(
+        self, make: Callable[[], Environments], module: Module, step: int, see: See | None
+    ) -> None:
+        file = self.tracking.folder / "videos" / f"step-{step:012d}.mp4"
+        seed = self.config.run.seed
+        try:
+            with evaluating(module):
+                record(module, make, file, seed=seed, timestep=step, see=see)
+        except (OSError, RequestError) as error:
+            # That one can be made was tried at the start: a full disk, more likely than not.
+            _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
+        else:
+            self.tracking.artifact(file, "videos")
 
     def _save(self, step: int, evaluation: Mapping[str, float]) -> None:
         if self._saved == step:

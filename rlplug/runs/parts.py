@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
 from rlplug.errors import PluginError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
+from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed, Stream
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -42,15 +44,18 @@ class Parts:
         self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
     ) -> Milestones:
         """Evaluations and checkpoints, for the trainer to ask for."""
-        section, evaluator = config.evaluation, None
+        section, evaluator, film = config.evaluation, None, None
+        training = self.environments
         if section.episodes:
             evaluator = Evaluator(
-                lambda num_envs: _for_evaluation(config, maker, self.environments, num_envs),
+                lambda num_envs: _for_evaluation(config, maker, training, num_envs),
                 episodes=section.episodes,
                 parallel=section.parallel,
                 seed=config.run.seed,
                 check=interrupts.check,
             )
+            if section.video:
+                film = partial(_for_video, config, maker, training)
         self.trainer.milestones = milestones = Milestones(
             config=config,
             calls=self.calls,
@@ -59,6 +64,7 @@ class Parts:
             tracking=tracking,
             checkpoints=Checkpoints(tracking.folder / "checkpoints", config.checkpoint.keep),
             evaluator=evaluator,
+            film=film,
             has_id=isinstance(maker, str),
         )
         return milestones
@@ -76,6 +82,8 @@ def put_together(
     if config.run.init_from:
         saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
         start_from(learner, environments.normalization, saved)
+    if config.evaluation.video and config.evaluation.episodes:
+        check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     opened = feed.open(_setting(prepared, environments, learner))
     sampler = VectorSampler(
         environments,
@@ -101,10 +109,10 @@ def put_together(
 
 
 def _for_evaluation(
-    config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int
+    config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int, **more: Any
 ) -> Environments:
     """Other environments of the same kind, and of the same problem where there are several."""
-    arguments: dict[str, Any] = dict(config.env.arguments)
+    arguments: dict[str, Any] = {**config.env.arguments, **more}
     problem = getattr(training.vector.unwrapped, "problem_seed", None)
     if problem is not None:
         arguments["problem_seed"] = problem
@@ -112,9 +120,14 @@ def _for_evaluation(
         maker,
         num_envs,
         attrs.evolve(config.env, arguments=arguments),
-        vectorization=config.sampling.vectorization,
+        # Only single environments draw themselves.
+        vectorization="sync" if more else config.sampling.vectorization,
         training=False,
     )
+
+
+def _for_video(config: RunConfig, maker: EnvMaker, training: Environments) -> Environments:
+    return _for_evaluation(config, maker, training, 1, render_mode="rgb_array")
 
 
 def _feed(prepared: Prepared) -> Feed:

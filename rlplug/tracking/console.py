@@ -39,7 +39,7 @@ class LiveConsole:
         self._stream = stream
         self._progress: Progress | None = None
         self._started = 0.0
-        self._news = ""
+        self._latest: dict[str, float] = {}
 
     def run_started(self, run: RunInfo) -> None:
         from rich.console import Console
@@ -64,7 +64,10 @@ class LiveConsole:
         self._progress = progress
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
-        self._news = headline(metrics)
+        self._latest.update(metrics)
+
+    def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
+        self._latest.update(metrics)
 
     def run_finished(self) -> None:
         self._close()
@@ -78,7 +81,7 @@ class LiveConsole:
         left = f"{_clock((run.steps - step) / speed)} left" if speed else ""
         share = f"{100 * step // run.steps:>3}%"
         numbers = f"{share}  {step:,}/{run.steps:,} steps  {speed:,.0f}/s  {left}"
-        return f"{numbers}  [cyan]{self._news}[/cyan]"
+        return f"{numbers}  [cyan]{headline(self._latest)}[/cyan]"
 
     def _close(self) -> None:
         if self._progress is not None:
@@ -93,10 +96,12 @@ class PlainConsole:
         self._stream = stream
         self._steps = 0
         self._next = 0
+        self._evaluation: Mapping[str, float] = {}
 
     def run_started(self, run: RunInfo) -> None:
         self._steps = run.steps
         self._next = 0
+        self._evaluation = {}
         self._say(_title(run))
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -107,7 +112,11 @@ class PlainConsole:
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{100 * step // self._steps:>3}%"
-        self._say(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {headline(metrics)}")
+        news = headline({**metrics, **self._evaluation})
+        self._say(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {news}")
+
+    def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
+        self._evaluation = metrics
 
     def _say(self, line: str) -> None:
         try:
