@@ -1,0 +1,209 @@
+"""Whole runs of deep learners: what feeds bring to updates, and how runs end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium.wrappers import TimeLimit
+from torch import Tensor, nn
+
+from rlplug import (
+    ALL_MODULES,
+    Acted,
+    ActInput,
+    AddOn,
+    Algorithm,
+    Batch,
+    Loss,
+    Module,
+    hookimpl,
+    option,
+    run,
+)
+from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.feeds import Feed, Replay, Rollout
+
+OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test has its own folder of runs."""
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Pays 1 in every step, for ever; observes nothing but a 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    fails_at: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return numpy.ones(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == self.fails_at:
+            raise OSError("the simulator died")
+        return numpy.ones(1, numpy.float32), 1.0, False, False, {}
+
+
+def limited() -> gymnasium.Env[Any, Any]:
+    return TimeLimit(Endless(), 3)
+
+
+class Failing(Endless):
+    fails_at: ClassVar[int] = 50
+
+
+class Values(Module):
+    """Acts at random and values what it sees by one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(1))
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        return Acted(act.random.integers(2, size=len(act.observations)))
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), numpy.int64))
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    learning_rate: float = option(0.3, "Step size.")
+    batch_size: int = option(10, "Rows of a batch.")
+    learning_starts: int = option(20, "Steps before the first update.")
+    prioritized: bool = option(False, "Draw by priority.")
+
+
+class FromReplay(Algorithm):
+    """Temporal differences from a replay buffer, discounted by a half."""
+
+    Config: ClassVar[type[Options]] = Options
+    config: Options
+
+    def feed(self) -> Feed:
+        return Replay(
+            buffer_size=100,
+            batch_size=self.config.batch_size,
+            learning_starts=self.config.learning_starts,
+            train_freq=4,
+            gradient_steps=2,
+            gamma=0.5,
+            n_step=2,
+            prioritized=self.config.prioritized,
+        )
+
+    @hookimpl
+    def build(self) -> Module:
+        return Values()
+
+    @hookimpl
+    def compute_loss_for_module(self, module: Any, batch: Batch) -> Loss:
+        value = module.value.expand(batch.rows)
+        going = ~batch["terminated"]
+        target = batch["rewards"] + batch["discounts"] * module.value.detach() * going
+        error = value - target
+        return Loss((error**2).mean(), rows={"priority": error.detach()})
+
+
+class FromRollout(FromReplay):
+    """The same from rollouts, one step ahead."""
+
+    def feed(self) -> Feed:
+        return Rollout(n_steps=10, batch_size=self.config.batch_size, n_epochs=2)
+
+    @hookimpl
+    def prepare_batch(self, module: Any, batch: Batch) -> Mapping[str, Tensor]:
+        extended = batch.extended()
+        values = module.value.expand(extended.rows)
+        _, following = extended.split(values)
+        return {"discounts": torch.full_like(following, 0.5)}
+
+
+@pytest.mark.parametrize("algorithm", [FromReplay, FromRollout])
+def test_time_limits_are_bootstrapped_so_that_values_reach_their_limit(algorithm: Any) -> None:
+    result = run(algorithm, limited, steps=2_000, options=OFF)
+    # 1 / (1 - 0.5): a limit taken for a failure would make it less than 1.9.
+    value = result.module.state_dict()["value"]
+    assert float(value) == pytest.approx(2.0, abs=1e-2)
+    assert result.metrics["rollout/return_mean"] == 3.0
+    assert result.metrics["rollout/length_mean"] == 3.0
+
+
+class Watches(AddOn):
+    """Notes when updates were made, and with how many rows."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.updates: list[tuple[int, int]] = []
+
+    @hookimpl
+    def update_finished(self, step: int, results: Any) -> None:
+        self.updates.append((step, results[ALL_MODULES]["steps_trained"]))
+
+
+def test_replay_updates_come_after_each_collection_once_learning_has_started() -> None:
+    watcher = Watches()
+    options = {**OFF, "sampling.num_envs": 2}
+    run(FromReplay, limited, steps=48, addons=[watcher], options=options)
+    # Four steps of two environments each time, and two updates: the first beyond 20 is 24.
+    assert watcher.updates == [(step, 10) for step in (24, 32, 40, 48) for _ in range(2)]
+
+
+def test_a_rollout_is_one_update_with_all_its_rows() -> None:
+    watcher = Watches()
+    options = {**OFF, "sampling.num_envs": 2}
+    run(FromRollout, limited, steps=60, addons=[watcher], options=options)
+    assert watcher.updates == [(20, 20), (40, 20), (60, 20)]
+
+
+@pytest.mark.parametrize("algorithm", [FromReplay, FromRollout])
+def test_the_same_seed_gives_the_same_numbers(algorithm: Any) -> None:
+    def numbers(seed: int) -> dict[str, float]:
+        options = {**OFF, "prioritized": algorithm is FromReplay, "normalize_reward": True}
+        metrics = run(algorithm, "CartPole-v1", steps=400, seed=seed, options=options).metrics
+        return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+    assert numbers(1) == numbers(1)
+    assert numbers(1) != numbers(2)
+
+
+def test_what_a_feed_refuses_is_refused_before_anything_is_written(home: Path) -> None:
+    for options, said in (
+        ({"learning_starts": 500}, "lies beyond the run, which takes 400 steps"),
+        ({"batch_size": 101}, "buffer_size = 100 is smaller than one batch"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            run(FromReplay, limited, steps=400, options={**OFF, **options})
+    with pytest.raises(RequestError, match="larger than the rollout"):
+        run(FromRollout, limited, steps=400, options={**OFF, "batch_size": 11})
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("algorithm", [FromReplay, FromRollout])
+def test_an_environment_that_dies_ends_the_run_as_failed_and_keeps_what_was_learned(
+    algorithm: Any, home: Path
+) -> None:
+    with pytest.raises(EnvironmentFailedError, match="'Failing' failed in step after 49 steps: OS"):
+        run(algorithm, Failing, steps=400, options=OFF)
+    (folder,) = [path.parent for path in home.rglob("module.safetensors")]
+    reported = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert reported[-1]["step"] in (40, 48)
+    assert "the simulator died" in (folder / "logs" / "traceback.txt").read_text()
