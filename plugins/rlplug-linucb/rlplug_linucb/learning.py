@@ -11,22 +11,23 @@ import torch
 from rlplug import Batch, LearnerView
 from rlplug_linucb.module import LinUCBModule
 
-__all__ = ["foretold", "labels_in", "learn", "learn_batch", "weights_in"]
+__all__ = ["foretold", "labels_in", "learn_batch", "learn_together", "weights_in"]
 
 
 def learn_batch(bandit: LinUCBModule, batch: Batch, learner: LearnerView) -> Mapping[str, float]:
     """Learn what was seen, chosen and earned; its errors were made before it was learned."""
     read = batch.array if bandit.on_cpu else batch.__getitem__
     labels = read(labels_in(batch))
-    learn(bandit, learner, read("observations"), read("actions"), labels, weights_in(batch, read))
+    rows = (read("observations"), read("actions"), labels, weights_in(batch, read))
+    if learner.world_size == 1:
+        bandit.update(*rows)
+    else:
+        learn_together(bandit, rows, learner)
     return {**foretold(batch, labels), **bandit.fallbacks()}
 
 
-def learn(bandit: LinUCBModule, learner: LearnerView, *rows: Any) -> None:
+def learn_together(bandit: LinUCBModule, rows: tuple[Any, ...], learner: LearnerView) -> None:
     """Learn observations, actions, labels and weights, and what other learners have of them."""
-    if learner.world_size == 1:
-        bandit.update(*rows)
-        return
     count = torch.tensor(len(rows[1]), device=learner.device)
     # Learners that step together are as many rows ahead as the busiest of them.
     (most,) = learner.all_reduce([count], "max")

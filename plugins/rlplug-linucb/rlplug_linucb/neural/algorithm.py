@@ -15,7 +15,7 @@ from rlplug.feeds import Stream
 from rlplug.nn import make_encoder
 from rlplug.seeding import forked
 from rlplug_linucb.layout import number_of_arms
-from rlplug_linucb.learning import foretold, labels_in, learn, weights_in
+from rlplug_linucb.learning import foretold, labels_in, learn_together, weights_in
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
 from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule, context_in
 from rlplug_linucb.neural.window import Kept, Window
@@ -105,8 +105,11 @@ class NeuralLinUCB(Algorithm):
             module.refit(extra.rows(), learner)
             extra.refitted = timestep
         else:
-            features = module.features(rows.observations)
-            learn(bandit, learner, features, rows.actions, rows.labels, rows.weights)
+            learned = rows._replace(observations=module.features(rows.observations))
+            if learner.world_size == 1:
+                bandit.update(*learned)
+            else:
+                learn_together(bandit, learned, learner)
         return {**foretold(batch, rows.labels), **bandit.fallbacks()}
 
 
