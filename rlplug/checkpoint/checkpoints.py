@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlplug.checkpoint.manifest import Manifest, best_in, checkpoints_in
+import attrs
+
+from rlplug.checkpoint.manifest import MANIFEST, Manifest, best_in, checkpoints_in
 from rlplug.learner import storage
 
 __all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints"]
@@ -50,13 +52,15 @@ class Checkpoints:
         beside = self.folder / f".unfinished-{path.name}-{os.getpid()}"
         shutil.rmtree(beside, ignore_errors=True)
         try:
-            storage.write(beside / POLICY, policy)
-            storage.write(beside / TRAINING, training)
-            with (beside / CONFIG).open("w", encoding="utf-8") as file:
-                file.write(config)
-                file.flush()
-                os.fsync(file.fileno())
-            manifest.write(beside)
+            files = {}
+            for part, tree in ((POLICY, policy), (TRAINING, training)):
+                for piece in storage.pieces(tree):
+                    _put(beside / part / piece.name, piece.content)
+                    files[f"{part}/{piece.name}"] = piece.sha256
+                _sync(beside / part)
+            _put(beside / CONFIG, config.encode())
+            files[CONFIG] = storage.sha256(config.encode())
+            _put(beside / MANIFEST, attrs.evolve(manifest, files=files).content())
             _sync(beside)
             beside.rename(path)
             _sync(self.folder)
@@ -77,6 +81,15 @@ class Checkpoints:
                 one.rename(aside)
                 shutil.rmtree(aside, ignore_errors=True)
         return [one.name for one in gone]
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file, down to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,9 @@ class Manifest:
         value = float(self.evaluation.get("eval/return_mean", "-inf"))
         return value if value == value else float("-inf")
 
-    def write(self, folder: Path) -> None:
-        """Write it with the digests of all files that the folder holds now."""
-        files = {name: digest(folder / name) for name in sorted(_names(folder))}
-        content = json.dumps({**attrs.asdict(self), "files": files}, indent=2) + "\n"
-        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    def content(self) -> bytes:
+        """As it is written."""
+        return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -126,8 +120,3 @@ def damaged(folder: Path, reason: str) -> RequestError:
         f"the checkpoint {folder} is damaged: {reason}.",
         "try: another checkpoint of the run, such as --checkpoint last",
     )
-
-
-def _names(folder: Path) -> list[str]:
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
-    return [path.relative_to(folder).as_posix() for path in files]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,57 @@ from torch import Tensor
 
 from rlplug.errors import RequestError
 
-__all__ = ["pack", "read", "unpack", "write"]
+__all__ = ["Piece", "pack", "pieces", "read", "sha256", "unpack", "write"]
 
 INDEX = "state.json"
 
 
-def write(folder: Path, tree: Mapping[str, Any]) -> None:
-    """Write the tree; until the last rename, what was there before stays valid."""
-    import hashlib
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of a tree."""
 
-    folder.mkdir(parents=True, exist_ok=True)
+    name: str
+    content: bytes
+    sha256: str
+
+
+def pieces(tree: Mapping[str, Any]) -> list[Piece]:
+    """The files that hold a tree; the index, which names the others, is the last."""
     tensors: dict[str, Tensor] = {}
     plain = pack(tree, tensors)
     payload = save_tensors(tensors)
-    digest = hashlib.sha256(payload).hexdigest()
+    digest = sha256(payload)
     name = f"tensors-{digest[:16]}.safetensors"
-    _replace(folder / name, payload)
-    index = {"tensors": name, "sha256": digest, "tree": plain}
-    _replace(folder / INDEX, json.dumps(index).encode())
+    index = json.dumps({"tensors": name, "sha256": digest, "tree": plain}).encode()
+    return [Piece(name, payload, digest), Piece(INDEX, index, sha256(index))]
+
+
+def write(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Write the tree; until the last rename, what was there before stays valid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pieces(tree)
+    for piece in written:
+        _replace(folder / piece.name, piece.content)
     for old in folder.glob("tensors-*.safetensors"):
-        if old.name != name:
+        if old.name != written[0].name:
             old.unlink(missing_ok=True)
+
+
+def sha256(content: bytes) -> str:
+    """The digest of a content in hexadecimal."""
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
 
 
 def read(folder: Path) -> dict[str, Any]:
     """Read a tree back; nothing is unpickled."""
-    import hashlib
-
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
         path = folder / index["tensors"]
         payload = path.read_bytes()
-        if hashlib.sha256(payload).hexdigest() != index["sha256"]:
+        if sha256(payload) != index["sha256"]:
             raise _damaged(path, "its content is not what was written")
         tree: dict[str, Any] = unpack(index["tree"], load_tensors(payload))
     except FileNotFoundError as error:
