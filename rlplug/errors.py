@@ -84,5 +84,6 @@ class EnvironmentFailedError(RunFailedError):
 
 def did_you_mean(word: str, known: Iterable[str], *, sentence: bool = False) -> str:
     """`did you mean 'x'?` for the known word nearest to this one, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"{'Did' if sentence else 'did'} you mean {near[0]!r}?" if near else ""
+    lowered = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f"{'Did' if sentence else 'did'} you mean {lowered[near[0]]!r}?" if near else ""

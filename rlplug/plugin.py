@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import nn
 
+from rlplug.errors import PluginError
 from rlplug.feeds import Feed
 
 if TYPE_CHECKING:
@@ -183,7 +184,10 @@ class Algorithm(_Plugin):
 
     def feed(self) -> Feed:
         """How experience is collected and handed to the learner, read from the options."""
-        raise TypeError(f"{type(self).__name__} must define feed")
+        raise PluginError(
+            f"algorithm class {type(self).__name__!r} has no 'feed'.",
+            f"define {type(self).__name__}.feed: it says how experience is collected",
+        )
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]

@@ -134,6 +134,14 @@ class Registry:
                 f"{plugin.label}: {plugin.target!r} is not a subclass of rlplug.{base.__name__}.",
                 f"try: class {plugin.target.rpartition(':')[2] or 'Mine'}(rlplug.{base.__name__})",
             )
+        from rlplug.config.option import complaint
+
+        said = complaint(getattr(loaded, "Config", None))
+        if said is not None:
+            raise PluginError(
+                f"{plugin.label}: {loaded.__name__}.Config {said}.",
+                "see: rlplug plugins hooks --markdown, under Options",
+            )
         return loaded
 
     def _unknown(self, kind: Kind, name: str, groups: dict[str, list[FoundPlugin]]) -> PluginError:
@@ -161,6 +169,10 @@ class Registry:
 
 def describe(name: str, plugin: type[Any], kind: Kind | None = None) -> FoundPlugin:
     """What a class at hand would look like if it were installed."""
+    if not isinstance(plugin, type):
+        raise PluginError(
+            f"{name!r} is given as {plugin!r}, which is no class.", "try: the class itself"
+        )
     if kind is None:
         kind = ADDON if issubclass(plugin, _base(ADDON)) else ALGORITHM
     return FoundPlugin(

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +111,22 @@ def test_dry_run_shows_options_their_origin_and_the_order(rlplug: Cli, installed
     assert "postprocess_gradients scale" in lines
 
 
+def test_a_dry_run_prints_toml_whatever_keys_and_values_are(rlplug: Cli, installed: Path) -> None:
+    settings = [
+        "env.start=2024-01-01",
+        "env.table={a=[1,{b=nan}]}",
+        "env.low=-inf",
+    ]
+    given = [part for text in settings for part in ("--set", text)]
+    done = rlplug("run", "--algo", "good", "--tag", 'a.b="c"', *given, "--dry-run")
+    assert done.code == 0
+    read = tomllib.loads(done.out.partition("\nplugins\n")[0])
+    assert read["tracking"]["tags"] == {"a.b": '"c"'}
+    assert read["env"]["start"] == datetime.date(2024, 1, 1)
+    assert str(read["env"]["table"]) == "{'a': [1, {'b': nan}]}"
+    assert read["env"]["low"] == -math.inf
+
+
 def refused(rlplug: Cli, *arguments: str) -> str:
     done = rlplug(*arguments)
     assert (done.code, done.out) == (2, "")
@@ -143,6 +162,11 @@ def refused(rlplug: Cli, *arguments: str) -> str:
         (["run", "--config", "nowhere.toml"], "there is no file 'nowhere.toml'."),
         (["run", "--algorithm", "good"], "No such option '--algorithm'"),
         (["plugins", "show", "goood"], "unknown algorithm 'goood'. Did you mean 'good'?"),
+        (["plugins", "list", "--json", "--requirements"], "two forms of one list"),
+        (
+            ["run", "--algo", "good", "--with", "scale", "--with", "scale", "--dry-run"],
+            "takes part twice",
+        ),
         (["plugins", "lst"], "No such command 'lst'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -184,9 +208,18 @@ def test_output_to_a_pipe_has_no_colours_and_no_broken_lines(site: Path) -> None
     )
 
 
-def test_a_reader_that_goes_away_early_is_no_error(site: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        ("plugins hooks --markdown", "# Writing a plugin"),
+        ("plugins hooks", "build(module_id, observation_space, action_space, config, seed)"),
+        ("run --algo good --dry-run", "[run]"),
+        ("plugins show good", "algorithm 'good' (rlplug-good 0.1.0)  A plugin for a test"),
+    ],
+)
+def test_a_reader_that_goes_away_early_is_no_error(site: Path, arguments: str, first: str) -> None:
     command = (
-        f"{sys.executable} -m rlplug plugins hooks --markdown | head -1; echo ${{PIPESTATUS[0]}}"
+        f'{sys.executable} -m rlplug {arguments} | (read l; echo "$l"); echo ${{PIPESTATUS[0]}}'
     )
     done = subprocess.run(
         ["bash", "-c", command],
@@ -195,8 +228,30 @@ def test_a_reader_that_goes_away_early_is_no_error(site: Path) -> None:
         check=True,
         env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
     )
-    assert done.stdout.splitlines() == ["# Writing a plugin", "0"]
+    assert done.stdout.splitlines() == [first, "0"]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("plugins list >&-", "0"),
+        ("run --algo good --dry-run >&-", "0"),
+        ("run --algo goood 2>&1 | true", "2"),
+    ],
+)
+def test_the_exit_code_is_the_same_where_nobody_reads(site: Path, command: str, code: str) -> None:
+    script = f"{sys.executable} -m rlplug {command}; echo ${{PIPESTATUS[0]}}"
+    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == (f"{code}\n", "")
+
+
+@pytest.mark.parametrize("group", [[], ["plugins"]])
+def test_a_group_without_a_command_shows_its_help(rlplug: Cli, group: list[str]) -> None:
+    done = rlplug(*group)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"Usage: {' '.join(['rlplug', *group])} ")
 
 
 def test_python_dash_m_is_the_same_as_the_command() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,8 @@ class Options:
     kind: Literal["joint", "disjoint"] = option("joint", "Which model.")
     actions: int | str = option("auto", "How many, or auto.")
     names: tuple[str, ...] = option((), "Texts.")
+    words: list[str] = option([], "Texts in a list.")  # noqa: RUF009 # as a plugin may
+    table: Mapping[str, int] = option(dict, "Numbers by name.", factory=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +105,8 @@ def problems(*settings: str, **arguments: Any) -> dict[str, str]:
             "expected one of 'joint', 'disjoint', got 'disjont', did you mean 'disjoint'?",
         ),
         ("actions", 1.5, "expected int or str, got float 1.5"),
+        ("words", "abc", "expected list of str, got str 'abc'"),
+        ("table", 3, "expected table of int, got int 3"),
         ("learning_rate", -1.0, "must be at least 0, got -1.0"),
         ("learning_rate", [[0, 0.1], [10, -1]], "must be at least 0, got -1.0"),
         ("learning_rate", [[5, 0.1]], "a schedule starts at step 0, this one at 5"),
@@ -213,6 +218,15 @@ def test_a_setting_is_read_as_toml_or_else_as_text(text: str, key: str, value: A
     assert (setting.key, setting.value) == (key, value)
 
 
+def test_a_second_line_in_a_setting_is_no_second_setting() -> None:
+    assert parse_setting("gamma=0.5\nseed = 3").value == "0.5\nseed = 3"
+
+
+@pytest.mark.parametrize("key", ["algorithm", "addons"])
+def test_who_takes_part_is_no_bare_setting(key: str) -> None:
+    assert problems(f"{key}=3")[key].startswith("is no option: say --")
+
+
 def test_a_setting_without_an_equals_sign_is_refused() -> None:
     with pytest.raises(RequestError, match="--set takes KEY=VALUE, got 'gamma'"):
         parse_setting("gamma")
@@ -239,6 +253,14 @@ def test_unknown_keys_and_sections_get_suggestions() -> None:
         "algoritm.gamma": "unknown section 'algoritm', did you mean 'algorithm'?",
         "sampling.num_env": "unknown option, did you mean 'num_envs'?",
     }
+
+
+@pytest.mark.parametrize("path", ["num_envs", "samplin.num_envs"])
+def test_a_default_of_an_algorithm_that_no_section_takes_is_refused(path: str) -> None:
+    strays = type("Strays", (Learns,), {"defaults": {path: 8}})
+    with pytest.raises(ConfigError) as raised:
+        prepare(Request(flags={"run": {"algorithm": "strays"}}), Registry.of(strays=strays))
+    assert [problem.path for problem in raised.value.problems] == [path.partition(".")[0]]
 
 
 def test_options_of_an_add_on_that_takes_no_part_are_refused(tmp_path: Path) -> None:

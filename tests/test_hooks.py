@@ -288,6 +288,35 @@ def test_an_unmarked_method_that_looks_like_a_hook_is_refused() -> None:
     )
 
 
+def test_a_hooks_name_in_other_letters_is_refused() -> None:
+    class Loud(Plain):
+        def Save_State(self) -> None: ...  # noqa: N802 # that is the mistake
+
+    assert "Loud.Save_State is no hook, but looks like 'save_state'" in refusal(Loud)
+
+
+@pytest.mark.parametrize("name", ["configure_optimizers", "compute_loss", "training_step"])
+def test_what_other_libraries_call_a_hook_is_refused_with_our_name(name: str) -> None:
+    foreign = type("Foreign", (Plain,), {name: lambda self: None})
+    assert f"Foreign.{name} is no hook, here it is called" in refusal(foreign)
+
+
+def test_a_helper_may_bear_such_a_name_beside_the_hook() -> None:
+    class Helped(LossOf3):
+        def compute_loss(self) -> None: ...
+
+    assert losses(calls(Helped)) == [("helped", 3.0)]
+
+
+def test_a_hook_set_on_the_instance_is_refused() -> None:
+    class Late(Plain):
+        def __init__(self, config: Options) -> None:
+            super().__init__(config)
+            self.save_state = dict
+
+    assert "'save_state' is the name of a hook, but set on the instance" in refusal(Late)
+
+
 def test_a_hook_of_a_newer_core_may_be_marked_optional() -> None:
     class Ahead(Plain):
         @hookimpl(optionalhook=True)
@@ -327,6 +356,39 @@ def test_old_wrappers_and_order_marks_are_refused() -> None:
 
     assert "is an old-style wrapper" in refusal(Plain, Old)
     assert "asks for tryfirst or trylast" in refusal(Plain, Pushy)
+
+
+def test_a_wrapper_that_does_not_yield_is_refused() -> None:
+    class Flat(AddOn):
+        @hookimpl(wrapper=True)
+        def build(self) -> None: ...
+
+    assert "Flat.build is marked as a wrapper, but does not yield" in refusal(Plain, Flat)
+
+
+def test_hooks_that_would_give_no_result_are_refused() -> None:
+    class Yields(Plain):
+        def save_state(self) -> Any:
+            yield {}
+
+    class Waits(Plain):
+        async def save_state(self) -> Any: ...
+
+    assert "Yields.save_state yields, which only a wrapper does" in refusal(Yields)
+    assert "Waits.save_state is a coroutine, which nobody awaits" in refusal(Waits)
+
+
+def test_a_hook_without_self_is_refused_and_a_static_one_is_not() -> None:
+    class Selfless(Plain):
+        def compute_loss_for_module(batch) -> None: ...  # type: ignore[no-untyped-def] # noqa: N805
+
+    class Static(Plain):
+        @staticmethod
+        def compute_loss_for_module(batch: Batch) -> torch.Tensor:
+            return batch["rewards"].sum()
+
+    assert "Selfless.compute_loss_for_module has no 'self'" in refusal(Selfless)
+    assert losses(calls(Static)) == [("static", 3.0)]
 
 
 def test_an_algorithm_without_build_is_refused() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from rlplug import AddOn, Algorithm, Registry
@@ -152,6 +154,36 @@ def test_a_class_that_is_no_algorithm_is_refused(installed: Path) -> None:
         "algorithm 'stranger' (rlplug-stranger 0.1.0): 'stranger_plugin:X' "
         "is not a subclass of rlplug.Algorithm."
     )
+
+
+def config_of(**fields: Any) -> Any:
+    return attrs.make_class("Config", fields, kw_only=True, frozen=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (dict, "Config is no attrs class: put @attrs.frozen(kw_only=True) above it."),
+        (config_of(a=attrs.field()), "has fields that are not made with rlplug.option: a."),
+        (config_of(a=attrs.field(default=1)), "not made with rlplug.option: a."),
+    ],
+)
+def test_options_that_nobody_could_set_are_refused(config: Any, said: str) -> None:
+    plugin = type("Odd", (Algorithm,), {"Config": config})
+    registry = Registry.of(odd=plugin)
+    with pytest.raises(PluginError, match="algorithm 'odd'") as raised:
+        registry.load(registry.find("algorithm", "odd"))
+    assert said in str(raised.value)
+
+
+def test_a_registry_of_something_that_is_no_class_is_refused() -> None:
+    with pytest.raises(PluginError, match="'odd' is given as 3, which is no class"):
+        Registry.of(odd=3)  # type: ignore[arg-type]
+
+
+def test_a_name_in_capitals_gets_a_suggestion() -> None:
+    with pytest.raises(PluginError, match=r"unknown algorithm 'PPO'\. Did you mean 'ppo'\?"):
+        Registry.of(ppo=Algorithm).find("algorithm", "PPO")
 
 
 def test_importing_rlplug_imports_nothing_heavy() -> None:

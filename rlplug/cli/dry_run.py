@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rlplug.cli.terminal import console
-from rlplug.config.toml import flat
+from rlplug.config.toml import as_mapping
 
 if TYPE_CHECKING:
     from rlplug.runs.prepare import Prepared
 
 __all__ = ["print_prepared"]
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+
 
 def print_prepared(prepared: Prepared) -> None:
     """Print the resolved options as TOML with their origins, then plugins and hook order."""
     from rich.text import Text
 
+    # First, so that what is wrong with hooks is said before anything is printed.
+    order = prepared.hooks().order()
     shown = console()
     width = max(len(line) for line, _ in _lines(prepared))
     for line, origin in _lines(prepared):
@@ -29,22 +33,46 @@ def print_prepared(prepared: Prepared) -> None:
     for participant in (prepared.algorithm, *prepared.addons):
         shown.print(f"  {participant.label}", markup=False)
     shown.print("\n[bold]hooks, in call order[/bold]")
-    for hook, names in prepared.hooks().order().items():
+    for hook, names in order.items():
         shown.print(f"  {hook:<32} {' → '.join(names)}", markup=False)
 
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
-    section = None
-    for path, value in flat(prepared.config).items():
-        *parents, name = path.split(".")
-        if parents != section:
-            if section is not None:
+    section: tuple[str, ...] = ()
+    for path, value in _leaves(as_mapping(prepared.config), ()):
+        *parents, name = path
+        if tuple(parents) != section:
+            if section:
                 yield "", ""
-            section = parents
-            yield f"[{'.'.join(parents)}]", ""
-        yield f"{name} = {_toml(value)}", prepared.origins[path]
+            section = tuple(parents)
+            yield f"[{'.'.join(map(_key, parents))}]", ""
+        yield f"{_key(name)} = {_toml(value)}", prepared.origins[".".join(path)]
+
+
+def _leaves(
+    values: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with its path, those of a section before the sections inside of it."""
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            yield (*path, name), value
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, name))
+
+
+def _key(name: str) -> str:
+    return name if _BARE.match(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: object) -> str:
-    # TOML's word for infinity is not that of JSON.
-    return "inf" if value == math.inf else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(name)} = {_toml(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    # Numbers, inf and nan among them, and dates are TOML as Python writes them.
+    return str(value)

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -23,7 +23,19 @@ FAILED = 1
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class ReaderLeftError(Exception):
+    """Nobody reads standard output any more; click would make exit code 1 of a broken pipe."""
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeftError from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rlplug", message="rlplug %(version)s")
 @debug_option
 def cli() -> None:
@@ -48,12 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _invoke(given)
-        sys.stdout.flush()
-    except BrokenPipeError:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (BrokenPipeError, ReaderLeftError):
         # The reader went away (`| head`): nobody is left to tell, and nothing has failed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         code = 0
     sys.exit(code)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, or Python would complain on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -63,6 +81,10 @@ def _invoke(arguments: list[str]) -> int:
         _complain(error, str(error), debug="--debug" in arguments)
         return error.exit_code
     except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            # A group without a command: help is the answer, not a complaint about it.
+            print(error.format_message(), file=sys.stderr)
+            return 2
         command = error.ctx.command_path if error.ctx is not None else "rlplug"
         message = f"{error.format_message()}\n  see: {command} --help"
         _complain(error, message, debug="--debug" in arguments)
@@ -73,7 +95,7 @@ def _invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("rlplug: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderLeftError):
         raise
     except Exception as error:
         # An exception of a plugin or an environment: its own message, and the notes left on it.
@@ -85,6 +107,10 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _complain(error: BaseException, message: str, *, debug: bool) -> None:
-    if debug:
-        traceback.print_exception(error)
-    print(f"rlplug: error: {message}", file=sys.stderr)
+    # With nobody left to tell, the exit code still says it.
+    try:
+        if debug:
+            traceback.print_exception(error)
+        print(f"rlplug: error: {message}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _silence(sys.stderr)

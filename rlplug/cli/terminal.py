@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,12 @@ def console(*, stderr: bool = False) -> Console:
     """A rich console; lines that go to a pipe or a file are not wrapped."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would leave with exit code 1; what it means is for `main` to say.
+            raise BrokenPipeError
+
+    # Python has no stream where the shell closed it (`>&-`).
+    stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()
     width = None if stream.isatty() else _UNBROKEN
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return Plain(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())

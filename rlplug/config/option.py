@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_type_hints
 
 import attrs
 
@@ -16,6 +16,7 @@ __all__ = [
     "at_most",
     "below",
     "between",
+    "complaint",
     "not_empty",
     "one_of",
     "option",
@@ -53,6 +54,20 @@ def option(
     if factory:
         return attrs.field(factory=default, validator=validate, metadata=metadata, kw_only=True)
     return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)
+
+
+def complaint(config: Any) -> str | None:
+    """Why something cannot be the `Config` of a plugin; None if it can."""
+    if not (isinstance(config, type) and attrs.has(config)):
+        return "is no attrs class: put @attrs.frozen(kw_only=True) above it"
+    strangers = [field.name for field in attrs.fields(config) if "help" not in field.metadata]
+    if strangers:
+        return f"has fields that are not made with rlplug.option: {', '.join(strangers)}"
+    try:
+        get_type_hints(config)
+    except NameError as error:
+        return f"has a type that nobody can look up: {error}"
+    return None
 
 
 def at_least(lowest: float) -> Check:

@@ -70,6 +70,8 @@ class Layers:
 
 _GONE = object()
 
+_CHOSEN = {"algorithm": "say --algo NAME", "addons": "say --with NAME for each"}
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The values in a TOML file; what is wrong with it names the line."""
@@ -98,11 +100,16 @@ def parse_setting(text: str) -> Setting:
         raise RequestError(
             f"--set takes KEY=VALUE, got {text!r}.", f"try: --set {key.strip() or 'gamma'}=VALUE"
         )
+    return Setting(key.strip(), _parsed(value))
+
+
+def _parsed(text: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    return Setting(key.strip(), parsed)
+        return text.strip()
+    # A second line would be a second key, which nobody asked for.
+    return found["value"] if len(found) == 1 else text.strip()
 
 
 def parse_tag(text: str) -> tuple[str, str]:
@@ -129,6 +136,9 @@ def locate(
         return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
     if first in _names(algorithm):
         return ("algorithm", first)
+    if first in _CHOSEN:
+        # Whose options there are has been settled by now: it would be recorded, and not be done.
+        return Problem(first, f"is no option: {_CHOSEN[first]}")
     kinds: dict[tuple[str, ...], type[Any]] = {
         **{(name,): kind for name, kind in CORE_SECTIONS.items()},
         **{("addons", name): kind for name, kind in addons.items()},

@@ -67,6 +67,7 @@ def _value(
         if field.metadata.get("schedulable") and isinstance(raw, list | tuple):
             value: Any = Schedule(_pairs(raw))
         else:
+            _refuse_shape(raw, declared)
             value = _CONVERTER.structure(raw, declared)
     except Exception as error:
         return None, list(_explain(error, where))
@@ -76,6 +77,17 @@ def _value(
         except (TypeError, ValueError) as error:
             return None, [Problem(where, str(error))]
     return value, []
+
+
+def _refuse_shape(raw: Any, declared: Any) -> None:
+    """cattrs would make a list of a text's letters, and complain of a number's lack of methods."""
+    origin = get_origin(declared)
+    if not isinstance(origin, type):
+        return
+    if issubclass(origin, Mapping) and not isinstance(raw, Mapping):
+        raise _expected(declared, raw)
+    if origin is list and not isinstance(raw, list | tuple):
+        raise _expected(declared, raw)
 
 
 def _pairs(raw: Any) -> list[tuple[int, float]]:

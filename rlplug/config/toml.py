@@ -10,7 +10,7 @@ import attrs
 from rlplug.config.schedule import Schedule
 from rlplug.config.sections import CORE_SECTIONS, RunConfig
 
-__all__ = ["flat", "plain", "to_toml"]
+__all__ = ["as_mapping", "flat", "plain", "to_toml"]
 
 
 def to_toml(config: RunConfig) -> str:

@@ -54,7 +54,7 @@ def prepare(request: Request, registry: Registry) -> Prepared:
     below = _defaults(kind, algorithm)
     problems += lay_preset(below, layers.section("run", "preset"), kind, algorithm)
     below.lay_over(layers)
-    problems += _strangers(layers.values, options)
+    problems += _strangers(below.values, options)
     config, found_problems = _structure(below, kind, options)
     problems += found_problems
     if problems or config is None:

@@ -26,6 +26,8 @@ _COLOURS = {"ok": "green", "unfit": "red", "clash": "red", "odd": "yellow"}
 @debug_option
 def list_plugins(as_json: bool, requirements: bool) -> None:
     """List the installed algorithms and add-ons."""
+    if as_json and requirements:
+        raise click.UsageError("--json and --requirements are two forms of one list: choose one.")
     registry = Registry.installed()
     if requirements:
         for pin in sorted({f"{one.distribution}=={one.version}" for one in registry.found}):

@@ -1,0 +1,171 @@
+"""What is wrong with a plugin's hooks: read from its class, before pluggy sees it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from rlplug.errors import did_you_mean
+from rlplug.hooks.events import RunHooks
+from rlplug.hooks.markers import PROJECT
+from rlplug.hooks.specs import LearnerHooks
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin
+
+__all__ = ["HOOKS", "complaints_of"]
+
+_MARK = f"{PROJECT}_impl"
+
+HOOKS: dict[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(function).parameters)[1:]
+    for specs in (LearnerHooks, RunHooks)
+    for name, function in vars(specs).items()
+    if not name.startswith("_")
+}
+"""Every hook with the arguments it offers, in the order of the contract."""
+
+_ELSEWHERE = {
+    "configure_optimizers": "configure_optimizers_for_module",
+    "compute_loss": "compute_loss_for_module",
+    "training_step": "compute_loss_for_module",
+}
+"""What Lightning and RLlib call what a hook does here."""
+
+
+def complaints_of(found: FoundPlugin, plugin: object) -> Iterable[str]:
+    """One text per mistake, each with the way to mend it."""
+    kind = type(plugin)
+    implemented: set[str] = set()
+    methods = dict(_methods(kind))
+    for name, function in methods.items():
+        options = getattr(function, _MARK, None)
+        hook = (options or {}).get("specname") or name
+        if hook in HOOKS:
+            implemented.add(hook)
+            yield from _shape(found, kind, name, hook, function, options or {})
+        elif options is not None and not options.get("optionalhook"):
+            yield _unknown(found, hook)
+        elif options is None and (guess := _looks_like(name, kind)):
+            yield (
+                f"{found.label}: {kind.__name__}.{name} is no hook, but looks like {guess!r}.\n"
+                f"  Rename it to {guess!r}, or start its name with an underscore."
+            )
+    for name, hook in _ELSEWHERE.items():
+        if name in methods and hook not in implemented:
+            yield (
+                f"{found.label}: {kind.__name__}.{name} is no hook, here it is called {hook!r}.\n"
+                f"  Rename it to {hook!r}, or start its name with an underscore."
+            )
+    for name in getattr(plugin, "__dict__", ()):
+        if name in HOOKS:
+            yield (
+                f"{found.label}: {name!r} is the name of a hook, but set on the instance.\n"
+                f"  Define it as a method of {kind.__name__}, or rename it."
+            )
+    if found.kind == ALGORITHM and "build" not in implemented:
+        yield f"{found.label} has no 'build'.\n  Define {kind.__name__}.build: it makes the module."
+
+
+def _methods(kind: type[Any]) -> Iterable[tuple[str, Any]]:
+    for name in dir(kind):
+        if name.startswith("_"):
+            continue
+        static = inspect.getattr_static(kind, name)
+        function = getattr(static, "__func__", static)
+        if inspect.isfunction(function) or name in HOOKS:
+            yield name, function
+
+
+def _shape(
+    found: FoundPlugin,
+    kind: type[Any],
+    name: str,
+    hook: str,
+    function: Any,
+    options: dict[str, Any],
+) -> Iterable[str]:
+    where = f"{found.label}: {kind.__name__}.{name}"
+    if not inspect.isfunction(function):
+        yield f"{where} has the name of a hook but is no method.\n  Make it a method, or rename it."
+        return
+    if inspect.iscoroutinefunction(function):
+        yield f"{where} is a coroutine, which nobody awaits.\n  Make it a plain method."
+    wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
+    if inspect.isgeneratorfunction(function) != wrapper:
+        yield (
+            f"{where} is marked as a wrapper, but does not yield.\n"
+            "  Yield once: module = yield; return module."
+            if wrapper
+            else f"{where} yields, which only a wrapper does.\n"
+            "  Return the result, or use @rlplug.hookimpl(wrapper=True)."
+        )
+    if options.get("hookwrapper"):
+        yield f"{where} is an old-style wrapper.\n  Use @rlplug.hookimpl(wrapper=True)."
+    if options.get("tryfirst") or options.get("trylast"):
+        yield (
+            f"{where} asks for tryfirst or trylast.\n"
+            "  Hooks run in the order of the config: remove it, and list the add-ons in order."
+        )
+    if options.get("wrapper") and hook != "build":
+        yield (
+            f"{where} wraps a hook that cannot be wrapped.\n"
+            "  Only 'build' can; remove wrapper=True."
+        )
+    if found.kind == ADDON and hook == "build" and not options.get("wrapper"):
+        yield (
+            f"{found.label} would replace the algorithm's 'build'.\n"
+            "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True)."
+        )
+    if found.kind == ALGORITHM and hook == "build" and options.get("wrapper"):
+        yield f"{where} wraps 'build', which an algorithm answers.\n  Remove wrapper=True."
+    bound = not isinstance(inspect.getattr_static(kind, name), staticmethod)
+    yield from _parameters(where, hook, function, bound=bound)
+
+
+def _parameters(where: str, hook: str, function: Any, *, bound: bool) -> Iterable[str]:
+    parameters = list(inspect.signature(function).parameters.values())
+    offered = HOOKS[hook]
+    if bound:
+        if not parameters or parameters[0].name in offered:
+            yield f"{where} has no 'self'.\n  Put it before the arguments of the hook."
+        parameters = parameters[1:]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
+            yield (
+                f"{where} takes {stars}{parameter.name}.\n"
+                f"  Name the arguments it wants, of: {', '.join(offered) or 'none'}."
+            )
+        elif parameter.name not in offered:
+            guess = did_you_mean(parameter.name, offered, sentence=True)
+            yield (
+                f"{where} has a parameter {parameter.name!r} that hook {hook!r} does not offer."
+                f" {guess}".rstrip()
+                + f"\n  It offers: {', '.join(offered) or 'nothing'}."
+            )
+        elif parameter.kind == parameter.KEYWORD_ONLY:
+            yield (
+                f"{where}: parameter {parameter.name!r} is keyword-only.\n  Move it before the '*'."
+            )
+        elif parameter.default is not parameter.empty:
+            yield (
+                f"{where}: parameter {parameter.name!r} has a default.\n"
+                "  Remove it: the core always passes a value."
+            )
+
+
+def _unknown(found: FoundPlugin, hook: str) -> str:
+    guess = did_you_mean(hook, HOOKS, sentence=True)
+    advice = guess or "See: rlplug plugins hooks"
+    return f"{found.label} implements an unknown hook {hook!r}.\n  {advice}"
+
+
+def _looks_like(name: str, kind: type[Any]) -> str:
+    import difflib
+
+    from rlplug.plugin import AddOn, Algorithm
+
+    if hasattr(Algorithm, name) or hasattr(AddOn, name):
+        return ""
+    near = difflib.get_close_matches(name.lower(), HOOKS, n=1, cutoff=0.88)
+    return near[0] if near else ""
