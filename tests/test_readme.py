@@ -48,8 +48,8 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    if arguments == ["ui"]:
-        arguments = ["ui", "--help"]
+    if arguments[0] in ("ui", "eval") or arguments[:2] == ["plugins", "check"]:
+        arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0
 
 

@@ -111,7 +111,7 @@ class PlainConsole:
         self._next = tenth + 1
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
-        share = f"{100 * step // self._steps:>3}%"
+        share = f"{min(100 * step // self._steps, 100):>3}%"
         news = headline({**metrics, **self._evaluation})
         self._say(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {news}")
 
