@@ -86,7 +86,7 @@ class Views:
         if type(module) is nn.Linear:
             return self._linear(module)
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-            return self._sequential(module)
+            return self.sequential(module)
         if isinstance(module, HasArrayForward) and _speaks_for_itself(module):
             return module.array_forward(self)
         raise NoArraysError
@@ -107,7 +107,8 @@ class Views:
         bias = None if layer._parameters["bias"] is None else self.of(layer, "bias")
         return linear_in_numpy(self.of(layer, "weight"), bias)
 
-    def _sequential(self, layers: nn.Sequential) -> ArrayForward:
+    def sequential(self, layers: nn.Sequential) -> ArrayForward:
+        """The forward pass of layers one after the other."""
         steps: list[ArrayForward] = []
         own = False
         for name in layers._modules:

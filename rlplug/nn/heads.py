@@ -86,7 +86,10 @@ class PolicyHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Shape (n, in_features) to (n, size of the distribution)."""
-        outputs: Tensor = self.linear(features)
+        return self.completed(self.linear(features))
+
+    def completed(self, outputs: Tensor) -> Tensor:
+        """The linear layer's outputs, with the deviations that are learned beside it."""
         if self.log_std is None:
             return outputs
         return torch.cat([outputs, self.log_std.expand(len(outputs), -1)], 1)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlplug.errors import RequestError
 from rlplug.nn.activations import make_activation
+from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.dense import dense, stack_of
 from rlplug.nn.initial import orthogonal
 
 __all__ = ["HiddenLayers", "MakeLinear", "check_widths"]
+
+_MANY = 512
+"""Rows from which one stack of layers alone is worth computing block by block."""
 
 
 class MakeLinear(Protocol):
@@ -45,6 +50,17 @@ class HiddenLayers(nn.Sequential):
             width = wider
         super().__init__(*layers)
         self.out_features = width
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Shape (n, in_features) to (n, out_features)."""
+        if len(features) >= _MANY and (stack := stack_of(self, features)) is not None:
+            return dense([features], [stack])[0]
+        out: Tensor = super().forward(features)  # type: ignore[no-untyped-call] # untyped in torch
+        return out
+
+    def array_forward(self, views: Views) -> ArrayForward:
+        """The same on arrays."""
+        return views.sequential(self)
 
 
 def check_widths(net_arch: Sequence[int]) -> str | None:
