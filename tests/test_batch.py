@@ -36,6 +36,18 @@ def test_arrays_become_tensors_without_a_copy_when_they_are_read() -> None:
     assert numpy.shares_memory(batch.array("rewards"), rewards)
 
 
+def test_arrays_that_torch_cannot_share_are_copied() -> None:
+    constant = numpy.broadcast_to(numpy.float32(1), (3,))
+    batch = Batch({"returns": numpy.arange(3)[::-1], "constant": constant})
+    assert batch["returns"].tolist() == [2, 1, 0]
+    assert batch["constant"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_column_without_numbers_is_refused_by_name() -> None:
+    with pytest.raises(RequestError, match="column 'names' of the batch cannot become a tensor"):
+        Batch({"names": numpy.array(["a", "b"])})["names"]
+
+
 def test_rows_are_counted_in_columns_and_not_in_tables_of_fragments() -> None:
     assert rollout().rows == 5
     assert Batch({"fragments": torch.tensor([[0, 2]]), "x": torch.zeros(2)}).rows == 2
@@ -152,6 +164,10 @@ def test_replacing_a_column_leaves_the_batch_as_it_was() -> None:
         ({"x": torch.zeros(3), "y": torch.zeros(2)}, r"'y' .* shape \(2,\), but 'x' has 3 rows"),
         ({"x": torch.zeros(3), "y": torch.zeros(())}, r"'y' .* shape \(\), but 'x' has 3 rows"),
         ({"x": torch.zeros(3), "o": {"a": torch.zeros(4)}}, r"'o' .* shape \(4,\)"),
+        ({"x": [1.0, 2.0]}, "'x' of the batch holds a list"),
+        ({"x": torch.zeros(2), "y": {"a": [1.0, 2.0]}}, "'y' of the batch holds a list"),
+        ({"x": torch.zeros(0)}, "the batch has no rows"),
+        ({}, "the batch has no rows"),
         ({"x": torch.zeros(3), "final_observations": torch.zeros(1)}, "but no 'fragments'"),
         (
             {

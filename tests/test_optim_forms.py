@@ -54,7 +54,7 @@ def test_schedulers_of_two_lists_find_their_optimizers() -> None:
 
 def test_every_key_of_a_scheduler_config_is_read() -> None:
     config = {
-        "scheduler": STEP,
+        "scheduler": ReduceLROnPlateau(A),
         "interval": "step",
         "frequency": 3,
         "monitor": "loss",
@@ -91,6 +91,11 @@ def test_both_meanings_of_frequency_stay_apart() -> None:
             "interval 'minute'",
         ),
         ({"optimizer": A, "lr_scheduler": ReduceLROnPlateau(A)}, "needs the name of a metric"),
+        ({"optimizer": B, "lr_scheduler": STEP}, "'default' was made from another one"),
+        (
+            {"optimizer": A, "lr_scheduler": {"scheduler": STEP, "monitor": "loss"}},
+            "StepLR follows no metric, but 'monitor' is 'loss'",
+        ),
         (([B], [STEP]), "1 of the schedulers belong to none"),
         (([A], [STEP, StepLR(A, 2)]), "has 2 schedulers"),
     ],

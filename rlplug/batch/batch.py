@@ -40,8 +40,14 @@ class Batch(Mapping[str, Any]):
         column = self._columns[name]
         if isinstance(column, Tensor):
             return column
-        column = self._columns[name] = to_tensors(column)
-        return column
+        try:
+            made = self._columns[name] = to_tensors(column)
+        except TypeError as error:
+            raise RequestError(
+                f"column {name!r} of the batch cannot become a tensor: {error}",
+                "give numbers or truth values, as tensors or arrays, nested as mappings or tuples",
+            ) from error
+        return made
 
     def array(self, name: str) -> Any:
         """The column as NumPy, without a copy where it is on the CPU."""
@@ -109,6 +115,8 @@ class Batch(Mapping[str, Any]):
     def check(self) -> None:
         """Refuse columns whose lengths differ, and fragments that do not fit the rows."""
         rows = self.rows
+        if not rows:
+            raise RequestError("the batch has no rows.", "leave its module out of the update")
         for name, column in self._columns.items():
             # Nearly every column is a plain tensor or array of the right length.
             plain = type(column) in _PLAIN
@@ -119,6 +127,11 @@ class Batch(Mapping[str, Any]):
                 self._check_table(name, column)
                 continue
             for leaf in leaves(column):
+                if not hasattr(leaf, "shape"):
+                    raise RequestError(
+                        f"column {name!r} of the batch holds a {type(leaf).__name__}.",
+                        "try: numpy.asarray(…), or a tensor",
+                    )
                 if not leaf.shape or len(leaf) != rows:
                     first = next(key for key in self._columns if key not in SIDE_TABLES)
                     raise RequestError(

@@ -14,7 +14,9 @@ __all__ = ["each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_
 
 def first_leaf(column: Any) -> Any:
     """Any one tensor or array of a column."""
-    while not hasattr(column, "shape"):
+    while isinstance(column, tuple) or (
+        not hasattr(column, "shape") and isinstance(column, Mapping)
+    ):
         column = next(iter(column.values() if isinstance(column, Mapping) else column))
     return column
 
@@ -64,13 +66,16 @@ def paired(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
 
 
 def to_tensors(column: Any) -> Any:
-    """The column with arrays as tensors, without copies."""
+    """The column with arrays as tensors, without copies where torch can share the memory."""
     if isinstance(column, Tensor):
         return column
     if isinstance(column, Mapping):
         return {name: to_tensors(part) for name, part in column.items()}
     if isinstance(column, tuple):
         return tuple(to_tensors(part) for part in column)
+    if not column.flags.writeable or any(stride < 0 for stride in column.strides):
+        # A tensor cannot be read-only, nor run backwards.
+        column = column.copy()
     return torch.from_numpy(column)
 
 

@@ -64,7 +64,15 @@ def _batch(episodes: Sequence[Episode]) -> Batch:
         "fragments": numpy.stack((starts, stops), axis=1),
         "final_observations": _stacked([episode.final_observation for episode in episodes]),
     }
-    for name in episodes[0].extras:
+    names = list(episodes[0].extras)
+    for episode in episodes:
+        if episode.extras.keys() != episodes[0].extras.keys():
+            raise RequestError(
+                f"the episodes of module {episode.module_id!r} have different extras: "
+                f"{names} and {list(episode.extras)}.",
+                "give all of them the same columns",
+            )
+    for name in names:
         columns[name] = _joined([episode.extras[name] for episode in episodes])
     states = [episode.state for episode in episodes if episode.state is not None]
     if len(states) not in (0, len(episodes)):

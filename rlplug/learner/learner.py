@@ -81,6 +81,13 @@ class Learner(ByHand):
         what the update as a whole reports in the last.
         """
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
+        for name, one in batches.items():
+            if not isinstance(one, Batch):
+                raise RequestError(
+                    f"an update takes a Batch, or Batches by module id; {name!r} is a "
+                    f"{type(one).__name__}.",
+                    "try: Batch(columns)",
+                )
         if timestep is None:
             timestep = self.timestep + sum(one.rows for one in batches.values())
         self.keeps_parts = reduce_fn is not mean_results
@@ -238,5 +245,5 @@ class Learner(ByHand):
         return RequestError(
             f"the batch holds module {module_id!r}, which the learner does not have. "
             f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
-            f"it has: {', '.join(self.members)}",
+            f"it has: {', '.join(self.members) or 'none: call build() first'}",
         )

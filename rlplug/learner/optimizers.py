@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from rlplug.config.followed import Followed
 from rlplug.config.schedule import Schedule
 from rlplug.errors import PluginError, did_you_mean
+from rlplug.learner.results import labelled
 from rlplug.optim.forms import SchedulerPlan
 from rlplug.optim.schedulers import SchedulerRun
 
@@ -53,6 +54,12 @@ class Registered:
     def learning_rate(self) -> float:
         """The rate of its first parameter group."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def rate_label(self) -> str:
+        """Under what name its rate is reported: that of its lr_scheduler_config, or its own."""
+        given = "" if self.scheduler is None else self.scheduler.plan.name
+        return f"learning_rate/{given}" if given else labelled("learning_rate", self.name)
 
     def at_step(self, step: int) -> None:
         """Follow schedules over environment steps, where there are any."""

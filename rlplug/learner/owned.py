@@ -183,8 +183,13 @@ class Owned:
                 "give register_optimizer the list that the optimizer was made from",
             )
         set_rate(one, lr_or_lr_schedule)
+        if module_id != ALL_MODULES:
+            # Before it is taken in: a refusal leaves the learner as it was.
+            member = self.member(module_id)
+            one.plugin = member.owner_of(one.params)
+            member.check_owned(one)
         self.optimizers.add(one)
-        if module_id in self.stages or module_id in self.members:
+        if module_id in self.members:
             self.adopt(self.member(module_id))
 
     def adopt(self, member: Member) -> None:

@@ -20,7 +20,7 @@ from rlplug.learner.gradients import (
     take_separately,
     take_whole,
 )
-from rlplug.learner.results import average, labelled
+from rlplug.learner.results import average
 from rlplug.learner.shown import show_gradients
 from rlplug.learner.stepping import Stepping
 from rlplug.learner.turns import Turns, moved
@@ -171,7 +171,7 @@ class Stage:
         self.history = []
         self._epoch = 0
         for one in self.member.optimizers:
-            results[labelled("learning_rate", one.name)] = one.learning_rate
+            results[one.rate_label] = one.learning_rate
         if self.skipped:
             results["skipped"] = self.skipped
             self.skipped = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,10 @@ class Again(Protocol):
     """Computes loss and gradients of the same step, for the first time or once more."""
 
     def __call__(self, total_weight: float, *, first: bool) -> Tensor: ...
+
+
+class _SkippedError(Exception):
+    """Leaves an optimizer in the middle of a step that is not to be made."""
 
 
 class Stepping:
@@ -92,20 +97,35 @@ class Stepping:
         metrics: dict[str, Any],
         total_weight: float,
     ) -> None:
-        """Step an optimizer that evaluates the loss several times; metrics are of the first."""
+        """Step an optimizer that evaluates the loss several times; metrics are of the first.
+
+        A step in which any evaluation is to be skipped leaves everything as it was.
+        """
         (one,) = acting
+        params = [param.detach().clone() for param in one.params]
+        state = {param: copy.deepcopy(kept) for param, kept in one.optimizer.state.items()}
         first = True
 
         def closure() -> float:
             nonlocal first
             loss = again(total_weight, first=first)
             gradients = [param.grad for param in one.params if param.grad is not None]
-            self._clip(one.name, gradients, metrics if first else {})
+            bad = self._clip(one.name, gradients, metrics if first else {})
             first = False
+            if bool(bad):
+                raise _SkippedError
             return float(loss)
 
-        one.optimizer.step(closure)
         one.unanswered = -1
+        try:
+            one.optimizer.step(closure)
+        except _SkippedError:
+            with torch.no_grad():
+                for param, before in zip(one.params, params, strict=True):
+                    param.copy_(before)
+            one.optimizer.state.clear()
+            one.optimizer.state.update(state)
+            return
         self._passed(one, metrics)
 
     def note_left_out(self, resting: Sequence[Registered]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -117,11 +118,19 @@ def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
             f"{who}: {name!r} is {type(one).__name__}, which holds no optimizer.", _ADVICE
         )
     _refuse_unknown(one, _SINGLE, who)
-    scheduler = one.get("lr_scheduler")
+    given = one.get("lr_scheduler")
+    scheduler = None if given is None else read_scheduler(given, who)
+    if scheduler is not None:
+        moved = getattr(scheduler.scheduler, "optimizer", one["optimizer"])
+        if moved is not one["optimizer"]:
+            raise PluginError(
+                f"{who}: the scheduler beside optimizer {name!r} was made from another one.",
+                "make it from the optimizer that stands beside it",
+            )
     return OptimizerPlan(
         name=one.get("name", name),
         optimizer=one["optimizer"],
-        scheduler=None if scheduler is None else read_scheduler(scheduler, who),
+        scheduler=scheduler,
         burst=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
     )
 
@@ -143,21 +152,27 @@ def read_scheduler(one: Any, who: str) -> SchedulerPlan:
         scheduler=scheduler,
         interval=interval,
         every=_count(config.get("frequency", 1), "frequency of a scheduler", who),
-        monitor=config.get("monitor") or _monitored(scheduler, who),
+        monitor=_monitored(scheduler, config.get("monitor") or "", who),
         strict=bool(config.get("strict", True)),
         name=config.get("name") or "",
     )
 
 
-def _monitored(scheduler: Any, who: str) -> str:
+def _monitored(scheduler: Any, monitor: str, who: str) -> str:
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-    if isinstance(scheduler, ReduceLROnPlateau):
+    if isinstance(scheduler, ReduceLROnPlateau) and not monitor:
         raise PluginError(
             f"{who}: ReduceLROnPlateau needs the name of a metric.",
             "try: {'scheduler': …, 'monitor': 'loss'}",
         )
-    return ""
+    if monitor and next(iter(inspect.signature(scheduler.step).parameters), "") in ("", "epoch"):
+        # It would take the metric for the number of an epoch.
+        raise PluginError(
+            f"{who}: {type(scheduler).__name__} follows no metric, but 'monitor' is {monitor!r}.",
+            "remove 'monitor', or use ReduceLROnPlateau",
+        )
+    return monitor
 
 
 def _count(value: Any, what: str, who: str) -> int:

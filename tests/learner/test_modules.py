@@ -159,6 +159,17 @@ def test_a_batch_for_an_unknown_module_is_refused(make: Any, batch: Any) -> None
         make().update({"defualt": batch(1.0)}, timestep=1)
 
 
+def test_columns_that_are_no_batch_are_refused(make: Any) -> None:
+    with pytest.raises(RequestError, match="'x' is a Tensor") as raised:
+        make().update_from_batch({"x": torch.ones(2)})
+    assert "try: Batch(columns)" in str(raised.value)
+
+
+def test_a_learner_that_is_not_built_says_so(make: Any, batch: Any) -> None:
+    with pytest.raises(RequestError, match=r"none: call build\(\) first"):
+        make(built=False).update({"default": batch(1.0)}, timestep=1)
+
+
 def test_columns_of_different_lengths_are_refused_by_name(make: Any) -> None:
     rows = Batch({"x": torch.ones(3), "rewards": torch.ones(2)})
     with pytest.raises(RequestError, match=r"'rewards' .* shape \(2,\), but 'x' has 3 rows"):
@@ -200,6 +211,16 @@ def test_two_optimizers_of_one_name_are_refused(make: Any) -> None:
 
     with pytest.raises(PluginError, match="has an optimizer 'mine' already"):
         make(configure_optimizers_for_module=register)
+
+
+def test_a_refused_optimizer_leaves_the_learner_as_it_was(make: Any) -> None:
+    learner = make()
+    stranger = SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    with pytest.raises(PluginError, match="neither in the module nor in an extra"):
+        learner.register_optimizer("default", "mine", stranger)
+    with pytest.raises(RequestError, match="has no module 'defalt'"):
+        learner.register_optimizer("defalt", "mine", stranger)
+    assert [name for name, _ in learner.get_optimizers_for_module()] == ["default"]
 
 
 def test_parameters_without_a_rate_or_a_hook_are_refused() -> None:
@@ -291,6 +312,22 @@ def test_episodes_become_fragments_of_a_batch(make: Any) -> None:
     assert seen["fragments"] == [[0, 2], [2, 3]]
     assert seen["final_observations"] == [[3.0], [8.0]]
     assert float(results["default"]["loss"]) == 4.0
+
+
+def test_episodes_with_different_extras_are_refused(make: Any) -> None:
+    def episode(**extras: Any) -> Episode:
+        column = numpy.ones((1, 1), numpy.float32)
+        return Episode(
+            observations=column,
+            final_observation=column[0],
+            actions=column,
+            rewards=column[0],
+            extras=extras,
+        )
+
+    both = [episode(x=numpy.ones(1)), episode()]
+    with pytest.raises(RequestError, match=r"have different extras: \['x'\] and \[\]"):
+        make().update_from_episodes(both)
 
 
 def test_an_episode_without_steps_is_refused(make: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -72,6 +73,18 @@ def test_an_epoch_is_one_pass_and_every_counts_epochs(make: Any, batch: Any) -> 
     assert rates == pytest.approx([1.0, 0.1, 0.1, 0.01])
 
 
+def test_the_name_of_a_scheduler_is_that_of_the_reported_rate(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        optimizer = SGD(module.parameters(), lr=1.0)
+        scheduler = {"scheduler": StepLR(optimizer, 1), "interval": "step", "name": "mine"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    learner = make(configure_optimizers_for_module=optimizers)
+    metrics = learner.update({"default": batch(0.0)}, timestep=1)["default"]
+    assert metrics["learning_rate/mine"] == pytest.approx(0.1)
+    assert "learning_rate" not in metrics
+
+
 def plateau(**config: Any) -> Any:
     def optimizers(self: Any, module: Any) -> Any:
         optimizer = SGD(module.parameters(), lr=1.0)
@@ -140,6 +153,29 @@ def test_lbfgs_finds_a_minimum_in_one_step_and_reports_its_first_evaluation(
     assert len(calls) > 1
     assert learner.modules["default"].weight.item() == pytest.approx(5, abs=1e-4)
     assert learner.modules["default"].other.item() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("bad_from", [1, 3])
+def test_an_lbfgs_step_that_meets_nan_is_skipped_whole_and_counted_once(
+    make: Any, batch: Any, bad_from: int
+) -> None:
+    evaluations = []
+
+    def loss(self: Any, module: Any) -> Any:
+        evaluations.append(1)
+        bad = math.nan if len(evaluations) >= bad_from else 1.0
+        return ((module.weight - 5).pow(4).sum() + module.other.pow(2).sum()) * bad
+
+    def optimizers(self: Any, module: Any) -> Any:
+        return LBFGS(module.parameters(), lr=0.1)
+
+    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    metrics = learner.update({"default": batch(1.0)}, timestep=1)["default"]
+    assert len(evaluations) == bad_from
+    assert metrics["nonfinite"] == 1
+    assert learner.modules["default"].weight.item() == 2.0
+    assert learner.modules["default"].other.item() == 2.0
+    assert learner.get_optimizer().state_dict()["state"] == {}
 
 
 def test_lbfgs_beside_another_optimizer_is_refused(make: Any) -> None:
