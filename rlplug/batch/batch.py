@@ -19,7 +19,7 @@ __all__ = ["SIDE_TABLES", "Batch", "Column"]
 
 Column: TypeAlias = "Tensor | numpy.ndarray[Any, Any] | Mapping[str, Any] | tuple[Any, ...]"
 
-SIDE_TABLES = frozenset(("fragments", "final_observations", "state"))
+SIDE_TABLES = frozenset(("fragments", "final_observations", "state", "continued"))
 """Tables with one row per fragment: a piece of an episode inside a rollout."""
 
 
@@ -28,7 +28,8 @@ class Batch(Mapping[str, Any]):
 
     Columns that arrive as NumPy arrays become tensors when they are first read as such, without a
     copy; `array` reads them as NumPy. Observations of Dict and Tuple spaces are nested alike.
-    `fragments` (start, stop), `final_observations` and `state` have one row per fragment instead.
+    `fragments` (start, stop), `final_observations`, `state` and, where pieces of an episode were cut
+    for a memory, `continued` (whether the next one goes on) have one row per fragment instead.
     """
 
     __slots__ = ("_columns",)

@@ -69,6 +69,8 @@ class OpenRollout(OpenFeed):
         )
         if experience.states:
             columns["state"] = pieces.states()
+        if self.state_interval:
+            columns["continued"] = pieces.continued
         if self._normalization is not None:
             self._normalization.apply(columns)
         described = self._described
@@ -81,7 +83,8 @@ class _Pieces:
     def __init__(self, experience: Experience, longest: int) -> None:
         self._experience = experience
         self._longest = longest
-        last = experience.ended()
+        ended = experience.ended()
+        last = ended.copy()
         last[-1] = True
         if longest:
             last[longest - 1 :: longest] = True
@@ -90,6 +93,9 @@ class _Pieces:
             last &= stepped
         # Environment by environment, as the rows lie.
         self.envs, self.last_times = numpy.nonzero(last.T)
+        inside = self.last_times < experience.steps - 1
+        self.continued = inside & ~ended[self.last_times, self.envs]
+        """Whether the next piece goes on where a piece stops."""
         if experience.stepped is None:
             stops = self.envs * experience.steps + self.last_times + 1
         else:
