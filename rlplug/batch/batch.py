@@ -28,7 +28,7 @@ class Batch(Mapping[str, Any]):
 
     Columns that arrive as NumPy arrays become tensors when they are first read as such, without a
     copy; `array` reads them as NumPy. Observations of Dict and Tuple spaces are nested alike.
-    `fragments` (start, stop), `final_observations`, `state` and, where pieces of an episode were cut
+    `fragments` (start, stop), `final_observations`, `state` and, where episodes were cut to pieces
     for a memory, `continued` (whether the next one goes on) have one row per fragment instead.
     """
 
