@@ -99,14 +99,14 @@ class MaskedBest(_OneStep):
         """A new episode with a mask of its own."""
         observation, _ = super().reset(seed=seed)
         self.mask = numpy.array([1, 1, self.np_random.integers(2)], numpy.int8)
-        return observation, {"action_mask": self.mask}
+        return observation, {"action_mask": self.mask.copy()}
 
     def step(self, action: Any) -> Any:
         """Its only step."""
         if not self.mask[int(action)]:
             raise ValueError(f"action {int(action)} is masked: {self.mask.tolist()}")
         observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"action_mask": self.mask}
+        return observation, reward, terminated, truncated, {"action_mask": self.mask.copy()}
 
     def reward(self, action: int) -> float:
         """Half of the action's number."""

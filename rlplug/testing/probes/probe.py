@@ -54,7 +54,7 @@ class Probe:
     one_step: bool = True
     gamma: float = 0.9
     """What the option `gamma` is set to."""
-    steps: int = 5_000
+    steps: int = 3_000
     tolerance: float = 0.15
     """How far values may be off, relative to the largest."""
 
@@ -94,6 +94,7 @@ PROBES: tuple[Probe, ...] = (
         meaning="discounting, or targets that never follow",
         one_step=False,
         gamma=0.5,
+        steps=5_000,
     ),
     Probe(
         name="reward_by_action",
@@ -116,6 +117,7 @@ PROBES: tuple[Probe, ...] = (
         answers=_chosen(1, 3),
         meaning="values of the next state: an off-by-one, or a baseline of the wrong row",
         one_step=False,
+        steps=5_000,
     ),
     Probe(
         name="time_limit",
@@ -131,6 +133,7 @@ PROBES: tuple[Probe, ...] = (
         answers=lambda gamma: _states(1 + gamma + gamma**2, 1 + gamma, 1.0),
         meaning="bootstrapping through termination",
         one_step=False,
+        steps=5_000,
     ),
     Probe(
         name="stay_under_a_time_limit",
@@ -146,6 +149,7 @@ PROBES: tuple[Probe, ...] = (
         answers=_chosen(1, 2),
         meaning="bootstrapping through termination",
         one_step=False,
+        steps=5_000,
     ),
     Probe(
         name="masked_best_action",
@@ -161,6 +165,7 @@ PROBES: tuple[Probe, ...] = (
         make=KnownBestArm,
         answers=lambda gamma: [Answer(observation=(1.0,), action=2)],
         meaning="exploration, or what an arm is credited with",
+        steps=5_000,
     ),
 )
 """The probes that every algorithm is tried on; absent arms and memory have checks of their own."""

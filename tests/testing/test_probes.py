@@ -1,0 +1,150 @@
+"""The probe environments have the answers they say, and tell memory from none."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from rlplug import Acted, ActInput, Batch
+from rlplug.testing import CheckFailed, Subject
+from rlplug.testing.algorithms import QLearning, QLearningModule
+from rlplug.testing.checks.probes import check_remembers_the_sign
+from rlplug.testing.probes import (
+    PROBES,
+    AbsentBestArm,
+    DelayedReward,
+    DiscountedTwoSteps,
+    Ending,
+    KnownBestArm,
+    MaskedBest,
+    StayOrLeave,
+    TimeLimit,
+    TMaze,
+)
+
+Step = tuple[float, bool, bool]
+
+
+def played(env: gymnasium.Env[Any, Any], *actions: int) -> list[Step]:
+    """Reward, terminated and truncated of each step of the episode that these actions make."""
+    env.reset(seed=0)
+    steps = [env.step(action) for action in actions]
+    return [(reward, terminated, truncated) for _, reward, terminated, truncated, _ in steps]
+
+
+# Gymnasium's checker takes a cut after one step for a mistake, and chooses masked actions.
+SOUND = [one for one in PROBES if one.name not in ("stay_under_a_time_limit", "masked_best_action")]
+
+
+@pytest.mark.parametrize("make", [*(probe.make for probe in SOUND), TMaze])
+def test_a_probe_is_a_sound_environment(make: Any) -> None:
+    check_env(make(), skip_render_check=True, skip_close_check=True)
+
+
+def test_long_probes_pay_and_end_as_their_answers_assume() -> None:
+    assert played(DiscountedTwoSteps(), 0, 1) == [(0.0, False, False), (1.0, True, False)]
+    assert played(DelayedReward(), 1, 0) == [(0.0, False, False), (1.0, True, False)]
+    assert played(DelayedReward(), 0, 1) == [(0.0, False, False), (-1.0, True, False)]
+    assert played(TimeLimit(), 0, 0, 0, 0) == [*[(1.0, False, False)] * 3, (1.0, False, True)]
+    assert played(Ending(), 0, 0, 0) == [*[(1.0, False, False)] * 2, (1.0, True, False)]
+    assert played(StayOrLeave(truncated=True), 0) == [(1.0, False, True)]
+    assert played(StayOrLeave(truncated=False), 0) == [(1.0, True, False)]
+    assert played(StayOrLeave(truncated=True), 1, 0) == [(2.0, False, False), (0.0, True, False)]
+
+
+def test_values_follow_from_gamma() -> None:
+    answers = {probe.name: probe.answers(0.5) for probe in PROBES}
+    assert [one.value for one in answers["discounted_two_steps"]] == [0.5, 1.0]
+    assert [one.value for one in answers["ending"]] == [1.75, 1.5, 1.0]
+    assert [one.value for one in answers["time_limit"]] == [2.0]
+
+
+def test_masked_and_absent_arms_cannot_be_chosen() -> None:
+    masked, absent = MaskedBest(), AbsentBestArm()
+    masked.reset(seed=0)
+    masked.mask[2] = 0
+    with pytest.raises(ValueError, match=r"action 2 is masked: \[1, 1, 0\]"):
+        masked.step(2)
+    observation, _ = absent.reset(seed=0)
+    best = int(observation["arms"][:, 0].argmax())
+    with pytest.raises(ValueError, match=f"arm {best} is absent"):
+        absent.step(best)
+
+
+def test_the_third_arm_pays_most() -> None:
+    env = KnownBestArm()
+    env.reset(seed=0)
+    means = [numpy.mean([env.step(arm)[1] for _ in range(200)]) for arm in range(4)]
+    assert numpy.round(means, 1).tolist() == [0.2, 0.4, 0.9, 0.6]
+
+
+def test_the_sign_is_seen_only_at_the_start_of_the_maze() -> None:
+    env = TMaze(length=2)
+    first, _ = env.reset(seed=0)
+    seen = [env.step(0)[0].tolist() for _ in range(2)]
+    assert (abs(first[0]), seen) == (1.0, [[0.0, 0.0], [0.0, 1.0]])
+    right = int(first[0] > 0)
+    assert env.step(right)[1:3] == (1.0, True)
+
+
+class RemembersModule(QLearningModule):
+    """Q-learning on what it sees and the last sign that it saw."""
+
+    def initial_state(self, n: int) -> dict[str, torch.Tensor]:
+        return {"sign": torch.zeros(n)}
+
+    def sign(self, act: ActInput) -> Any:
+        seen, before = act.observations[:, 0], numpy.asarray(act.state["sign"])
+        return numpy.where(seen != 0, seen, before)
+
+    def acted(self, act: ActInput, way: Any) -> Acted:
+        sign = self.sign(act).astype(numpy.float32)
+        act.observations = numpy.column_stack((act.observations, sign))
+        return Acted(way(act).actions, {"sign": torch.from_numpy(sign)}, {"sign": sign})
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        return self.acted(act, super().forward_exploration)
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        return self.acted(act, super().forward_inference)
+
+
+class Remembers(QLearning):
+    """Small Q-learning with a memory made by hand."""
+
+    Module: ClassVar[type[Any]] = RemembersModule
+
+    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+        inputs, actions = observation_space.shape[0] + 1, int(action_space.n)
+        return self.Module(inputs, actions, config.width, config.epsilon)
+
+    def prepare_batch(self, module: Any, config: Any, batch: Batch) -> Any:
+        sign = batch["sign"].reshape(-1, 1).to(batch["observations"].dtype)
+        wide = {
+            name: torch.cat((batch[name], sign), 1)
+            for name in ("observations", "next_observations")
+        }
+        prepared = super().prepare_batch(module, config, batch.with_columns(wide))
+        return {**prepared, **wide}
+
+
+class Forgets(Remembers):
+    """The same without a memory to speak of."""
+
+    class Module(RemembersModule):
+        def sign(self, act: ActInput) -> Any:
+            return act.observations[:, 0]
+
+
+def test_a_memory_finds_its_way_through_the_maze() -> None:
+    check_remembers_the_sign(Subject.of(Remembers))
+
+
+def test_forgetting_is_told_from_remembering() -> None:
+    with pytest.raises(CheckFailed, match="0 is what forgetting earns"):
+        check_remembers_the_sign(Subject.of(Forgets))

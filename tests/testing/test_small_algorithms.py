@@ -1,0 +1,41 @@
+"""The unmutated small algorithms pass every quick check, and few checks pass them by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlplug.registry import ALGORITHM
+from rlplug.testing import CheckFailed, Subject, checks_for
+from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
+from rlplug.testing.table import check_named
+
+NEVER = {"is_found_once", "learns_on_a_gpu", "finds_the_best_arm_that_is_present"}
+"""They are not installed, tests need no GPU, and they read no features of arms."""
+
+
+def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
+    outcomes = [check.outcome(Subject.of(kind)) for check in checks_for(ALGORITHM)]
+    failed = {one.check: one.text for one in outcomes if one.status == "failed"}
+    return failed, {one.check for one in outcomes if one.status == "does not apply"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "passed_by"),
+    [
+        (PolicyGradient, {"targets_follow", "remembers_the_sign"}),
+        (QLearning, {"remembers_the_sign"}),
+    ],
+)
+def test_a_small_algorithm_passes_all_that_applies(kind: type[Any], passed_by: set[str]) -> None:
+    failed, unchecked = failures_and_passed_by(kind)
+    assert failed == {}
+    assert unchecked - {"learns_on_a_gpu"} == (NEVER | passed_by) - {"learns_on_a_gpu"}
+
+
+def test_an_algorithm_that_ignores_observations_fails_where_they_matter() -> None:
+    subject = Subject.of(ArmMeans)
+    check_named("solves_reward_by_action")(subject)
+    with pytest.raises(CheckFailed, match="observations and actions that do not belong"):
+        check_named("solves_reward_by_observation_and_action")(subject)
