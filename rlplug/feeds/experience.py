@@ -71,7 +71,7 @@ class Experience:
         """False where an environment did nothing but reset; None if all stepped."""
         self.begins_anew = begins_anew
         """Whether it begins with a reset, so that nothing before leads to it."""
-        self.states = states
+        self.states: Sequence[Any] = states
         """The memory before the first step, and then at equal intervals."""
         self.initial_state = initial_state
         """The memory of one fresh episode."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ class OpenFeed:
     state_interval: int = 0
     """Steps after which memory is noted inside episodes; 0: only where a collection begins."""
 
-    def take(self, experience: Experience, step: int) -> Iterator[Work]:
+    def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """The updates to make now, in order; each is drawn after the one before was made."""
         raise TypeError(f"{type(self).__name__} must define take")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -38,7 +38,7 @@ class OpenStream(OpenFeed):
         self.wants_next = not described.one_step_episodes
         self._normalization = normalization
 
-    def take(self, experience: Experience, step: int) -> Iterator[Work]:
+    def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """One update with all of it."""
         columns = experience.columns
         if experience.steps > 1:
@@ -49,7 +49,7 @@ class OpenStream(OpenFeed):
         stepped = experience.stepped
         if stepped is not None and not stepped.all():
             if not stepped.any():
-                return
+                return ()
             columns = {
                 name: each(column, lambda leaf: leaf[stepped]) for name, column in columns.items()
             }
@@ -57,7 +57,8 @@ class OpenStream(OpenFeed):
             # The sampler absorbs the experience afterwards, and must find it as it was.
             columns = dict(columns)
             self._normalization.apply(columns)
-        yield Work(Batch(columns))
+        # A stream of single steps comes here with each: a tuple is cheaper than a generator.
+        return (Work(Batch(columns)),)
 
 
 def _copied(leaf: Any) -> Any:

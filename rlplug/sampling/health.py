@@ -8,7 +8,7 @@ import numpy
 
 from rlplug.batch.nested import leaves
 from rlplug.errors import EnvironmentFailedError
-from rlplug.feeds.experience import Experience
+from rlplug.feeds.experience import Experience, Finals
 
 __all__ = ["Health"]
 
@@ -34,21 +34,30 @@ class Health:
             if not self._finite(leaf):
                 raise self._broken_row("an observation", leaf, timestep)
 
-    def check(self, experience: Experience, timestep: int) -> None:
+    def check_step(self, rewards: Any, finals: Finals | None, timestep: int) -> None:
+        """What one step of the vector gave."""
+        if not self._finite(rewards):
+            raise self._broken_row("a reward", rewards, timestep + self._num_envs)
+        if finals is not None:
+            self._check_finals(finals, timestep)
+
+    def check_steps(self, experience: Experience, timestep: int) -> None:
         """What was collected from `timestep` on."""
         columns = experience.columns
         if not self._finite(columns["rewards"]):
             raise self._broken_step("a reward", columns["rewards"], experience, timestep)
-        if experience.steps > 1:
-            for leaf in leaves(columns["observations"]):
-                if not self._finite(leaf):
-                    # What was acted on is what the step before led to.
-                    before = timestep - self._num_envs
-                    raise self._broken_step("an observation", leaf, experience, before)
+        for leaf in leaves(columns["observations"]):
+            if not self._finite(leaf):
+                # What was acted on is what the step before led to.
+                before = timestep - self._num_envs
+                raise self._broken_step("an observation", leaf, experience, before)
         if experience.finals is not None:
-            for leaf in leaves(experience.finals.seen["observations"]):
-                if not self._finite(leaf):
-                    raise self._message("a final observation", "", timestep)
+            self._check_finals(experience.finals, timestep)
+
+    def _check_finals(self, finals: Finals, timestep: int) -> None:
+        for leaf in leaves(finals.seen["observations"]):
+            if not self._finite(leaf):
+                raise self._message("a final observation", "", timestep)
 
     def _finite(self, leaf: Any) -> bool:
         """Nothing but NaN and infinity times zero is not zero."""

@@ -52,7 +52,6 @@ class VectorSampler:
         self._module = module
         self._steps = steps
         self._keep_next = keep_next
-        self._by_environment = by_environment
         self._state_interval = state_interval
         self._seed = seed
         random = numpy.random.default_rng(derive(seed, "acting"))
@@ -64,7 +63,14 @@ class VectorSampler:
         self._normalization = environments.normalization
         self._seen: Columns = {}
         self._begins_anew = True
-        self._last: Experience | None = None
+        # One for all collections: making it anew would cost a stream more than filling it.
+        self._experience = Experience(
+            {},
+            steps=steps,
+            num_envs=num_envs,
+            by_environment=by_environment,
+            initial_state=self._borders.fresh_state,
+        )
 
     def start(self) -> None:
         """Reset the environments, every one from a seed of its own."""
@@ -84,30 +90,28 @@ class VectorSampler:
 
     def collect(self, timestep: int) -> Experience:
         """What happens in the next steps."""
-        columns, states = self._single(timestep) if self._steps == 1 else self._several(timestep)
-        experience = Experience(
-            columns,
-            steps=self._steps,
-            num_envs=self._num_envs,
-            by_environment=self._by_environment,
-            following=self._seen if self._keep_next else None,
-            finals=self._borders.take_finals(),
-            stepped=columns.pop("stepped", None),
-            begins_anew=self._begins_anew,
-            states=states,
-            initial_state=self._borders.fresh_state,
+        several = self._steps > 1
+        experience = self._experience
+        experience.columns = columns = (
+            self._several(timestep) if several else self._single(timestep)
         )
-        self._begins_anew = False
-        self._health.check(experience, timestep)
-        self._health.check_seen(self._seen["observations"], timestep + self._steps * self._num_envs)
-        self._last = experience
+        experience.following = self._seen if self._keep_next else _NOTHING
+        experience.finals = self._borders.take_finals()
+        experience.stepped = columns.pop("stepped", None)
+        experience.begins_anew, self._begins_anew = self._begins_anew, False
+        if several:
+            self._health.check_steps(experience, timestep)
+        else:
+            self._health.check_step(columns["rewards"], experience.finals, timestep)
+        after = timestep + self._steps * self._num_envs
+        self._health.check_seen(self._seen["observations"], after)
         return experience
 
     def absorb(self) -> None:
         """Let normalisers take in what was collected last."""
-        if self._normalization is None or self._last is None:
+        last, columns = self._experience, self._experience.columns
+        if self._normalization is None or not columns:
             return
-        last, columns = self._last, self._last.columns
         observations = columns["observations"]
         stepped = last.stepped
         if stepped is not None:
@@ -137,9 +141,10 @@ class VectorSampler:
         """Close the environments."""
         self._environments.vector.close()
 
-    def _single(self, timestep: int) -> tuple[Columns, list[Any]]:
+    def _single(self, timestep: int) -> Columns:
         """One step: what it gave, without a copy."""
-        states = [] if self._act.state is None else [self._act.state]
+        if self._act.state is not None:
+            self._experience.states = [self._act.state]
         columns = self._decide(timestep)
         if self._keep_next:
             # A vector may write its next observations over the last.
@@ -152,12 +157,12 @@ class VectorSampler:
             infos,
             columns.get("stepped"),
         )
-        return columns, states
+        return columns
 
-    def _several(self, timestep: int) -> tuple[Columns, list[Any]]:
+    def _several(self, timestep: int) -> Columns:
         """Several steps, in the storage."""
         storage, interval = self._storage, self._state_interval or self._steps
-        states: list[Any] = []
+        self._experience.states = states = []
         for time in range(self._steps):
             now = timestep + time * self._num_envs
             if self._act.state is not None and time % interval == 0:
@@ -176,7 +181,7 @@ class VectorSampler:
                 if name in kept
             )
         )
-        return kept, states
+        return kept
 
     def _decide(self, timestep: int) -> Columns:
         act = self._act
@@ -252,3 +257,6 @@ def _stacked(mask: Any) -> Any:
     known = next(row for row in mask if row is not None)
     every = numpy.ones_like(known)
     return numpy.stack([every if row is None else row for row in mask])
+
+
+_NOTHING: Columns = {}
