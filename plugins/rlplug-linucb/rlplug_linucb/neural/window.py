@@ -60,8 +60,10 @@ class Window(nn.Module):
         self.counts[1] = draws + 1
         # A generator that starts from the count of draws needs no state of its own to be saved.
         random = numpy.random.Generator(numpy.random.Philox(key=seed, counter=[0, 0, 0, draws]))
-        drawn = torch.from_numpy(random.integers(0, len(self), shape)).to(self.actions.device)
-        return Kept(*(column[drawn] for column in self._columns()))
+        places = random.integers(0, len(self), shape[0] * shape[1])
+        drawn = torch.from_numpy(places).to(self.actions.device)
+        picked = (column.index_select(0, drawn) for column in self._columns())
+        return Kept(*(column.view(*shape, *column.shape[1:]) for column in picked))
 
     def rows(self) -> Kept:
         """All that it holds."""
