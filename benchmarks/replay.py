@@ -8,12 +8,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 from gymnasium import spaces
 
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
 from rlplug.feeds.ring import Ring
+from rlplug.feeds.transitions import Transitions
 
 ROWS, BATCH, ROUNDS, REPEATS = 1_000_000, 128, 15, 200
 CARTPOLE = spaces.Box(-numpy.inf, numpy.inf, (4,), numpy.float32)
@@ -63,11 +65,11 @@ def filled(feed: Replay, space: spaces.Space[numpy.ndarray], stack: int, chunk: 
 
 def draws() -> None:
     """Prioritised and uniform draws in turn."""
-    common = {"buffer_size": ROWS, "batch_size": BATCH, "learning_starts": ROWS - 1}
-    uniform = filled(Replay(**common), CARTPOLE, 1, 1_000)  # type: ignore[arg-type] # whole numbers
-    by_priority = filled(Replay(**common, prioritized=True), CARTPOLE, 1, 1_000)  # type: ignore[arg-type] # whole numbers
+    common: dict[str, Any] = {"buffer_size": ROWS, "batch_size": BATCH, "learning_starts": ROWS - 1}
+    uniform = filled(Replay(**common), CARTPOLE, 1, 1_000)
+    by_priority = filled(Replay(**common, prioritized=True), CARTPOLE, 1, 1_000)
     random = numpy.random.default_rng(0)
-    plain = {
+    plain: dict[str, Any] = {
         "observations": random.random((ROWS, 4), numpy.float32),
         "next_observations": random.random((ROWS, 4), numpy.float32),
         "actions": random.integers(2, size=ROWS),
@@ -105,13 +107,14 @@ def draws() -> None:
 
     def tree() -> None:
         rows, _ = priorities.draw(random, BATCH, 0)
-        ring.columns(rows, 0.99, 1)
+        transitions.at(rows)
         priorities.learned(rows, errors)
 
     def own() -> None:
-        ring.columns(ring.draw(random, BATCH), 0.99, 1)
+        transitions.at(ring.draw(random, BATCH))
 
     ring: Ring = by_priority._ring  # type: ignore[attr-defined] # measured from inside
+    transitions = Transitions(ring, 0.99, 1)
     priorities = by_priority._priorities  # type: ignore[attr-defined] # measured from inside
     forms: dict[str, Callable[[], None]] = {
         "uniform: row gather, plain arrays": gathered,

@@ -17,6 +17,7 @@ from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
 from rlplug.feeds.memory import available_memory, in_words
 from rlplug.feeds.priorities import Priorities
 from rlplug.feeds.ring import Ring
+from rlplug.feeds.transitions import Transitions
 from rlplug.seeding import derive
 
 __all__ = ["OpenReplay", "Replay"]
@@ -114,6 +115,7 @@ class OpenReplay(OpenFeed):
                 f"there is no memory for a replay buffer of {in_words(needed)}.",
                 "try: a smaller buffer_size",
             ) from error
+        self._transitions = Transitions(self._ring, described.gamma, described.n_step)
         self._priorities: Priorities | None = None
         if described.prioritized:
             rows = self._ring.rows * setting.num_envs
@@ -184,9 +186,9 @@ class OpenReplay(OpenFeed):
         return Work(Batch({**self._columns(rows), "indices": rows, "weights": weights}))
 
     def _columns(self, rows: Any) -> dict[str, Any]:
-        described, normalization = self._described, self._normalization
+        normalization = self._normalization
         scale = None if normalization is None else normalization.rewards
-        columns = self._ring.columns(rows, described.gamma, described.n_step, scale)
+        columns = self._transitions.at(rows, scale)
         if normalization is not None:
             for name in ("observations", "next_observations"):
                 columns[name] = normalization.observations(columns[name])

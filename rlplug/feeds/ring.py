@@ -14,10 +14,10 @@ from rlplug.batch.nested import each, paired, to_arrays
 from rlplug.errors import RequestError
 from rlplug.feeds.experience import Experience
 from rlplug.feeds.feed import FeedSetting
-from rlplug.feeds.formats import bytes_of, room_for, widened
+from rlplug.feeds.formats import bytes_of, room_for
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["Added", "Ring"]
+__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "Added", "Index", "Ring"]
 
 Index: TypeAlias = NDArray[numpy.int64]
 
@@ -47,20 +47,20 @@ class Ring:
         self.live = _live(setting, size)
         """How many rows of each environment can be drawn from."""
         self.rows = self.live + self.stack
-        self._setting = setting
+        self.setting = setting
         space = setting.observation_space
-        self._mask_is_seen = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+        self.mask_is_seen = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
         double, total = setting.double, self.num_envs * self.rows
         seen = room_for(setting.observation_space, total, double=double, frame_stack=self.stack)
-        self._kept: dict[str, Any] = {"observations": seen}
-        self._done: dict[str, Any] = {
+        self.kept: dict[str, Any] = {"observations": seen}
+        self.done: dict[str, Any] = {
             "actions": room_for(setting.action_space, total, double=double),
             "rewards": numpy.empty(total, numpy.float64 if double else numpy.float32),
         }
         self.flags = numpy.empty(total, numpy.uint8)
         self.heads = numpy.zeros(self.num_envs, numpy.int64)
         """How many rows each environment has written so far."""
-        self._starts = numpy.arange(self.num_envs) * self.rows
+        self.starts = numpy.arange(self.num_envs) * self.rows
         self._counted = numpy.empty((0, 1), numpy.int64)
 
     @staticmethod
@@ -123,7 +123,7 @@ class Ring:
         for name in columns:
             if name not in _NOT_DONE:
                 column = self._by_time(experience, name)
-                paired(self._room(self._done, name, column), column, _write_to(slots))
+                paired(self._room(self.done, name, column), column, _write_to(slots))
         flags = self._by_time(experience, "truncated").astype(numpy.uint8)
         flags <<= 1
         flags |= self._by_time(experience, "terminated")
@@ -133,7 +133,7 @@ class Ring:
 
     def _write_finals(self, at: Index, ended: Any, experience: Experience) -> None:
         times, envs = numpy.nonzero(ended)
-        slots = self._starts[envs] + (at[times, envs] + 1) % self.rows
+        slots = self.starts[envs] + (at[times, envs] + 1) % self.rows
         self._put(
             slots,
             {
@@ -145,7 +145,7 @@ class Ring:
 
     def _seen_names(self, columns: Mapping[str, Any]) -> list[str]:
         """What is seen before acting; masks within observations are kept with them."""
-        masks = ACTION_MASK in columns and not self._mask_is_seen
+        masks = ACTION_MASK in columns and not self.mask_is_seen
         return ["observations", ACTION_MASK] if masks else ["observations"]
 
     def _put(self, slots: Index, seen: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ class Ring:
             column = to_arrays(column)
             if name == "observations" and self.stack > 1:
                 column = each(column, lambda leaf: leaf[:, -1])
-            paired(self._room(self._kept, name, column), column, _write_to(slots))
+            paired(self._room(self.kept, name, column), column, _write_to(slots))
 
     def _room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
         """Where a column is kept; what acting alone knows of is made room for when it comes."""
@@ -180,12 +180,12 @@ class Ring:
             return _NOTHING
         envs = numpy.repeat(numpy.arange(self.num_envs), counts)
         steps = numpy.arange(len(envs)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
-        gone: Index = self._starts[envs] + (oldest[envs] + steps) % self.rows
+        gone: Index = self.starts[envs] + (oldest[envs] + steps) % self.rows
         return gone
 
     def _slots(self, at: Index) -> Index:
         """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
-        slots: Index = self._starts + at % self.rows
+        slots: Index = self.starts + at % self.rows
         return slots
 
     # -- drawing -------------------------------------------------------------------------------
@@ -205,101 +205,12 @@ class Ring:
         """Whether there is a transition to draw."""
         return bool(self.heads.any())
 
-    def columns(self, rows: Index, gamma: float, n_step: int, scale: Any = None) -> dict[str, Any]:
-        """The transitions that begin at these rows, spanning up to `n_step` steps.
-
-        `scale` is applied to the reward of each step.
-        """
-        flags = self.flags[rows]
-        rewards = self._done["rewards"][rows]
-        if scale is not None:
-            rewards = scale(rewards)
-        spans, discounts = 1, numpy.full(len(rows), gamma, rewards.dtype)
-        if n_step > 1:
-            spans, rewards, flags = self._lengthened(rows, rewards, flags, gamma, n_step, scale)
-            discounts = (gamma**spans).astype(rewards.dtype)
-        following = self._later(rows, spans)
-        found = {
-            "observations": self._stacked(rows),
-            "next_observations": self._stacked(following),
-            "actions": self._chosen(rows),
-            "rewards": rewards,
-            "terminated": (flags & TERMINATED) != 0,
-            "truncated": (flags & TRUNCATED) != 0,
-            "discounts": discounts,
-        }
-        if self._mask_is_seen:
-            found[ACTION_MASK] = found["observations"][ACTION_MASK]
-            found["next_action_mask"] = found["next_observations"][ACTION_MASK]
-        elif ACTION_MASK in self._kept:
-            found[ACTION_MASK] = self._kept[ACTION_MASK][rows]
-            found["next_action_mask"] = self._kept[ACTION_MASK][following]
-        for name, room in self._done.items():
-            if name not in found:
-                found[name] = each(room, lambda leaf: leaf.take(rows, axis=0))
-        return found
-
     def _nth(self, places: Index, sizes: Index, ends: Index) -> Index:
         """The live rows with these numbers, counted through all environments from the oldest."""
         envs = numpy.searchsorted(ends, places, side="right")
         at = self.heads[envs] - ends[envs] + places
-        found: Index = self._starts[envs] + at % self.rows
+        found: Index = self.starts[envs] + at % self.rows
         return found
-
-    def _lengthened(
-        self, rows: Index, rewards: Any, flags: Any, gamma: float, n_step: int, scale: Any
-    ) -> tuple[Any, Any, Any]:
-        """Steps taken, discounted sums of rewards, and how the last of the steps ended."""
-        spans = numpy.ones(len(rows), numpy.int64)
-        envs = rows // self.rows
-        newest = self._starts[envs] + (self.heads[envs] - 1) % self.rows
-        going = ((flags & (TERMINATED | TRUNCATED)) == 0) & (rows != newest)
-        at = rows
-        for step in range(1, n_step):
-            at = self._later(at, 1)
-            seen = self.flags[at]
-            going &= (seen & FINAL) == 0
-            earned = self._done["rewards"][at]
-            earned = earned if scale is None else scale(earned)
-            rewards = rewards + numpy.where(going, gamma**step * earned, 0).astype(rewards.dtype)
-            spans += going
-            flags = numpy.where(going, seen, flags)
-            going &= ((seen & (TERMINATED | TRUNCATED)) == 0) & (at != newest)
-        return spans, rewards, flags
-
-    def _later(self, rows: Index, steps: Any) -> Index:
-        """The rows so many steps later in the same environment."""
-        later: Index = rows + steps
-        if self.num_envs == 1:
-            later %= self.rows
-        else:
-            later -= (later // self.rows > rows // self.rows) * self.rows
-        return later
-
-    def _stacked(self, rows: Index) -> Any:
-        """Observations; of stacks the frames that lead to them, none from an earlier episode."""
-        space = self._setting.observation_space
-        kept = self._kept["observations"]
-        if self.stack == 1:
-            return widened(space, each(kept, lambda leaf: leaf.take(rows, axis=0)))
-        frames = numpy.empty((len(rows), self.stack), numpy.int64)
-        frames[:, -1] = at = rows
-        starts = rows - rows % self.rows
-        oldest = self._starts[rows // self.rows]
-        begun = numpy.zeros(len(rows), bool)
-        heads = self.heads[rows // self.rows]
-        for back in range(1, self.stack):
-            before = starts + (at - starts - 1) % self.rows
-            # Before the very first row nothing was written yet.
-            first = (heads < self.rows) & (at == oldest)
-            begun |= first | ((self.flags[before] & FINAL) != 0)
-            at = numpy.where(begun, at, before)
-            frames[:, -1 - back] = at
-        return widened(space, each(kept, lambda leaf: leaf[frames]))
-
-    def _chosen(self, rows: Index) -> Any:
-        kept = each(self._done["actions"], lambda leaf: leaf.take(rows, axis=0))
-        return widened(self._setting.action_space, kept)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -309,8 +220,8 @@ class Ring:
         return {
             "rows": self.rows,
             "heads": self.heads.copy(),
-            "kept": self._cut(self._kept, used),
-            "done": self._cut(self._done, used),
+            "kept": self._cut(self.kept, used),
+            "done": self._cut(self.done, used),
             "flags": self._part(self.flags, used),
         }
 
@@ -328,7 +239,7 @@ class Ring:
         def put(room: Any, part: Any) -> None:
             room.reshape(self.num_envs, self.rows, *room.shape[1:])[:, :used] = part
 
-        for name, rooms in (("kept", self._kept), ("done", self._done)):
+        for name, rooms in (("kept", self.kept), ("done", self.done)):
             for column, part in saved[name].items():
                 flat = each(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
                 paired(self._room(rooms, column, flat), part, put)
