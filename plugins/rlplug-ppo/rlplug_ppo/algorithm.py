@@ -16,6 +16,7 @@ from rlplug_ppo.advantages import evaluated
 from rlplug_ppo.config import PPOConfig
 from rlplug_ppo.losses import ppo_loss
 from rlplug_ppo.module import ActorCriticModule
+from rlplug_ppo.presets import PRESETS
 from rlplug_ppo.reports import explained_variance
 from rlplug_ppo.support import unsupported
 
@@ -33,7 +34,7 @@ class PPO(Algorithm):
         "sampling.num_envs": 8,
         "learner.max_grad_norm": 0.5,
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     def feed(self) -> Rollout:
         """All environments for `n_steps`, then every row `n_epochs` times."""

@@ -41,7 +41,7 @@ class OnPolicyOptions(ActorCriticOptions):
 class PPOConfig(OnPolicyOptions):
     """Options of PPO."""
 
-    learning_rate: float = option(3e-4, "Step size of Adam.", above(0), schedulable=True)
+    learning_rate: float = option(3e-4, "Step size of Adam.", at_least(0), schedulable=True)
     adam_eps: float = option(1e-5, "Keeps Adam's steps small where gradients are.", above(0))
     n_steps: int = option(
         128, "Steps of each environment that make one rollout, and one update.", at_least(1)
@@ -59,7 +59,7 @@ class PPOConfig(OnPolicyOptions):
     clip_range: float = option(
         0.2,
         "How far the probability ratio may leave 1 before its gradient is cut.",
-        above(0),
+        at_least(0),
         schedulable=True,
     )
     clip_range_vf: float = option(
@@ -85,7 +85,7 @@ class PPOConfig(OnPolicyOptions):
 class A2CConfig(OnPolicyOptions):
     """Options of A2C."""
 
-    learning_rate: float = option(7e-4, "Step size of RMSprop.", above(0), schedulable=True)
+    learning_rate: float = option(7e-4, "Step size of RMSprop.", at_least(0), schedulable=True)
     rmsprop_eps: float = option(1e-5, "Keeps RMSprop's steps small where gradients are.", above(0))
     n_steps: int = option(
         5, "Steps of each environment that make one rollout, and one update.", at_least(1)
