@@ -54,11 +54,14 @@ class FoundPlugin:
         wanted = [line for line in self.requires if _REQUIREMENT.match(line)]
         if not wanted:
             return None
-        from packaging.requirements import Requirement
+        from packaging.requirements import InvalidRequirement, Requirement
 
         running = core_version() if core is None else core
         for line in wanted:
-            requirement = Requirement(line)
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                return f"needs {line!r}, which nobody can read, this is {running}"
             if requirement.marker is not None and not requirement.marker.evaluate():
                 continue
             if not requirement.specifier.contains(running, prereleases=True):
@@ -214,8 +217,9 @@ def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
         kind=kind,
         name=point.name,
         target=point.value,
-        distribution=fields["Name"],
-        version=distribution.version,
+        # What is left of a broken installation may lack both.
+        distribution=fields.get("Name") or "unknown",  # type: ignore[attr-defined] # a Message
+        version=fields.get("Version") or "",  # type: ignore[attr-defined] # the same
         summary=fields.get("Summary") or "",  # type: ignore[attr-defined] # a Message
         requires=tuple(distribution.requires or ()),
     )

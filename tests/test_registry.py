@@ -117,6 +117,22 @@ def test_the_running_core_is_compared_with_the_declared_range(core: str, fits: b
     assert (plugin.incompatibility(core) is None) is fits
 
 
+def test_a_broken_installation_does_not_break_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"half": "", "odd": "Name: odd\nRequires-Dist: rlplug >>> 1\n"}.items():
+        folder = tmp_path / f"{name}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(text)
+        (folder / "entry_points.txt").write_text(f"[rlplug.algorithms]\n{name}=m:X\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry.installed()
+    assert registry.find("algorithm", "half").package == "unknown"
+    assert "'rlplug >>> 1', which nobody" in str(
+        registry.find("algorithm", "odd").incompatibility()
+    )
+
+
 def test_a_failing_import_names_the_plugin_the_cause_and_the_missing_package(
     installed: Path,
 ) -> None:

@@ -1,15 +1,21 @@
-"""`rlplug plugins list`: read from metadata alone, so that it is instant and cannot break."""
+"""`rlplug plugins list`: read from metadata alone, so that it is instant and cannot break.
+
+It prints without rich, whose tables take longer to import than the list takes to make.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from rlplug.cli.debug import debug_option
-from rlplug.cli.terminal import console
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Kind, Registry, is_name
 
 __all__ = ["list_plugins"]
@@ -43,26 +49,44 @@ def _print(registry: Registry) -> None:
         click.echo("no plugins are installed.")
         click.echo("  try: pip install rlplug-linucb")
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = console()
     rows = _all_rows(registry)
-    name_width = max(len(row["name"]) for row in rows)
-    package_width = max(len(row["package"]) for row in rows)
+    columns = [
+        max(9, *(len(row["name"]) for row in rows)),
+        max(7, *(len(row["package"]) for row in rows)),
+        6,
+    ]
     for index, kind in enumerate(kind for kind in _HEADINGS if registry.of_kind(kind)):
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column(_HEADINGS[kind], no_wrap=True, min_width=max(name_width, 9))
-        table.add_column("PACKAGE", no_wrap=True, min_width=package_width)
-        table.add_column("STATUS", no_wrap=True)
-        table.add_column("")
-        for row in rows:
-            if row["kind"] == kind:
-                status = Text(row["status"], style=_COLOURS[row["status"]])
-                table.add_row(row["name"], row["package"], status, row["detail"])
         if index:
             click.echo()
-        shown.print(table)
+        heading = _aligned((_HEADINGS[kind], "PACKAGE", "STATUS"), columns)
+        click.echo(_styled("  ".join(heading).rstrip(), bold=True))
+        for row in rows:
+            if row["kind"] == kind:
+                name, package, status = _aligned(
+                    (row["name"], row["package"], row["status"]), columns
+                )
+                coloured = _styled(status, fg=_COLOURS[row["status"]])
+                first, *others = _wrapped(row["detail"], sum(columns) + 2 * len(columns))
+                click.echo("  ".join((name, package, coloured, first)).rstrip())
+                for line in others:
+                    click.echo(line)
+
+
+def _aligned(words: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [f"{word:<{width}}" for word, width in zip(words, widths, strict=True)]
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """The lines of a last column: what the terminal leaves, unbroken without one."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return [text]
+    width = max(shutil.get_terminal_size().columns - indent, 24)
+    first, *others = textwrap.wrap(text, width) or [""]
+    return [first, *(" " * indent + line for line in others)]
+
+
+def _styled(text: str, **style: Any) -> str:
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def _all_rows(registry: Registry) -> list[dict[str, Any]]:
