@@ -55,7 +55,8 @@ class Ring:
         self.kept: dict[str, Any] = {"observations": seen}
         self.done: dict[str, Any] = {
             "actions": room_for(setting.action_space, total, double=double),
-            "rewards": numpy.empty(total, numpy.float64 if double else numpy.float32),
+            # Zeros, for sums over several steps may pass over rows that were never written.
+            "rewards": numpy.zeros(total, numpy.float64 if double else numpy.float32),
         }
         self.flags = numpy.empty(total, numpy.uint8)
         self.heads = numpy.zeros(self.num_envs, numpy.int64)
