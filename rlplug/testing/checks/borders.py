@@ -134,12 +134,14 @@ def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
 
 def _after(bench: Bench, batch: Batch) -> dict[str, Any]:
     """The weights after one update from the same start."""
-    start = bench.learner.get_state()
+    start, timestep = bench.learner.get_state(), bench.timestep
     try:
         bench.update(batch)
         return bench.weights()
     finally:
         bench.learner.set_state(start)
+        # What goes by steps, as targets do, is to go as far each time.
+        bench.timestep = timestep
 
 
 def _prepared(bench: Bench, batch: Batch) -> Batch:
