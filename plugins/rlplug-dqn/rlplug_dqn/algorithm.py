@@ -16,7 +16,6 @@ from rlplug.nn import QuantileHead
 from rlplug.spaces import describe
 from rlplug_dqn.config import DQNConfig, RainbowConfig
 from rlplug_dqn.module import DQNModule
-from rlplug_dqn.plain import plain_loss
 from rlplug_dqn.targets import chosen, cross_entropy, quantile_huber, value_loss
 
 __all__ = ["DQN", "Rainbow"]
@@ -44,6 +43,8 @@ class DQN(Algorithm):
             "algorithm.exploration_fraction": 0.16,
             "algorithm.exploration_final_eps": 0.04,
             "algorithm.gamma": 0.99,
+            "evaluation.every": 2_000,
+            "evaluation.episodes": 20,
         },
     }
     config: DQNConfig
@@ -102,28 +103,25 @@ class DQN(Algorithm):
         self, module: DQNModule, config: DQNConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
     ) -> Loss:
         """How far the values of the actions taken are from their targets."""
-        dense = None if fwd_out else module.dense(batch)
-        if dense is not None:
-            return plain_loss(module, dense, batch, config.loss)
-        taken = chosen(fwd_out["outputs"], module.indices(batch["actions"]))
-        targets = batch["targets"]
+        plain = module.plain()
+        if plain is not None:
+            return plain.loss(batch, config.loss)
+        actions, targets = module.indices(batch["actions"]), batch["targets"]
+        taken = chosen(fwd_out["outputs"], actions)
         head = module.head
         if config.distributional:
-            rows = cross_entropy(taken, targets)
-            surprise = rows.detach()
-            values = head.values(taken.detach())
+            rows = surprise = cross_entropy(taken, targets)
         elif isinstance(head, QuantileHead):
-            rows = quantile_huber(taken, targets, head.fractions)
-            surprise = rows.detach()
-            values = head.values(taken.detach())
+            rows = surprise = quantile_huber(taken, targets, head.fractions)
         else:
-            rows = value_loss(taken, targets, config.loss)
-            surprise = (taken.detach() - targets).abs()
-            values = taken.detach()
+            rows, surprise = value_loss(taken, targets, config.loss), (taken - targets).abs()
         weighted = rows * batch["weights"] if "weights" in batch else rows
         return Loss(
             weighted.mean(),
-            metrics={"q_mean": values.mean(), "surprise": surprise.mean()},
+            metrics={
+                "q_mean": chosen(fwd_out["q_values"], actions).mean(),
+                "surprise": surprise.mean(),
+            },
             rows={"priority": surprise},
         )
 

@@ -51,6 +51,10 @@ class Exploration:
         if epsilon <= 0:
             return best(act.observations, act.action_mask)
         random = act.random
+        if count == 1:
+            if random.random() < epsilon:
+                return _any(random, 1, n_actions, act.action_mask)
+            return best(act.observations, act.action_mask)
         anyhow = random.random(count) < epsilon
         # Most of the network's work can be spared where all actions are random.
         if anyhow.all():
@@ -65,7 +69,8 @@ class Exploration:
 def _any(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
     """Any allowed action, each as likely as the others."""
     if mask is None:
-        return random.integers(n_actions, size=count)
+        # Many times as fast as `integers`, and as fair to one part in 2**53 of the actions.
+        return (random.random(count) * n_actions).astype(numpy.int64)
     return numpy.where(mask, random.random((count, n_actions)), -1.0).argmax(1)
 
 

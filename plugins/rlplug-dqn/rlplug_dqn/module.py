@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,9 +27,9 @@ from rlplug.nn import (
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
-from rlplug_dqn.dense import Dense
+from rlplug_dqn.dense import Dense, is_traced
 from rlplug_dqn.exploration import Exploration
-from rlplug_dqn.plain import plain_targets
+from rlplug_dqn.plain import Plain
 from rlplug_dqn.targets import (
     chosen,
     distributional_target,
@@ -44,8 +44,8 @@ __all__ = ["DQNModule"]
 class DQNModule(Module):
     """Action values and a target network; acts by the highest value, or at random."""
 
-    noise_draws: Tensor
-    """How often noise was drawn for updates: a resumed run draws on from there."""
+    noise: Tensor
+    """Seed of the noise of updates and how often it was drawn: a resumed run draws on from there."""
 
     def __init__(
         self,
@@ -62,9 +62,8 @@ class DQNModule(Module):
         self.gamma = config.gamma
         self.is_double = config.double
         self.noisy = config.noisy
-        self._seed = seed
-        self.register_buffer("noise_draws", torch.zeros((), dtype=torch.int64))
-        self._dense: Dense | None = Dense.of(self.network)
+        self.register_buffer("noise", torch.tensor([seed, 0]))
+        self._made: list[Plain | None] = []
 
     @property
     def head(self) -> QHead:
@@ -86,19 +85,18 @@ class DQNModule(Module):
         return Acted(best(values, act.action_mask) + self.first_action)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """What the network says of the observations for every action; empty in closed form."""
-        if self.dense(batch) is not None:
-            return {}
-        return {"outputs": self.network(batch["observations"])}
+        """`outputs` of the network for every action, and the `q_values` that they stand for."""
+        outputs = Outputs(self.network, batch["observations"])
+        return dict(outputs) if is_traced() else outputs
 
-    def dense(self, batch: Batch) -> Dense | None:
-        """The network in closed form, if it is plain and small and nothing has to be traced."""
-        rows = len(batch["rewards"])
-        dense = self._dense
-        if dense is None or dense.fits(rows):
-            return dense
-        self._dense = dense = Dense.of(self.network)
-        return dense if dense is not None and dense.fits(rows) else None
+    def plain(self) -> Plain | None:
+        """Both networks in closed form, if they are plain and nobody follows what torch does."""
+        if is_traced():
+            return None
+        made = self._made
+        if not made or (made[0] is not None and not made[0].fits()):
+            made[:] = [self._make_plain()]
+        return made[0]
 
     def indices(self, actions: Tensor) -> Tensor:
         """Actions as the environment counts them to places in the outputs."""
@@ -107,8 +105,9 @@ class DQNModule(Module):
 
     def targets(self, batch: Batch) -> Any:
         """What each row is learned towards; a truncated row goes on, a terminated one does not."""
-        if self.dense(batch) is not None:
-            return plain_targets(self, batch)
+        plain = self.plain()
+        if plain is not None:
+            return plain.targets(batch, self.gamma)
         rewards, terminated = batch["rewards"], batch["terminated"]
         after, mask = batch["next_observations"], batch.get("next_action_mask")
         discounts = batch.get("discounts")
@@ -127,17 +126,50 @@ class DQNModule(Module):
 
     def renew_noise(self) -> None:
         """Draw new noise for the next update, for both networks."""
-        self.noise_draws += 1
-        random = numpy.random.default_rng([self._seed, int(self.noise_draws)])
-        resample_noise(self, random)
+        self.noise[1] += 1
+        resample_noise(self, numpy.random.default_rng(self.noise.tolist()))
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the views: a copy has weights of its own."""
-        return {**self.__dict__, "_dense": None}
+        return {**self.__dict__, "_made": []}
+
+    def _make_plain(self) -> Plain | None:
+        target = self.target.model
+        assert isinstance(target, Network)
+        online, other = Dense.of(self.network), Dense.of(target)
+        if online is None or other is None:
+            return None
+        return Plain(online, other, double=self.is_double, first_action=self.first_action)
 
     def _best(self, observations: Any, mask: Any) -> Any:
         values, _ = self.network.act(observations, explore=self.noisy)
         return best(values, mask)
+
+
+class Outputs(Mapping[str, Tensor]):
+    """What a network says of observations, computed once somebody reads it."""
+
+    def __init__(self, network: Network, observations: Any) -> None:
+        self._network = network
+        self._observations = observations
+        self._known: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._known and name in _OUTPUTS:
+            outputs = self._network(self._observations)
+            head = self._network.head
+            assert isinstance(head, QHead)
+            self._known = {"outputs": outputs, "q_values": head.values(outputs)}
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_OUTPUTS)
+
+    def __len__(self) -> int:
+        return len(_OUTPUTS)
+
+
+_OUTPUTS = ("outputs", "q_values")
 
 
 def best(values: Any, mask: Any) -> Any:

@@ -50,6 +50,9 @@ def distributional_target(
     support: Tensor,
 ) -> Tensor:
     """The chances (n, atoms) of the returns that a step leads to, brought back to the atoms."""
+    # All mass of a terminated row lies in one place: not even its rounding may tell from where.
+    even = 1 / support.shape[0]
+    probabilities = probabilities.masked_fill(terminated[:, None], even)
     returns = td_target(rewards[:, None], discounts[:, None], terminated[:, None], support[None, :])
     return project(probabilities, returns, support)
 
