@@ -160,6 +160,9 @@ class _Plugin:
     Config: ClassVar[type[Any]] = NoOptions
     """A frozen, keyword-only attrs class whose fields are made with `rlplug.option`."""
 
+    config: Any = NoOptions()
+    """The options it was made with."""
+
     def __init__(self, config: Any = None) -> None:
         self.config = self.Config() if config is None else config
 

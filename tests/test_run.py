@@ -99,8 +99,10 @@ def test_classes_callables_and_instances_can_be_handed_over() -> None:
     class Watches(AddOn):
         """Counts updates and hears how it ends."""
 
-        updates = 0
         ended = ""
+
+        def __init__(self, updates: int) -> None:
+            self.updates = updates
 
         def update_finished(self, results: Any) -> None:
             self.updates += 1
@@ -112,7 +114,7 @@ def test_classes_callables_and_instances_can_be_handed_over() -> None:
 
     registry = Registry.installed()
     means = registry.load(registry.find("algorithm", "means"))
-    watcher = Watches()
+    watcher = Watches(0)
     result = run(means, Steady, steps=50, addons=[watcher], options=OFF)
     assert (watcher.updates, watcher.ended) == (50, "at 50")
     assert result.status == "FINISHED"

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.errors import RequestError
-from rlplug.hooks.calls import Participant
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ADDON, ALGORITHM, Kind, Registry, describe
 
 if TYPE_CHECKING:
-    from rlplug.runs.prepare import Prepared
+    pass
 
 __all__ = ["Given"]
 
@@ -58,18 +57,6 @@ class Given:
             rerunnable=all(plugin.loaded is None for plugin in found.values()),
             instances={found[type(one)].name: one for one in instances},
         )
-
-    def put_into(self, prepared: Prepared) -> Prepared:
-        """Let the instances themselves take part, with the options they were made with."""
-        addons = tuple(self._itself(one) for one in prepared.addons)
-        options = {one.name: one.config for one in addons}
-        return attrs.evolve(
-            prepared, addons=addons, config=attrs.evolve(prepared.config, addons=options)
-        )
-
-    def _itself(self, one: Participant) -> Participant:
-        instance = self.instances.get(one.name)
-        return one if instance is None else Participant(one.found, instance, instance.config)
 
 
 def _check_algorithm(given: Any) -> None:

@@ -13,7 +13,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls, Participant
-from rlplug.plugin import Algorithm
+from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 from rlplug.runs.presets import lay_preset
 from rlplug.runs.request import Request
@@ -36,8 +36,14 @@ class Prepared:
         return HookCalls(self.algorithm, self.addons)
 
 
-def prepare(request: Request, registry: Registry) -> Prepared:
-    """Find, load and configure what was asked for, or raise everything that is wrong with it."""
+def prepare(
+    request: Request, registry: Registry, instances: Mapping[str, AddOn] | None = None
+) -> Prepared:
+    """Find, load and configure what was asked for, or raise everything that is wrong with it.
+
+    Add-ons that are there already, by name, take part as they are, with the options they have.
+    """
+    instances = {} if instances is None else instances
     layers = Layers()
     if request.config is not None:
         layers.lay(read_toml(request.config), str(request.config))
@@ -59,6 +65,8 @@ def prepare(request: Request, registry: Registry) -> Prepared:
     problems += found_problems
     if problems or config is None:
         raise ConfigError(_where(request, algorithm), problems, *_advice(problems, found))
+    given = {name: one.config for name, one in instances.items()}
+    config = attrs.evolve(config, addons={**config.addons, **given})
     plugin = kind(config.algorithm)
     if kind.feed is not Algorithm.feed:
         config = settle_evaluation(config, plugin.feed(), below)
@@ -68,7 +76,11 @@ def prepare(request: Request, registry: Registry) -> Prepared:
         origins={path: origins.get(path, "default") for path in flat(config)},
         algorithm=Participant(algorithm, plugin, config.algorithm),
         addons=tuple(
-            Participant(one, classes[one.name](config.addons[one.name]), config.addons[one.name])
+            Participant(
+                one,
+                instances.get(one.name) or classes[one.name](config.addons[one.name]),
+                config.addons[one.name],
+            )
             for one in addons
         ),
     )

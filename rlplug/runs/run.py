@@ -69,7 +69,7 @@ def run(
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of run",
     )
-    prepared = given.put_into(prepare(request, given.registry))
+    prepared = prepare(request, given.registry, given.instances)
     maker = None if isinstance(env, str) else env
     rerunnable = given.rerunnable and maker is None
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
