@@ -71,14 +71,22 @@ def _ask(subject: Subject) -> dict[str, Any]:
             *done.stderr.strip().splitlines()[-3:],
         )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "missing" in answer:
+        raise DoesNotApply(f"another process cannot import {answer['missing']!r} by its name")
     return answer
 
 
 def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
     found = FoundPlugin(**question["found"])
     before = set(threading.enumerate())
-    with moved_generators() as moved:
-        printed = _import(found)
+    home = found.target.partition(":")[0]
+    try:
+        with moved_generators() as moved:
+            printed = _import(home)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{home}.".startswith(f"{error.name}."):
+            raise
+        return {"missing": home}
     threads = [one.name for one in threading.enumerate() if one not in before]
     kind = Registry((found,)).load(found)
     subject = Subject(found=found, kind=kind, options=question["options"])
@@ -93,7 +101,7 @@ def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _import(found: FoundPlugin) -> str:
+def _import(module: str) -> str:
     """Import the plugin's module; what file descriptors 1 and 2 were given meanwhile."""
     with tempfile.TemporaryFile() as file:
         kept = [os.dup(number) for number in (1, 2)]
@@ -102,7 +110,7 @@ def _import(found: FoundPlugin) -> str:
                 stream.flush()
             for number in (1, 2):
                 os.dup2(file.fileno(), number)
-            import_module(found.target.partition(":")[0])
+            import_module(module)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()

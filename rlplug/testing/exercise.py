@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -13,6 +13,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import RlplugError
 from rlplug.testing.bench import bench_of
+from rlplug.testing.cases import Case
 from rlplug.testing.subject import Subject
 
 __all__ = ["exercise", "recording", "variants_of"]
@@ -34,8 +35,8 @@ def variants_of(subject: Subject) -> Iterator[dict[str, Any]]:
             yield {field.name: other}
 
 
-def exercise(subject: Subject, changes: Values) -> set[str]:
-    """The options that were read in a short life with these; none if they are refused."""
+def exercise(subject: Subject, changes: Values, cases: Sequence[Case]) -> set[str]:
+    """The options that were read in short lives with these; none if they are refused."""
     values = plain({**attrs.asdict(subject.config(), recurse=False), **changes})
     reads: set[str] = set()
     config, problems = structure(recording(subject.kind.Config, reads), values, "")
@@ -44,7 +45,7 @@ def exercise(subject: Subject, changes: Values) -> set[str]:
     plugin = subject.kind(config)
     if not subject.is_addon:
         plugin.feed()
-    for case in subject.cases:
+    for case in cases:
         if not subject.is_addon and plugin.supports(case.observation_space, case.action_space):
             continue
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -135,13 +136,14 @@ def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
 def _after(bench: Bench, batch: Batch) -> dict[str, Any]:
     """The weights after one update from the same start."""
     start, timestep = bench.learner.get_state(), bench.timestep
+    draws = copy.deepcopy(bench.draws)
     try:
         bench.update(batch)
         return bench.weights()
     finally:
         bench.learner.set_state(start)
-        # What goes by steps, as targets do, is to go as far each time.
-        bench.timestep = timestep
+        # What goes by steps or by chance, as targets and dropout do, is to go alike each time.
+        bench.timestep, bench.draws = timestep, draws
 
 
 def _prepared(bench: Bench, batch: Batch) -> Batch:

@@ -48,7 +48,7 @@ def solves(probe: Probe) -> Callable[[Subject], None]:
 def check_finds_the_best_arm_that_is_present(subject: Subject) -> None:
     """Arms with features, of which the best is always absent: it takes the second."""
     _check_can_be_played(subject, AbsentBestArm, one_step=True)
-    module = train(subject, AbsentBestArm, steps=1_000)
+    module = train(subject, AbsentBestArm, steps=4_000)
     rounds = [AbsentBestArm().reset(seed=index)[0] for index in range(50)]
     stacked = {name: numpy.stack([one[name] for one in rounds]) for name in rounds[0]}
     act = ActInput(stacked, stacked["action_mask"], random=numpy.random.default_rng(0))
