@@ -45,7 +45,7 @@ class DQNModule(Module):
     """Action values and a target network; acts by the highest value, or at random."""
 
     noise: Tensor
-    """Seed of the noise of updates and how often it was drawn: a resumed run draws on from there."""
+    """Seed of the noise of updates and how often it was drawn: a resumed run draws on."""
 
     def __init__(
         self,

@@ -1,0 +1,182 @@
+"""Single bugs planted in DQN, each caught by the check meant for it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy
+import pytest
+import torch
+from rlplug_dqn import DQN, DQNConfig, DQNModule
+
+from rlplug import Acted, Loss
+from rlplug.testing import CheckFailed, Subject
+from rlplug.testing.table import check_named
+
+
+class WithModule(DQN):
+    """Builds a module of another class."""
+
+    Planted: ClassVar[type[Any]] = DQNModule
+
+    def build(self, observation_space, action_space, config, seed):
+        made = super().build(observation_space, action_space, config, seed)
+        made.__class__ = self.Planted
+        return made
+
+
+class TruncationEnds(DQN):
+    def prepare_batch(self, module, batch):
+        ended = batch["terminated"] | batch["truncated"]
+        return super().prepare_batch(module, batch.with_columns({"terminated": ended}))
+
+
+class NothingEnds(DQN):
+    def prepare_batch(self, module, batch):
+        never = torch.zeros_like(batch["terminated"])
+        return super().prepare_batch(module, batch.with_columns({"terminated": never}))
+
+
+class NextRow(DQN):
+    def prepare_batch(self, module, batch):
+        after = batch["observations"].roll(-1, 0)
+        return super().prepare_batch(module, batch.with_columns({"next_observations": after}))
+
+
+class ValueOfThisState(DQN):
+    def prepare_batch(self, module, batch):
+        here = batch["observations"]
+        return super().prepare_batch(module, batch.with_columns({"next_observations": here}))
+
+
+class WritesIntoTheBatch(DQN):
+    def prepare_batch(self, module, batch):
+        batch["rewards"].sub_(batch["rewards"].mean())
+        return super().prepare_batch(module, batch)
+
+
+class RewardsForgotten(DQN):
+    def prepare_batch(self, module, batch):
+        nothing = torch.zeros_like(batch["rewards"])
+        return super().prepare_batch(module, batch.with_columns({"rewards": nothing}))
+
+
+class CreditsTheNextAction(WithModule):
+    class Planted(DQNModule):
+        def plain(self):
+            return None
+
+        def indices(self, actions):
+            return (super().indices(actions) + 1) % self.head.n_actions
+
+
+class SumsInsteadOfTheMean(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module, config, batch, fwd_out)
+        return Loss(loss.value * batch.rows, loss.metrics)
+
+
+class ErrorsAreNotANumber(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module, config, batch, fwd_out)
+        return Loss(loss.value, {**loss.metrics, "root": float("nan")})
+
+
+class TargetNeverCopied(DQN):
+    def build(self, observation_space, action_space, config, seed):
+        made = super().build(observation_space, action_space, config, seed)
+        made.target.update = lambda timestep: False
+        return made
+
+
+class MaskForgotten(WithModule):
+    class Planted(DQNModule):
+        def _best(self, observations, mask):
+            return super()._best(observations, None)
+
+
+class ExploresInInference(WithModule):
+    class Planted(DQNModule):
+        def forward_inference(self, act):
+            count = len(super().forward_inference(act).actions)
+            return Acted(numpy.random.default_rng().integers(2, size=count))
+
+
+class NeverExplores(WithModule):
+    class Planted(DQNModule):
+        def forward_exploration(self, act):
+            return self.forward_inference(act)
+
+
+class ExploresGlobally(WithModule):
+    class Planted(DQNModule):
+        def forward_exploration(self, act):
+            numpy.random.random()
+            return super().forward_exploration(act)
+
+
+class ActionsFromOne(WithModule):
+    class Planted(DQNModule):
+        def forward_inference(self, act):
+            return Acted(super().forward_inference(act).actions + 1)
+
+
+class TargetNotSaved(WithModule):
+    class Planted(DQNModule):
+        def state_dict(self, *args, **kwargs):
+            whole = super().state_dict(*args, **kwargs)
+            for name in [name for name in whole if name.startswith("target.model")]:
+                whole[name] = torch.zeros_like(whole[name])
+            return whole
+
+
+class KeepsAPlainTensor(WithModule):
+    class Planted(DQNModule):
+        def targets(self, batch):
+            self.last = torch.as_tensor(super().targets(batch))
+            return self.last
+
+
+class LearningRateUnused(DQN):
+    def configure_optimizers_for_module(self, module, config):
+        others = DQNConfig(adam_eps=config.adam_eps)
+        return super().configure_optimizers_for_module(module, others)
+
+
+class AcceptsEverything(DQN):
+    def supports(self, observation_space, action_space):
+        return None
+
+
+MUTANTS = [
+    (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
+    (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
+    (NextRow, "fragments_do_not_leak", "do not depend on the next one"),
+    (ValueOfThisState, "solves_discounted_two_steps", "value"),
+    (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
+    (RewardsForgotten, "solves_constant_reward", "value 1 ± 0.15"),
+    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
+    (SumsInsteadOfTheMean, "loss_is_a_mean", "mean"),
+    (ErrorsAreNotANumber, "metrics_are_finite_numbers", "root is nan"),
+    (TargetNeverCopied, "targets_follow", "target"),
+    (MaskForgotten, "masks_are_respected", "is masked"),
+    (ExploresInInference, "acting_is_repeatable", "the same best actions"),
+    (NeverExplores, "solves_known_best_arm", "exploration"),
+    (ExploresGlobally, "acting_changes_nothing", "numpy.random"),
+    (ActionsFromOne, "actions_are_in_the_action_space", "actions in Discrete"),
+    (TargetNotSaved, "state_is_complete", "updates later"),
+    (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
+    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
+    (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
+)
+def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
+    kind: type[Any], check: str, words: str
+) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        check_named(check)(Subject.of(kind))
+    assert words in str(caught.value)
