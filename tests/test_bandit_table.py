@@ -99,6 +99,23 @@ def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
     assert "pets.csv, line 3: the header names 3 columns, this line has 2." in text
 
 
+def test_a_line_that_lacks_only_its_label_is_named(tmp_path: Path) -> None:
+    text = refusal(written(tmp_path, "x,z,kind\n1,2,a\n3,4\n"))
+    assert "pets.csv, line 3: the header names 3 columns, this line has 2." in text
+
+
+def test_spaces_around_a_label_make_no_class_of_its_own(tmp_path: Path) -> None:
+    table = load_table(written(tmp_path, "x, kind\n1, a\n2,a \n3,b\n"), "kind")
+    assert table.classes == ("a", "b")
+    assert table.labels.tolist() == [0, 0, 1]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, CSV)
+    assert load_table("~/pets.csv", "kind").classes == ("cat", "dog")
+
+
 def test_a_table_of_one_class_is_refused(tmp_path: Path) -> None:
     assert "all rows are of one class, 'a'" in refusal(written(tmp_path, "x,kind\n1,a\n2,a\n"))
 

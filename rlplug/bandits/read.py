@@ -24,9 +24,11 @@ def csv_table(path: Path, label: str) -> Table:
     chosen = [index for index, column in enumerate(header) if column != label]
     try:
         features = _columns(path, chosen, numpy.float64)
+        labels = _columns(path, [header.index(label)], numpy.str_)[:, 0]
     except ValueError as error:
         raise _bad_line(path, header, chosen) from error
-    labels = _columns(path, [header.index(label)], numpy.str_)[:, 0]
+    # A space after a comma would make a class of its own; the header is stripped as well.
+    labels = numpy.char.strip(labels)
     columns = [header[index] for index in chosen]
     return Table.of(features, labels, name=name, columns=columns)
 

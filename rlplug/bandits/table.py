@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ def load_table(source: str, label: str = "label") -> Table:
         return read.sklearn_table(source)
     if source in GENERATED_SETS:
         return generated.rings_table()
-    path = Path(source)
+    # A shell leaves the ~ of env.table=~/data.csv as it is.
+    path = Path(os.path.expanduser(source))
     reader = readers.get(path.suffix.lower())
     if reader is None:
         known = (*SKLEARN_SETS, *GENERATED_SETS)
