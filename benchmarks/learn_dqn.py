@@ -36,7 +36,9 @@ def main() -> None:
         key, _, value = one.partition("=")
         options[key] = tomllib.loads(f"value = {value}")["value"]
     print(f"{said.algorithm}, preset {said.preset}{''.join(f', {one}' for one in said.set)}")
-    print(f"{'seed':>6}{'best at':>10}{'mean of 100':>13}{'lowest':>8}{'at the end':>12}{'CPU s':>8}")
+    print(
+        f"{'seed':>6}{'best at':>10}{'mean of 100':>13}{'lowest':>8}{'at the end':>12}{'CPU s':>8}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["RLPLUG_HOME"] = folder
         means = [learned(said.algorithm, seed, options) for seed in said.seeds]

@@ -23,7 +23,7 @@ def _count_or_all(value: int) -> str | None:
 class DQNConfig:
     """Options of DQN."""
 
-    learning_rate: float = option(5e-4, "Step size of Adam.", above(0), schedulable=True)
+    learning_rate: float = option(5e-4, "Step size of Adam.", at_least(0), schedulable=True)
     adam_eps: float = option(1e-8, "What Adam adds to its denominator.", above(0))
     gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
     batch_size: int = option(64, "Transitions of one update.", at_least(1))

@@ -1,0 +1,151 @@
+"""DQN beside what a person would pick instead: whole runs, and the learner alone.
+
+python benchmarks/dqn.py --setup     one environment per peer, below .benchenvs/
+python benchmarks/dqn.py             everything; --only run, --quick
+
+CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment.
+Every measurement is a process of its own with one thread; peers take turns, rounds are repeated,
+and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL, without the
+copies of its buffer and without its TensorBoard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers.installed import NUMPY, Peer
+
+HERE = Path(__file__).parent
+
+RLPLUG = Peer("rlplug", "dqn_rlplug")
+LOOP = Peer("plain loop", "dqn_plain_loop")
+TORCH = ("torch==2.13.0", "gymnasium==1.4.0", NUMPY)
+SB3 = Peer("Stable-Baselines3", "dqn_sb3", ("stable-baselines3==2.9.2", *TORCH))
+TIANSHOU = Peer("Tianshou", "dqn_tianshou", ("tianshou==2.0.1", *TORCH))
+PEERS = (RLPLUG, LOOP, SB3, TIANSHOU)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to measure with every peer."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    count: int
+    quick_count: int
+    targets: tuple[tuple[str, tuple[Peer, ...], float], ...]
+    """What is asked for, against whom, and how many times as fast."""
+
+
+PARTS = (
+    Part(
+        "run",
+        "Whole runs: environment steps",
+        ("run",),
+        *(20_000, 5_000),
+        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.5), ("SB3", (SB3,), 3.2)),
+    ),
+    Part(
+        "learn",
+        "The learner alone, drawing included: updates of 128 rows",
+        ("learn", "--batch=128"),
+        *(3_000, 500),
+        (("SB3", (SB3,), 2.0),),
+    ),
+    Part(
+        "learn-32",
+        "The same: updates of 32 rows",
+        ("learn", "--batch=32"),
+        *(3_000, 500),
+        (),
+    ),
+)
+
+
+def main() -> None:
+    """Install the peers, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--setup", action="store_true", help="make the peers' environments")
+    parser.add_argument("--only", choices=[part.name for part in PARTS])
+    parser.add_argument("--quick", action="store_true", help="short runs, one repetition")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds in which all take turns")
+    said = parser.parse_args()
+    if said.setup:
+        for peer in PEERS:
+            peer.install()
+        return
+    for part in PARTS:
+        if said.only in (None, part.name):
+            compare(part, part.quick_count if said.quick else part.count, said)
+
+
+def compare(part: Part, count: int, said: argparse.Namespace) -> None:
+    """Measure all peers in turns, and print what came out."""
+    repeat = 1 if said.quick else said.repeat
+    found: dict[str, list[dict[str, Any]]] = {}
+    missing: dict[str, str] = {}
+    for turn in range(repeat):
+        for peer in PEERS:
+            if peer.name in missing:
+                continue
+            print(f"\r{part.name}: turn {turn + 1} of {repeat}, {peer.name:<24}", end="")
+            asked = [*part.arguments, f"--count={count}", f"--seed={turn + 1}"]
+            answer = peer.why_missing() or ask(peer, asked)
+            if isinstance(answer, str):
+                missing[peer.name] = answer.replace("bandits.py", "dqn.py")
+            else:
+                found.setdefault(peer.name, []).append(answer)
+    print(f"\r{'':<60}\r{part.title} ({count:,} each, medians of {repeat})")
+    print(f"  {'':<20}{'version':>12}{'per CPU s':>12}{'per s':>10}{'rlplug is':>12}")
+    ratios: dict[str, float] = {}
+    for name, answers in found.items():
+        ratios[name] = ratio(found[RLPLUG.name], answers) if RLPLUG.name in found else 0.0
+        line = f"  {name:<20}{answers[0]['version']:>12}{rate(answers, 'cpu'):>12,.0f}"
+        print(f"{line}{rate(answers, 'wall'):>10,.0f}{ratios[name]:>10.2f} x")
+    for name, why in missing.items():
+        print(f"  {name:<20}{why}")
+    for words, against, factor in part.targets:
+        known = [ratios[peer.name] for peer in against if peer.name in ratios]
+        if known:
+            met = "yes" if min(known) >= factor else "NO"
+            print(f"  {factor:g} x {words}: {met}, {min(known):.2f} x")
+    print(flush=True)
+
+
+def rate(answers: Sequence[dict[str, Any]], clock: str) -> float:
+    """The median number per second of one clock."""
+    return statistics.median(one["count"] / one[clock] for one in answers)
+
+
+def ratio(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> float:
+    """How many times the work per CPU second: the median over turns, each against its own."""
+    pairs = zip(ours, theirs, strict=True)
+    return statistics.median(other["cpu"] / one["cpu"] for one, other in pairs)
+
+
+def ask(peer: Peer, arguments: Sequence[str]) -> dict[str, Any] | str:
+    """What the peer's script measured, or why it did not."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, **dict.fromkeys(names, "1"), "PYTHONWARNINGS": "ignore"}
+        environ["RLPLUG_HOME"] = folder
+        command = [str(peer.python), str(HERE / "peers" / f"{peer.script}.py"), *arguments]
+        done = subprocess.run(command, text=True, capture_output=True, env=environ, check=False)
+    if done.returncode == 0:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    return "failed: " + (done.stderr.strip().splitlines() or ["no output"])[-1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Options are typed, bounded, and refused where they would do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from rlplug_dqn import DQN, DQNConfig, Rainbow, RainbowConfig
+
+from rlplug.config.strict import structure
+from rlplug.feeds import Replay
+
+
+@pytest.mark.parametrize("config", [DQNConfig, RainbowConfig])
+def test_every_option_has_help_in_one_line(config: type[Any]) -> None:
+    for field in attrs.fields(config):
+        assert field.metadata["help"].endswith("."), field.name
+        assert "\n" not in field.metadata["help"], field.name
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"learning_rate": -1.0}, "must be at least 0"),
+        ({"gamma": 1.1}, "must be between 0 and 1"),
+        ({"gradient_steps": 0}, "at least 1, or -1 for as many as steps were taken"),
+        ({"gradient_steps": -2}, "at least 1, or -1"),
+        ({"tau": 0.0}, "must be greater than 0"),
+        ({"net_arch": []}, "must not be empty"),
+        ({"net_arch": [0]}, "widths of at least 1"),
+        ({"loss": "l1"}, "'huber', 'mse'"),
+        ({"double": "yes"}, "expected bool"),
+        ({"distributional": True, "quantile": True}, "choose one"),
+        ({"v_min": 1.0, "v_max": 1.0}, "v_min must be less than v_max, got 1.0 and 1.0"),
+        ({"distributional": True, "loss": "mse"}, "no effect with distributional"),
+        ({"quantile": True, "loss": "mse"}, "no effect with quantile"),
+        ({"epsilon": 0.1}, "unknown option"),
+    ],
+)
+def test_what_is_wrong_is_said(values: dict[str, Any], complaint: str) -> None:
+    config, problems = structure(DQNConfig, values, "algorithm")
+    assert config is None
+    assert complaint in " ".join(problem.message for problem in problems)
+
+
+def test_the_learning_rate_may_be_a_schedule() -> None:
+    config, problems = structure(DQNConfig, {"learning_rate": [[0, 0.1], [100, 0.0]]}, "")
+    assert not problems
+    assert config is not None
+    assert config.learning_rate.at(50) == pytest.approx(0.05)  # type: ignore[attr-defined] # a schedule
+
+
+def test_rainbow_has_the_settings_of_the_paper() -> None:
+    config = RainbowConfig()
+    assert (config.learning_rate, config.adam_eps, config.batch_size) == (6.25e-5, 1.5e-4, 32)
+    # 80,000 and 32,000 frames, four to a step.
+    assert (config.learning_starts, config.target_update_interval) == (20_000, 8_000)
+    assert (config.n_step, config.priority_alpha, config.priority_beta) == (3, 0.5, 0.4)
+    assert (config.n_atoms, config.v_min, config.v_max, config.noisy_sigma) == (51, -10, 10, 0.5)
+    improvements = ("double", "dueling", "prioritized", "distributional", "noisy")
+    assert all(getattr(config, name) for name in improvements)
+    assert (config.exploration_initial_eps, config.exploration_final_eps) == (0.0, 0.0)
+
+
+def test_the_feed_is_what_the_options_say() -> None:
+    config = DQNConfig(
+        buffer_size=500,
+        batch_size=16,
+        learning_starts=20,
+        train_freq=8,
+        gradient_steps=-1,
+        gamma=0.9,
+        n_step=3,
+        prioritized=True,
+        priority_alpha=0.7,
+        priority_beta=0.5,
+    )
+    assert DQN(config).feed() == Replay(
+        buffer_size=500,
+        batch_size=16,
+        learning_starts=20,
+        train_freq=8,
+        gradient_steps=-1,
+        gamma=0.9,
+        n_step=3,
+        prioritized=True,
+        priority_alpha=0.7,
+        priority_beta=0.5,
+    )
+
+
+def test_rainbow_takes_its_own_options_with_it() -> None:
+    feed = Rainbow(RainbowConfig()).feed()
+    assert (feed.n_step, feed.prioritized, feed.buffer_size) == (3, True, 1_000_000)
