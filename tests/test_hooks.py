@@ -166,9 +166,18 @@ def test_an_add_on_that_draws_numbers_changes_nobody_elses_weights() -> None:
 
 
 def test_building_leaves_the_global_generator_where_it_was() -> None:
+    class Draws(AddOn):
+        def build_extra(self) -> nn.Module:
+            return nn.Linear(1, 1)
+
+    hooks = calls(Plain, Outer, Draws)
     before = torch.get_rng_state()
-    calls(Plain, Outer).build("default", None, None, 7)
+    hooks.build("default", None, None, 7)
+    first = hooks.build_extra("default", Module(), None, None, 7)["draws"]
     assert torch.equal(before, torch.get_rng_state())
+    torch.rand(1)
+    again = hooks.build_extra("default", Module(), None, None, 7)["draws"]
+    assert torch.equal(first.weight, again.weight)
 
 
 def test_build_must_give_a_module() -> None:

@@ -155,6 +155,37 @@ def test_overflow_halves_the_scale_skips_the_step_and_is_counted_apart(make: Any
     assert torch.equal(learner.modules["default"].layer.weight, before)
 
 
+def test_the_scaler_gets_all_its_settings() -> None:
+    section = ComputeSection(
+        precision="fp16",
+        scaler_init_scale=8.0,
+        scaler_growth_factor=4.0,
+        scaler_backoff_factor=0.25,
+        scaler_growth_interval=3,
+    )
+    scaler = Precision(section, torch.device("mps")).scaler
+    assert scaler is not None
+    assert scaler.state_dict() == {
+        "scale": 8.0,
+        "growth_factor": 4.0,
+        "backoff_factor": 0.25,
+        "growth_interval": 3,
+        "_growth_tracker": 0,
+    }
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tf32_is_switched_as_asked(wanted: bool) -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = not wanted
+        apply_compute(ComputeSection(tf32=wanted), torch.device("cuda"), small=True)
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (wanted, wanted)
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
 def test_a_scale_that_falls_too_low_ends_the_run() -> None:
     precision = Precision(ComputeSection(), torch.device("cpu"))
     precision.scaler = torch.amp.GradScaler("cpu", init_scale=1e-5)

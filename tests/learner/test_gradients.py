@@ -123,6 +123,17 @@ def test_accumulating_minibatches_equals_the_big_batch(make: Any) -> None:
     assert any(moved(big))
 
 
+def test_a_minibatch_without_a_loss_does_not_thin_the_average(make: Any) -> None:
+    def loss(self: Any, module: Any, batch: Any) -> Any:
+        if batch["g"][0, 0] == 0:
+            return None
+        return (torch.cat((module.first, module.second)) * batch["g"].mean(0)).sum()
+
+    learner = make(**{**settings(accumulate=2), "compute_loss_for_module": loss})
+    update(learner, [0.0, 0.0, 0.0], [3.0, 4.0, 12.0], minibatch_size=1)
+    assert moved(learner) == pytest.approx([3.0, 4.0, 12.0], abs=1e-4)
+
+
 def test_terms_are_balanced_to_equal_norms(make: Any) -> None:
     def loss(self: Any, module: Any, batch: Any) -> Any:
         small, large = module.first.sum() * 0.1, module.second.sum() * 100

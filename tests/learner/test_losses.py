@@ -67,15 +67,16 @@ def test_an_unnamed_extra_term_joins_all_acting_optimizers(make: Any, batch: Any
     assert module.other.item() == 2 - (0.5 + 2)
 
 
+@pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(
-    make: Any, batch: Any
+    make: Any, batch: Any, interval: str
 ) -> None:
     def optimizers(self: Any, module: Any) -> Any:
         actor, critic = SGD([module.weight], lr=1.0), SGD([module.other], lr=1.0)
         halve = torch.optim.lr_scheduler.ExponentialLR
         return [actor, critic], [
-            {"scheduler": halve(actor, 0.5), "interval": "step"},
-            {"scheduler": halve(critic, 0.5), "interval": "step"},
+            {"scheduler": halve(actor, 0.5), "interval": interval},
+            {"scheduler": halve(critic, 0.5), "interval": interval},
         ]
 
     def loss(self: Any, fwd_out: Any, learner: Any) -> Any:

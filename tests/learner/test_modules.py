@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from rlplug import ALL_MODULES, Batch, Module
+from rlplug import ALL_MODULES, Batch, Loss, Module
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.assembly import default_optimizer
 from rlplug.learner.episodes import Episode
@@ -53,6 +53,16 @@ def test_a_shared_encoder_gets_the_gradients_of_both_modules(make: Any, batch: A
     assert learner.modules["b"].head.item() == 0.5
     assert float(results[ALL_MODULES]["grad_norm"]) == 0.75
     assert learner.get_optimizer(ALL_MODULES).param_groups[0]["params"] == [encoder]
+
+
+def test_shared_parameters_move_by_the_sum_of_named_losses_as_well(make: Any, batch: Any) -> None:
+    def named(self: Any, fwd_out: Any) -> Any:
+        return Loss({"default": fwd_out["out"].sum()})
+
+    learner = make(**{**sharing(), "compute_loss_for_module": named})
+    learner.update({"a": batch(0.25), "b": batch(0.5)}, timestep=1)
+    assert learner.modules["a"].encoder.weight.item() == 1 - (0.25 + 0.5)
+    assert learner.modules["a"].head.item() == 0.75
 
 
 def test_shared_parameters_are_clipped_like_others(make: Any, batch: Any) -> None:

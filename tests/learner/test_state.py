@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 from typing import Any
 
 import numpy
@@ -37,14 +39,19 @@ def optimizers(self: Any, module: Any) -> Any:
         "actor": {"optimizer": actor},
         "critic": {
             "optimizer": critic,
-            "lr_scheduler": {"scheduler": plateau, "monitor": "loss", "interval": "step"},
+            "lr_scheduler": {
+                "scheduler": plateau,
+                "monitor": "loss",
+                "interval": "step",
+                "frequency": 5,
+            },
         },
     }
 
 
 def loss(self: Any, fwd_out: Any) -> Any:
     return (fwd_out["a"] - 1).pow(2).mean() * self.weight + (
-        fwd_out["v"] + numpy.random.rand()
+        fwd_out["v"] + numpy.random.rand() + random.random()
     ).pow(2).mean()
 
 
@@ -86,6 +93,7 @@ def everything(learner: Any) -> dict[str, Any]:
         found[f"{name}/lr"] = optimizer.param_groups[0]["lr"]
     found["weight"] = learner.calls.algorithm.plugin.weight
     found["timestep"] = learner.timestep
+    found["updates"] = learner.updates
     return found
 
 
@@ -146,6 +154,29 @@ def test_turns_go_on_where_they_were(make: Any, batch: Any) -> None:
     fresh.update({"default": batch(0.5)}, timestep=2)
     assert fresh.modules["default"].other.item() == 1.5
     assert fresh.modules["default"].weight.item() == 1.0
+
+
+def test_a_state_in_memory_stays_what_it_was(make: Any) -> None:
+    learner, fresh = make(**SETTINGS), make(**SETTINGS)
+    go_on(learner, 1)
+    saved = learner.get_state()
+    then = copy.deepcopy(everything(learner))
+    go_on(learner, 1)
+    fresh.set_state(saved)
+    for name, value in everything(fresh).items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(then[name])), name
+
+
+def test_how_long_an_optimizer_has_waited_for_a_loss_is_remembered(make: Any, batch: Any) -> None:
+    def pair(self: Any, module: Any) -> Any:
+        return {"used": SGD([module.weight], lr=0.0), "idle": SGD([module.other], lr=0.0)}
+
+    learner, fresh = (make(configure_optimizers_for_module=pair) for _ in range(2))
+    learner.update({"default": batch(1.0)}, timestep=1, num_iters=600)
+    fresh.set_state(learner.get_state())
+    fresh.update({"default": batch(1.0)}, timestep=2, num_iters=399)
+    with pytest.raises(PluginError, match=r"optimizer 'idle' .* got no loss in 1000 minibatches"):
+        fresh.update({"default": batch(1.0)}, timestep=3)
 
 
 def test_weights_travel_as_numpy_arrays(make: Any) -> None:
