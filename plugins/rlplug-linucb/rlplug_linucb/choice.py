@@ -44,14 +44,18 @@ def choose_one(values: Any, mask: Any, random: numpy.random.Generator | None) ->
     if mask is not None:
         values = _masked(values, mask)[0]
     best = int(values.argmax())
-    top = float(values[best])
+    top = values.item(best)
     if not math.isfinite(top):
         raise FloatingPointError
     if random is not None:
-        tied = values >= top - _SLACK * max(1.0, abs(top))
-        count = numpy.count_nonzero(tied)
-        if count > 1:
-            return int(tied.nonzero()[0][random.integers(count)])
+        least = top - _SLACK * max(1.0, abs(top))
+        # The next best is found sooner than all that are as good.
+        values[best] = -math.inf
+        next_best = values.item(values.argmax())
+        values[best] = top
+        if next_best >= least:
+            (tied,) = (values >= least).nonzero()
+            return int(tied[random.integers(len(tied))])
     return best
 
 

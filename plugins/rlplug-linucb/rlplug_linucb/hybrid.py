@@ -75,11 +75,12 @@ class HybridRidges(nn.Module):
             self.arms.invalidate(group)
             self.shared.invalidate(0)
             return
-        column, spread = self.arms.innovation(group, x, targets)
-        error = -column[self.arms.dim :]
-        rest = self.shared.innovation(0, error[1:], error[:1])
-        self.arms.correct(group, column, spread, weight)
-        self.shared.correct(0, *rest, weight / (1.0 + weight * spread))
+        arms, shared = self.arms.own, self.shared.own
+        column, spread = arms.innovation(group, x, targets)
+        error = -column[arms.dim :]
+        rest = shared.innovation(0, error[1:], error[:1])
+        arms.correct(group, column, spread, weight)
+        shared.correct(0, *rest, weight / (1.0 + weight * spread))
         if self.is_stale():
             # The shared block is solved from all arms' blocks: none of them should have drifted.
             self.arms.invalidate(slice(None))

@@ -12,11 +12,20 @@ from rlplug.errors import RunFailedError
 from rlplug_linucb.backend import Array, Backend
 from rlplug_linucb.checks import misfit, negative_weight, unequal_rows
 from rlplug_linucb.hybrid import HybridRidges, HybridSums
-from rlplug_linucb.models import Model, Rows
+from rlplug_linucb.layout import Layout, Seen
+from rlplug_linucb.models import DisjointModel, JointModel, Model, Rows
 from rlplug_linucb.ridge import Ridges
 from rlplug_linucb.sums import Sums
 
-__all__ = ["checked_arms", "checked_params", "checked_weights", "learn_rows", "sum_rows"]
+__all__ = [
+    "checked_arms",
+    "checked_params",
+    "checked_rows",
+    "checked_weights",
+    "learn_one",
+    "learn_rows",
+    "sum_rows",
+]
 
 _CHUNK = 8192
 """Rows that are copied at a time while their sums are taken."""
@@ -44,6 +53,19 @@ def learn_rows(
     return True
 
 
+def learn_one(
+    model: DisjointModel | JointModel, seen: Seen, arms: Array, labels: Array, weights: Array | None
+) -> bool:
+    """As `learn_rows`, of the only row that was seen: single updates must be quick."""
+    group, x = model.row(seen, int(arms[0]))
+    own = model.regressions.own
+    label, weight = float(labels[0]), 1.0 if weights is None else float(weights[0])
+    if not math.isfinite(own.backend.square(x) + label * label + weight):
+        return False
+    own.learn_row(group, x, labels, weight)
+    return True
+
+
 # What is not finite is found by its sums, and told in words.
 @numpy.errstate(over="ignore", invalid="ignore")
 def sum_rows(
@@ -67,13 +89,29 @@ def sum_rows(
     return sums if finite else None
 
 
+def checked_rows(
+    model: Model, layout: Layout, observations: Any, actions: Any, rewards: Any, weights: Any
+) -> tuple[Seen, Array, Array, Array | None]:
+    """What was seen, the arms, labels and weights of rows: as many of each, and of known arms."""
+    backend = model.regressions.backend
+    seen = layout.read(observations)
+    labels = backend.column(rewards)
+    rows = len(labels)
+    if seen.rows != rows:
+        raise unequal_rows(rows, observations=seen.rows)
+    arms = checked_arms(backend, actions, rows, layout.num_arms)
+    if weights is not None:
+        weights = checked_weights(backend, weights, rows)
+    return seen, arms, labels, weights
+
+
 def checked_arms(backend: Backend, arms: Any, rows: int, count: int) -> Array:
     """The arm of each row, all of them known."""
     arms = backend.integers(arms)
     if len(arms) != rows:
         raise unequal_rows(rows, actions=len(arms))
     if rows == 1:
-        known = 0 <= arms[0] < count
+        known = 0 <= arms.item() < count
     else:
         known = not rows or (int(arms.min()) >= 0 and int(arms.max()) < count)
     if not known:
@@ -89,7 +127,7 @@ def checked_weights(backend: Backend, weights: Any, rows: int) -> Array | None:
     """The weight of each row, none below nought."""
     if weights is None:
         return None
-    weights = backend.floats(weights).reshape(-1)
+    weights = backend.column(weights)
     if len(weights) != rows:
         raise unequal_rows(rows, weights=len(weights))
     if rows and float(weights.min()) < 0.0:

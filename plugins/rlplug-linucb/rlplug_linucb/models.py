@@ -53,12 +53,16 @@ class DisjointModel:
     def score(self, seen: Seen) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
         ridges = self.regressions
-        mean, spread = ridges.predict(ridges.backend.floats(seen.context))
+        mean, spread = ridges.predict(ridges.own.backend.floats(seen.context))
         return mean[..., 0], spread
 
     def chosen(self, seen: Seen, actions: Array) -> Rows:
         """The rows of the arms that were chosen."""
         return Rows(self.regressions.backend.array(seen.context), actions)
+
+    def row(self, seen: Seen, arm: int) -> tuple[int, Array]:
+        """The regression that learns of this arm, and its row, of one observation."""
+        return arm, self.regressions.own.backend.floats(seen.context[0])
 
 
 class JointModel:
@@ -82,12 +86,12 @@ class JointModel:
 
     def design(self, seen: Seen) -> Array:
         """A row for every arm, (n, arms, d)."""
-        backend = self.regressions.backend
-        if self.layout.featured:
-            arms = backend.floats(seen.arms)
-        else:
+        backend = self.regressions.own.backend
+        if seen.arms is None:
             arms = backend.eye(self.layout.num_arms)[None]
-        return self._rows(backend, seen, arms)
+        else:
+            arms = backend.floats(seen.arms)
+        return arms if seen.context is None else self._rows(backend, seen, arms)
 
     def chosen(self, seen: Seen, actions: Array) -> Rows:
         """The rows of the arms that were chosen."""
@@ -97,6 +101,13 @@ class JointModel:
         else:
             arms = backend.eye(self.layout.num_arms)[actions]
         return Rows(self._rows(backend, seen, arms))
+
+    def row(self, seen: Seen, arm: int) -> tuple[int, Array]:
+        """The regression that learns of this arm, and its row, of one observation."""
+        backend = self.regressions.own.backend
+        if seen.context is None:
+            return 0, backend.floats(seen.arms[0, arm])
+        return 0, self.chosen(seen, backend.integers([arm])).x[0]
 
     def _rows(self, backend: Backend, seen: Seen, arms: Array) -> Array:
         if seen.context is None:

@@ -12,13 +12,20 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
 from rlplug_linucb.backend import Array, NumpyBackend
-from rlplug_linucb.checks import bad_values, unequal_rows
+from rlplug_linucb.checks import bad_values
 from rlplug_linucb.choice import choose, choose_one
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridSums
 from rlplug_linucb.layout import Layout, Seen
-from rlplug_linucb.lesson import checked_arms, checked_params, checked_weights, learn_rows, sum_rows
-from rlplug_linucb.models import Model, Rows, make_model
+from rlplug_linucb.lesson import (
+    checked_params,
+    checked_rows,
+    checked_weights,
+    learn_one,
+    learn_rows,
+    sum_rows,
+)
+from rlplug_linucb.models import HybridModel, Model, Rows, make_model
 from rlplug_linucb.movable import Movable
 from rlplug_linucb.sums import Sums
 
@@ -70,24 +77,26 @@ class LinUCBModule(Movable, Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return self.pick(seen, self._score(seen, float(self.own[0])), act.random)
+        return self.pick(seen, _scored(self.model, seen, float(self.own[0])), act.random)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest expected reward; of equal ones, the first."""
         seen = self.layout.read(act.observations, act.action_mask)
-        return Acted(self.pick(seen, self._score(seen, 0.0), None).actions)
+        return Acted(self.pick(seen, _scored(self.model, seen, 0.0), None).actions)
 
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
     ) -> Any:
         """The arms to try next, one per row: `forward_exploration` without its wrapping."""
-        act = ActInput(observations, action_mask=action_mask, random=random)
-        return self.forward_exploration(act).actions
+        seen = self.layout.read(observations, action_mask)
+        _, _, ucb = _scored(self.model, seen, float(self.own[0]))
+        arms = _best(seen, ucb, random)
+        return torch.from_numpy(arms) if seen.as_tensors else arms
 
     def score(self, observations: Any, alpha: float | None = None) -> Scores:
         """Expected reward, its deviation and upper bound for every arm of every row."""
         seen = self.layout.read(observations)
-        scores = self._score(seen, float(self.own[0]) if alpha is None else alpha)
+        scores = _scored(self.model, seen, float(self.own[0]) if alpha is None else alpha)
         scores = Scores(*(one.reshape(seen.rows, -1) for one in scores))
         if not numpy.isfinite(scores.ucb).all():
             raise bad_values({"context": seen.context, "arms": seen.arms})
@@ -97,16 +106,6 @@ class LinUCBModule(Movable, Module):
         """Widen or narrow the bound from now on."""
         if float(self.own[0]) != alpha:
             self.own[0] = alpha
-
-    # What is not finite is found by its results, and told in words.
-    @numpy.errstate(over="ignore", invalid="ignore")
-    def _score(self, seen: Seen, alpha: float) -> Scores:
-        """As `score`, but (arms,) for one observation: single decisions must be quick."""
-        mean, spread = self.model.score(seen)
-        backend = self.model.regressions.backend
-        mean, sigma = backend.to_numpy(mean), backend.to_numpy(backend.xp.sqrt(spread))
-        # Where features are not finite, neither is the deviation, nor nought times it.
-        return Scores(mean, sigma, mean + alpha * sigma)
 
     def pick(
         self,
@@ -120,16 +119,13 @@ class LinUCBModule(Movable, Module):
         For one observation scores are of shape (arms,).
         """
         mean, sigma, worth = scores
+        arms = _best(seen, worth, random)
         chosen: Any
-        try:
-            if worth.ndim == 1:
-                arm = choose_one(worth, seen.mask, random)
-                arms, chosen = numpy.array([arm]), slice(arm, arm + 1)
-            else:
-                arms = choose(worth, seen.mask, random)
-                chosen = numpy.arange(len(arms)), arms
-        except FloatingPointError:
-            raise bad_values({"context": seen.context, "arms": seen.arms}) from None
+        if worth.ndim == 1:
+            arm = int(arms[0])
+            chosen = slice(arm, arm + 1)
+        else:
+            chosen = numpy.arange(len(arms)), arms
         extras = {"pred_label": mean[chosen], "pred_sigma": sigma[chosen], by: worth[chosen]}
         if seen.as_tensors:
             tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
@@ -141,11 +137,18 @@ class LinUCBModule(Movable, Module):
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn what the chosen arms earned; a row of weight w counts as w such rows."""
         model = self.model
-        seen, arms, labels, weights = self._checked(observations, actions, rewards, weights)
-        if len(labels) > model.few:
+        columns = (observations, actions, rewards, weights)
+        seen, arms, labels, weights = checked_rows(model, self.layout, *columns)
+        rows = len(labels)
+        if rows == 1 and not isinstance(model, HybridModel):
+            learned = learn_one(model, seen, arms, labels, weights)
+        elif rows <= model.few:
+            learned = learn_rows(model.regressions, model.chosen(seen, arms), labels, weights)
+        else:
             sums = self._sums(seen, arms, labels, weights)
-            model.regressions.absorb(sums.arrays(), len(labels))
-        elif not learn_rows(model.regressions, model.chosen(seen, arms), labels, weights):
+            model.regressions.absorb(sums.arrays(), rows)
+            return
+        if not learned:
             raise bad_values(_columns(seen, labels, weights))
 
     def update_params(
@@ -156,7 +159,7 @@ class LinUCBModule(Movable, Module):
         A disjoint model needs the arm of each row, a hybrid one also what arms share, z (n, k).
         """
         regressions = self.model.regressions
-        labels = regressions.backend.floats(y).reshape(-1)
+        labels = regressions.backend.column(y)
         rows = checked_params(self.model, x, arms, z, len(labels))
         weights = checked_weights(regressions.backend, weight, len(labels))
         if len(labels) > self.model.few:
@@ -172,7 +175,8 @@ class LinUCBModule(Movable, Module):
         self, observations: Any, actions: Any, rewards: Any, weights: Any = None
     ) -> list[Tensor]:
         """The sums of these rows, to be added to those of other learners and absorbed."""
-        sums = self._sums(*self._checked(observations, actions, rewards, weights))
+        columns = (observations, actions, rewards, weights)
+        sums = self._sums(*checked_rows(self.model, self.layout, *columns))
         return [self.model.regressions.backend.tensor(one) for one in sums.arrays()]
 
     def absorb(self, statistics: Sequence[Tensor], rows: int) -> None:
@@ -187,17 +191,6 @@ class LinUCBModule(Movable, Module):
     def fallbacks(self) -> Mapping[str, int]:
         """How often inverses were solved anew, and how often that took jitter or more."""
         return self.model.regressions.fallbacks()
-
-    def _checked(
-        self, observations: Any, actions: Any, rewards: Any, weights: Any
-    ) -> tuple[Seen, Array, Array, Array | None]:
-        backend = self.model.regressions.backend
-        seen = self.layout.read(observations)
-        labels = backend.floats(rewards).reshape(-1)
-        if seen.rows != len(labels):
-            raise unequal_rows(len(labels), observations=seen.rows)
-        arms = checked_arms(backend, actions, len(labels), self.layout.num_arms)
-        return seen, arms, labels, checked_weights(backend, weights, len(labels))
 
     def _sums(
         self, seen: Seen, arms: Array, labels: Array, weights: Array | None
@@ -214,3 +207,25 @@ class LinUCBModule(Movable, Module):
 def _columns(seen: Seen, labels: Array, weights: Array | None) -> Mapping[str, Any]:
     """What rows are made of, by the names that complaints use."""
     return {"context": seen.context, "arms": seen.arms, "rewards": labels, "weights": weights}
+
+
+# What is not finite is found by its results, and told in words.
+@numpy.errstate(over="ignore", invalid="ignore")
+def _scored(model: Model, seen: Seen, alpha: float) -> tuple[Any, Any, Any]:
+    """As `score`, but (arms,) for one observation: single decisions must be quick."""
+    mean, spread = model.score(seen)
+    if type(mean) is not numpy.ndarray:
+        mean, spread = mean.cpu().numpy(), spread.cpu().numpy()
+    sigma = numpy.sqrt(spread)
+    # Where features are not finite, neither is the deviation, nor nought times it.
+    return mean, sigma, mean + alpha * sigma
+
+
+def _best(seen: Seen, worth: Any, random: numpy.random.Generator | None) -> Any:
+    """The arms that are worth most."""
+    try:
+        if worth.ndim == 1:
+            return numpy.array([choose_one(worth, seen.mask, random)])
+        return choose(worth, seen.mask, random)
+    except FloatingPointError:
+        raise bad_values({"context": seen.context, "arms": seen.arms}) from None

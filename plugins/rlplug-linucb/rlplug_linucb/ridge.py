@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,17 +10,14 @@ from torch import Tensor
 
 from rlplug_linucb.backend import Array, Backend
 from rlplug_linucb.movable import Movable
-from rlplug_linucb.opened import Opened
+from rlplug_linucb.opened import RECENT_ROWS, STALE, Opened
 from rlplug_linucb.solving import solve
 from rlplug_linucb.sums import Sums
 
 __all__ = ["Ridges"]
 
-_STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
-"""What `counts` counts: stale groups, recent rows, and groups that were solved, by which means."""
-_RECENT_ROWS = 64
-_STEEP = 1e5
-"""A row that lowers a variance by more than this factor would cost as many digits of it."""
+_REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(2, 5)
+"""Where `counts` counts groups that were solved, and by which means."""
 
 
 class Ridges(Movable):
@@ -82,8 +78,8 @@ class Ridges(Movable):
         self.register_buffer("weight", torch.zeros(groups, dtype=exact))
         penalty = torch.eye(dim, dtype=exact) * l2_lambda
         self.register_buffer("penalty", penalty, persistent=False)
-        self.register_buffer("recent", torch.zeros((_RECENT_ROWS, high), dtype=exact))
-        self.register_buffer("recent_groups", torch.zeros(_RECENT_ROWS, dtype=torch.int64))
+        self.register_buffer("recent", torch.zeros((RECENT_ROWS, high), dtype=exact))
+        self.register_buffer("recent_groups", torch.zeros(RECENT_ROWS, dtype=torch.int64))
         self.register_buffer("solved", prior)
         self.register_buffer("widened", prior.clone() if squared_discount else None)
         self.register_buffer("age", torch.zeros(groups, dtype=torch.int64))
@@ -105,74 +101,22 @@ class Ridges(Movable):
 
         x (n, d) is asked of every group; x (n, k, d) of the one group there is.
         """
-        if self.own.counts[_STALE]:
+        own = self.own
+        if own.counts[STALE]:
             self.refresh()
-        return self.own.predict(x)
+        return own.predict(x)
 
     def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Learn one row x (d,) with its targets (m,); the caller has checked them."""
-        self.add_row(group, x, targets, weight)
-        own = self.own
-        if not (own.counts[_STALE] and own.stale[group]):
-            self.correct(group, *self.innovation(group, x, targets), weight)
+        self.own.learn_row(group, x, targets, weight)
 
     def add_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
         """Add one row to the sums alone."""
-        own = self.own
-        if self.discount < 1.0:
-            self.discount_(self.discount)
-        own.weight[group] += weight
-        if own.squared_sums is not None:
-            squared = own.squared_sums[group]
-            squared += own.backend.outer(x * weight, x, own.scratch[: self.dim])
-        if weight != 1.0:
-            root = math.sqrt(weight)
-            x, targets = x * root, targets * root
-        place = int(own.counts[_RECENT])
-        row = own.recent[place]
-        row[: self.dim], row[self.dim :] = x, targets
-        own.recent_groups[place] = group
-        own.counts[_RECENT] = place + 1
-        if place + 1 == _RECENT_ROWS:
-            self.fold()
-
-    def innovation(self, group: int, x: Array, targets: Array) -> tuple[Array, float]:
-        """What a row would change: A⁻¹x, below it predictions less targets; and xᵀA⁻¹x."""
-        own = self.own
-        column = own.backend.product(own.solved[group], x)
-        excess = column[self.dim :]
-        excess -= targets
-        return column, float(column[: self.dim].dot(x))
-
-    def correct(self, group: int, column: Array, spread: float, weight: float) -> None:
-        """Move what was solved by one row (Sherman and Morrison's formula)."""
-        own = self.own
-        if weight * spread > _STEEP:
-            self.invalidate(group)
-            return
-        share = weight / (1.0 + weight * spread)
-        # The block is named first: `solved[group] -= less` would also copy it onto itself.
-        block = own.solved[group]
-        block -= own.backend.outer(column, column[: self.dim] * share, own.scratch)
-        age = int(own.age[group]) + 1
-        own.age[group] = age
-        if age >= self.refresh_every:
-            self.invalidate(group)
+        self.own.add_row(group, x, targets, weight)
 
     def fold(self) -> None:
-        """Bring the recent rows into the sums: one product of many rows, not many of one."""
-        own = self.own
-        rows = int(own.counts[_RECENT])
-        if not rows:
-            return
-        own.counts[_RECENT] = 0
-        recent = own.recent[:rows]
-        order, counts = own.backend.by_group(own.recent_groups[:rows], self.groups)
-        start = 0
-        for group, count in counts:
-            part, block = recent[order[start : start + count]], own.sums[group]
-            block += part.T @ part[:, : self.dim]
-            start += count
+        """Bring the recent rows into the sums."""
+        self.own.fold()
 
     def new_sums(self) -> Sums:
         """Sums of no rows, as wide as these regressions."""
@@ -196,19 +140,11 @@ class Ridges(Movable):
 
     def discount_(self, gamma: float) -> None:
         """Let all that was learned weigh `gamma` times as much; the penalty stays."""
-        own = self.own
-        self.fold()
-        own.sums *= gamma
-        own.weight *= gamma
-        if own.squared_sums is not None:
-            own.squared_sums *= gamma * gamma
-        self.invalidate(slice(None))
+        self.own.discount_(gamma)
 
     def invalidate(self, groups: Any) -> None:
         """Have these groups solved anew before they are used again."""
-        own = self.own
-        own.stale[groups] = True
-        own.counts[_STALE] = own.stale.sum()
+        self.own.invalidate(groups)
 
     def refresh(self) -> None:
         """Solve what is stale."""
@@ -239,14 +175,14 @@ class Ridges(Movable):
             self.widened[groups, dim:] = solved.coefficients
         own.age[groups] = 0
         own.stale[groups] = False
-        own.counts[_STALE] = own.stale.sum()
+        own.counts[STALE] = own.stale.sum()
         own.counts[_REFRESHED] += len(gram)
         own.counts[_JITTERED] += solved.jittered
         own.counts[_PSEUDO_INVERTED] += solved.pseudo_inverted
 
     def is_stale(self) -> bool:
         """Whether anything must be solved before it is used."""
-        return bool(self.own.counts[_STALE])
+        return bool(self.own.counts[STALE])
 
     def fallbacks(self) -> Mapping[str, int]:
         """How often groups were solved anew, and how often that took jitter or more."""

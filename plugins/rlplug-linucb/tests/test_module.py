@@ -16,6 +16,8 @@ from rlplug.errors import RunFailedError
 
 FIXED = Layout(num_arms=4, context_dim=3)
 FEATURED = Layout(num_arms=4, context_dim=3, arm_dim=2)
+ALONE = Layout(num_arms=4, arm_dim=2)
+CHOSEN = {"actions": numpy.array([1]), "rewards": numpy.ones(1), "weights": numpy.ones(1)}
 
 
 def module(layout: Layout = FIXED, **options: Any) -> LinUCBModule:
@@ -33,7 +35,7 @@ def taught(layout: Layout = FIXED, **options: Any) -> LinUCBModule:
 
 def observations(layout: Layout, count: int, seed: int = 0) -> dict[str, Any]:
     random = numpy.random.default_rng(seed)
-    parts = {"context": random.standard_normal((count, 3))}
+    parts = {"context": random.standard_normal((count, 3))} if layout.context_dim else {}
     if layout.arm_dim:
         parts["arms"] = random.standard_normal((count, 4, layout.arm_dim))
     return parts
@@ -71,6 +73,37 @@ def test_arms_that_are_equally_good_are_chosen_equally_often(batch: int) -> None
         counts += numpy.bincount(one.choose(numpy.ones((batch, 3)), random), minlength=4)
     # Four standard deviations of a fair draw are 110.
     assert abs(counts - 1_000).max() < 110
+
+
+@pytest.mark.parametrize("layout", [FIXED, FEATURED, ALONE])
+@pytest.mark.parametrize("count", [1, 20])
+def test_choose_makes_the_choices_of_exploration(layout: Layout, count: int) -> None:
+    for one in (taught(layout), module(layout)):
+        seen, random = observations(layout, count), numpy.random.default_rng(4)
+        acted = one.forward_exploration(act(seen, seed=4))
+        assert one.choose(seen, random).tolist() == acted.actions.tolist()
+
+
+@pytest.mark.parametrize("layout", [FIXED, ALONE])
+def test_an_array_is_read_like_the_mapping_it_stands_for(layout: Layout) -> None:
+    one, two = taught(layout), taught(layout)
+    seen = observations(layout, 1)
+    (array,) = seen.values()
+    assert one.score(array).ucb.tolist() == two.score(seen).ucb.tolist()
+    one.update(array, numpy.array([2]), numpy.ones(1))
+    two.update(seen, numpy.array([2]), numpy.ones(1))
+    assert one.score(array).ucb.tolist() == two.score(seen).ucb.tolist()
+
+
+def test_buffers_that_callers_write_over_are_learned_as_they_are_then() -> None:
+    one, two = module(ALONE), module(ALONE)
+    random, arms = numpy.random.default_rng(0), numpy.array([1])
+    seen = numpy.ones((1, 4, 2))
+    one.choose(seen, random)
+    seen[:] = 3.0
+    one.update(seen, arms, numpy.ones(1))
+    two.update(numpy.full((1, 4, 2), 3.0), arms, numpy.ones(1))
+    assert one.score(seen).ucb.tolist() == two.score(seen).ucb.tolist()
 
 
 def test_the_same_generator_makes_the_same_choices() -> None:
@@ -219,6 +252,37 @@ def test_bad_rows_are_refused_before_anything_is_learned(
     change: dict[str, Any], message: str, further: int
 ) -> None:
     assert_refused(change, message, further)
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "message"),
+    [
+        (FIXED, {"rewards": numpy.array([numpy.nan])}, "rewards has nan at row 0"),
+        (
+            FIXED,
+            {"context": numpy.array([[0, numpy.inf, 0]])},
+            "context has inf at row 0, column 1",
+        ),
+        (FIXED, {"context": numpy.full((1, 3), 1e200)}, "too large to be squared"),
+        (FIXED, {"weights": numpy.array([numpy.inf])}, "weights has inf at row 0"),
+        (FIXED, {"weights": numpy.array([-1.0])}, "weight of row 0 is -1.0"),
+        (FIXED, {"actions": numpy.array([4])}, "arm 4 of row 0 is none of 0 to 3"),
+        (FEATURED, {"arms": numpy.full((1, 4, 2), numpy.nan)}, "arms has nan at row 0, arm 0"),
+        (ALONE, {"arms": numpy.full((1, 4, 2), -numpy.inf)}, "arms has -inf at row 0, arm 0"),
+    ],
+)
+def test_a_bad_row_alone_is_refused_before_anything_is_learned(
+    layout: Layout, change: dict[str, Any], message: str
+) -> None:
+    one = taught(layout)
+    before = copy.deepcopy(one.state_dict())
+    columns = {**observations(layout, 1), **CHOSEN, **change}
+    rows = [columns.pop(name) for name in CHOSEN]
+    with pytest.raises(RunFailedError) as raised:
+        one.update(columns, *rows)
+    assert message in str(raised.value)
+    for name, buffer in one.state_dict().items():
+        assert torch.equal(buffer, before[name]), name
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_SHAPES)
