@@ -183,6 +183,27 @@ def test_a_full_disk_is_told_once_and_the_metrics_are_uploaded_all_the_same(
         journal.close()
 
 
+def test_metrics_that_neither_disk_nor_store_took_are_counted_as_lost(
+    tmp_path: Path, store: Memory, warnings: list[str]
+) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    journal = Journal(tmp_path)
+    writer = Writer(journal, store, warnings.append)
+    writer.start()
+    writer.put(0, {"a": 1.0})
+    store.asked.clear()
+    writer.upload_soon()
+    assert store.asked.wait(10)
+    store.away = True
+    writer.put(1, {"a": 1.0, "b": 2.0})
+    close(writer)
+    assert writer.points_left == 2
+    assert writer.points_lost == 2
+    assert "kept in memory" in warnings[1]
+    with pytest.raises(OSError, match="Invalid argument"):
+        journal.close()
+
+
 def test_what_the_writer_is_asked_to_do_follows_the_metrics_in_order(
     writer: Writer, store: Memory, warnings: list[str]
 ) -> None:

@@ -161,7 +161,13 @@ class Tracking:
 
     def _say_what_is_missing(self) -> None:
         points, jobs = self._writer.points_left, self._writer.jobs_left
-        if points or jobs:
+        lost = self._writer.points_lost
+        if lost:
+            self._warn(
+                f"{lost:,} points are lost: {self._journal.path} could not be written, and they "
+                "are not in MLflow. Make room, and run it again."
+            )
+        elif points or jobs:
             self._warn(
                 f"{points:,} points not uploaded: MLflow did not take them in time, and may show "
                 f"the run as still running. Nothing is lost, all of them are in "

@@ -96,6 +96,12 @@ class Writer:
         return sum(len(item.report.metrics) for item in list(self._unsent))
 
     @property
+    def points_lost(self) -> int:
+        """How many numbers are neither in MLflow nor in the journal."""
+        lost = [item for item in list(self._unwritten) if not item.sent]
+        return sum(len(item.report.metrics) for item in lost)
+
+    @property
     def jobs_left(self) -> int:
         """How much of what the thread was asked to do has not been done."""
         return len(self._jobs)
@@ -169,9 +175,10 @@ class Writer:
             self._work()
         except StoreUnreachableError as error:
             if not self._wait:
+                kept = "memory" if self._disk_failed else self._journal.path
                 self._warn(
                     f"MLflow cannot be reached ({error}); the run goes on, and its metrics are "
-                    f"kept in {self._journal.path}."
+                    f"kept in {kept}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
@@ -219,6 +226,8 @@ class Writer:
             self._unsent = []
             return
         del self._unsent[: len(batch)]
+        for item in batch:
+            item.sent = True
         written = [item.end for item in batch if item.end is not None]
         if written:
             # Without the note, the same points would be sent again and stored once.
@@ -237,11 +246,12 @@ class Writer:
 class _Item:
     """A report on its way, and where it ends in the journal once it is there."""
 
-    __slots__ = ("end", "report")
+    __slots__ = ("end", "report", "sent")
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.end: int | None = None
+        self.sent = False
 
 
 def _batch(items: Sequence[_Item]) -> list[_Item]:
