@@ -42,7 +42,15 @@ def main() -> None:
 
 def _judge(preset: str, seeds: list[int], options: dict[str, Any]) -> None:
     print(f"ppo, preset {preset}")
-    print(f"{'seed':>6}{'best at':>10}{'mean of 100':>13}{'lowest':>8}{'at the end':>12}{'CPU s':>8}")
+    widths = {
+        "seed": 6,
+        "best at": 10,
+        "mean of 100": 13,
+        "lowest": 8,
+        "at the end": 12,
+        "CPU s": 8,
+    }
+    print("".join(f"{name:>{width}}" for name, width in widths.items()))
     means = [learned(seed, options) for seed in seeds]
     enough = ENOUGH[preset]
     reached, wanted = sum(mean >= enough for mean in means), -(-4 * len(means) // 5)
