@@ -22,25 +22,30 @@ Values = Mapping[str, Any]
 
 
 def variants_of(subject: Subject) -> Iterator[dict[str, Any]]:
-    """Options to try: as they are, the author's variants, each switch and choice turned."""
+    """Options to try: as they are, the author's variants, each switch and choice turned.
+
+    Switches that exclude each other are turned in pairs.
+    """
     yield {}
     for variant in subject.variants:
         yield dict(variant)
     kind = subject.kind.Config
     types = get_type_hints(kind)
     config = subject.config()
-    for field in attrs.fields(kind):
-        value = getattr(config, field.name)
-        for other in _others(value, types[field.name]):
-            yield {field.name: other}
+    values = {field.name: getattr(config, field.name) for field in attrs.fields(kind)}
+    switches = {name: not value for name, value in values.items() if isinstance(value, bool)}
+    for name, value in values.items():
+        for other in _others(value, types[name]):
+            yield {name: other}
+            if _config(subject, {name: other}) is None:
+                yield from ({name: other, switch: turned} for switch, turned in switches.items())
 
 
 def exercise(subject: Subject, changes: Values, cases: Sequence[Case]) -> set[str]:
     """The options that were read in short lives with these; none if they are refused."""
-    values = plain({**attrs.asdict(subject.config(), recurse=False), **changes})
     reads: set[str] = set()
-    config, problems = structure(recording(subject.kind.Config, reads), values, "")
-    if config is None or problems:
+    config = _config(subject, changes, recording(subject.kind.Config, reads))
+    if config is None:
         return set()
     plugin = subject.kind(config)
     if not subject.is_addon:
@@ -72,6 +77,13 @@ def recording(kind: type[Any], reads: set[str]) -> type[Any]:
         return object.__getattribute__(self, name)
 
     return type(kind.__name__, (kind,), {"__getattribute__": read, "__doc__": kind.__doc__})
+
+
+def _config(subject: Subject, changes: Values, kind: type[Any] | None = None) -> Any:
+    """The options with these changed; None if they are refused."""
+    values = plain({**attrs.asdict(subject.config(), recurse=False), **changes})
+    config, _ = structure(kind or subject.kind.Config, values, "")
+    return config
 
 
 def _is_bookkeeping(frame: FrameType | None) -> bool:

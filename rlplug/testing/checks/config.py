@@ -51,10 +51,12 @@ def check_every_option_is_read(subject: Subject) -> None:
     names = [field.name for field in attrs.fields(subject.kind.Config)]
     unread = set(names)
     # Most is read in the first environment; what is not is looked for in all of them.
-    for cases in (subject.cases[:1], subject.cases):
-        for variant in variants_of(subject):
-            if unread:
-                unread -= exercise(subject, variant, cases)
+    for variant in variants_of(subject):
+        if unread:
+            unread -= exercise(subject, variant, subject.cases[:1])
+    for changes in ({}, *subject.variants):
+        if unread:
+            unread -= exercise(subject, changes, subject.cases)
     if unread:
         first = next(name for name in names if name in unread)
         raise CheckFailed(

@@ -36,7 +36,7 @@ class KnownBestArm(gymnasium.Env[Any, Any]):
 
 
 class AbsentBestArm(gymnasium.Env[Any, Any]):
-    """Arms with features, which pay the first of them; in every round the best one is absent.
+    """Arms with features, which pay the first of them: 0, 0.5 or 1; the last one is absent.
 
     Choosing an absent arm raises.
     """
@@ -57,7 +57,7 @@ class AbsentBestArm(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The next round."""
         super().reset(seed=seed)
-        arms = self.np_random.random((3, 2))
+        arms = numpy.column_stack((self.np_random.permutation(3) / 2, self.np_random.random(3)))
         mask = numpy.ones(3, numpy.int8)
         mask[arms[:, 0].argmax()] = 0
         self.round = {"context": numpy.ones(1), "arms": arms, "action_mask": mask}

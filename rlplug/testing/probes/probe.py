@@ -39,6 +39,8 @@ class Answer:
     """The best action; None if all are the same."""
     value: float | None = None
     """The best return from there."""
+    start: bool = True
+    """Whether episodes start there: what has a memory is asked nothing else."""
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +56,8 @@ class Probe:
     one_step: bool = True
     gamma: float = 0.9
     """What the option `gamma` is set to."""
+    for_memory: bool = True
+    """False if what a memory holds at a time limit is never seen again: then it has no answer."""
     steps: int = 3_000
     tolerance: float = 0.15
     """How far values may be off, relative to the largest."""
@@ -62,7 +66,8 @@ class Probe:
 def _states(*values: float) -> list[Answer]:
     rows = numpy.eye(len(values)).tolist()
     return [
-        Answer(observation=tuple(row), value=value) for row, value in zip(rows, values, strict=True)
+        Answer(observation=tuple(row), value=value, start=index == 0)
+        for index, (row, value) in enumerate(zip(rows, values, strict=True))
     ]
 
 
@@ -125,6 +130,7 @@ PROBES: tuple[Probe, ...] = (
         answers=lambda gamma: [Answer(observation=(1.0,), value=1.0 / (1.0 - gamma))],
         meaning="truncation treated as termination",
         one_step=False,
+        for_memory=False,
         steps=8_000,
     ),
     Probe(
@@ -141,6 +147,7 @@ PROBES: tuple[Probe, ...] = (
         answers=_chosen(0, 2),
         meaning="truncation treated as termination",
         one_step=False,
+        for_memory=False,
         steps=8_000,
     ),
     Probe(
