@@ -120,6 +120,15 @@ def test_classes_callables_and_instances_can_be_handed_over() -> None:
     assert result.status == "FINISHED"
 
 
+def test_regret_is_logged_where_a_callable_makes_the_environments() -> None:
+    def bandit() -> Any:
+        return gymnasium.make("rlplug.bandits:LinearBandit-v0", noise=0.0)
+
+    result = run("means", bandit, steps=40, options={**OFF, "num_envs": 2})
+    assert result.metrics["rollout/regret_total"] > 0
+    assert len([one for one in reports(result) if "rollout/regret_mean" in one["metrics"]]) == 20
+
+
 def test_an_instance_of_an_algorithm_is_refused_with_the_way_out() -> None:
     with pytest.raises(RequestError, match="try: the class itself, not an instance"):
         run(AddOn(), Steady)  # type: ignore[arg-type] # the mistake under test

@@ -33,7 +33,7 @@ class Tally:
     ) -> None:
         """Take in one step of the vector; `stepped` is False where it did nothing but reset."""
         self._rewards.append(rewards if stepped is None else rewards[stepped])
-        if "regret" in infos:
+        if "regret" in infos or "final_info" in infos:
             self.add_infos(infos, stepped)
         # Counting is four times as fast as asking for all.
         if self._one_step and numpy.count_nonzero(terminated) == len(terminated):
@@ -45,6 +45,12 @@ class Tally:
         regret = infos.get("regret")
         if regret is not None:
             self._regrets.append(regret if stepped is None else regret[stepped])
+            return
+        # Of an episode that has ended, a vector of single environments tells it here.
+        final = infos.get("final_info")
+        if isinstance(final, Mapping) and "regret" in final:
+            told = numpy.asarray(final["regret"], dtype=numpy.float64)
+            self._regrets.append(told[final["_regret"]] if "_regret" in final else told)
 
     def add_steps(self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None) -> None:
         """Take in several steps at once, shape (steps, num_envs), without what infos tell."""
