@@ -1,0 +1,133 @@
+"""Advantages: numbers that can be checked by hand, and what must not change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from rlplug_ppo import ActorCriticModule, PPOConfig
+from rlplug_ppo.advantages import advantages, discounted_sums, evaluated
+from torch import Tensor
+
+from rlplug import Batch
+
+WINDOW: dict[str, Any] = {"gamma": 0.5, "gae_lambda": 0.5, "bootstrap_truncated": True}
+
+
+def test_a_termination_and_a_truncation_inside_a_rollout_by_hand() -> None:
+    # Two episodes that end in the rollout, by failure and by a time limit, and one that goes on.
+    found = advantages(
+        rewards=torch.tensor([1.0, 2.0, 4.0, 1.0, 0.0]),
+        values=torch.tensor([2.0, 4.0, 2.0, 2.0, 4.0]),
+        next_values=torch.tensor([4.0, 9.0, 2.0, 8.0, 8.0]),
+        terminated=torch.tensor([False, True, False, False, False]),
+        flows_back=torch.tensor([True, False, True, False, False]),
+        gamma=0.5,
+        gae_lambda=0.5,
+    )
+    # errors: 1 + 0.5·4 - 2 = 1, 2 - 4 = -2 (terminated: no future); 4 + 1 - 2 = 3,
+    # 1 + 4 - 2 = 3 (truncated: the future counts); 0 + 4 - 4 = 0 (cut by the rollout).
+    assert found.tolist() == [1 + 0.25 * -2, -2.0, 3 + 0.25 * 3, 3.0, 0.0]
+
+
+class Told(ActorCriticModule):
+    """Takes the only number of an observation for the value of its state."""
+
+    def forward_train(self, batch: Batch) -> dict[str, Tensor]:
+        values = batch["observations"][:, 0]
+        return {"parameters": torch.zeros(len(values), 2), "values": values}
+
+
+def module() -> Told:
+    return Told(spaces.Box(-9, 9, (1,)), spaces.Discrete(2), PPOConfig())
+
+
+def rollout(fragments: list[list[int]], finals: list[float], **columns: Any) -> Batch:
+    rows = fragments[-1][1]
+    given = {
+        "observations": torch.arange(1.0, rows + 1).unsqueeze(1),
+        "actions": torch.zeros(rows, dtype=torch.int64),
+        "rewards": torch.ones(rows),
+        "terminated": torch.zeros(rows, dtype=torch.bool),
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+        "fragments": torch.tensor(fragments),
+        "final_observations": torch.tensor(finals).unsqueeze(1),
+    }
+    return Batch({**given, **columns})
+
+
+def test_what_an_update_needs_is_computed_from_extended_fragments() -> None:
+    ends = torch.tensor([False, True, False])
+    found = evaluated(module(), rollout([[0, 2], [2, 3]], [8.0, 2.0], truncated=ends), **WINDOW)
+    # errors: 1 + 0.5·2 - 1 = 1; 1 + 0.5·8 - 2 = 3 (truncated); 1 + 0.5·2 - 3 = -1 (cut).
+    assert found["advantages"].tolist() == [1.75, 3.0, -1.0]
+    assert found["returns"].tolist() == [2.75, 5.0, 2.0]
+    assert found["values"].tolist() == [1.0, 2.0, 3.0]
+    assert torch.allclose(found["log_prob"], torch.tensor(0.5).log())
+
+
+def test_a_time_limit_can_be_taken_for_a_failure_as_in_old_code() -> None:
+    ends = torch.tensor([False, True, False])
+    batch = rollout([[0, 2], [2, 3]], [8.0, 2.0], truncated=ends)
+    found = evaluated(module(), batch, **{**WINDOW, "bootstrap_truncated": False})
+    assert found["advantages"].tolist() == [1 + 0.25 * -1, -1.0, -1.0]
+
+
+def test_log_probabilities_that_acting_brought_are_kept() -> None:
+    batch = rollout([[0, 2]], [8.0], log_prob=torch.tensor([-1.0, -2.0]))
+    assert "log_prob" not in evaluated(module(), batch, **WINDOW)
+
+
+def test_a_rollout_split_at_a_border_gives_the_same_advantages() -> None:
+    ends = torch.tensor([False, False, True, False, False])
+    whole = rollout([[0, 3], [3, 5]], [7.0, 2.0], terminated=ends)
+    rows = {name: whole[name] for name in whole if name not in ("fragments", "final_observations")}
+    parts = [
+        Batch({**{name: one[:3] for name, one in rows.items()}, **tables([[0, 3]], [7.0])}),
+        Batch({**{name: one[3:] for name, one in rows.items()}, **tables([[0, 2]], [2.0])}),
+    ]
+    together = evaluated(module(), whole, **WINDOW)["advantages"]
+    apart = [evaluated(module(), part, **WINDOW)["advantages"] for part in parts]
+    assert torch.equal(together, torch.cat(apart))
+
+
+def test_pieces_cut_for_a_memory_give_the_same_advantages_as_the_whole() -> None:
+    # The final observation of a piece that goes on is the first one of the next piece.
+    whole = rollout([[0, 4], [4, 6]], [7.0, 2.0])
+    pieces = rollout(
+        [[0, 2], [2, 4], [4, 6]],
+        [3.0, 7.0, 2.0],
+        continued=torch.tensor([True, False, False]),
+    )
+    expected = evaluated(module(), whole, **WINDOW)["advantages"]
+    assert torch.allclose(evaluated(module(), pieces, **WINDOW)["advantages"], expected)
+
+
+def tables(fragments: list[list[int]], finals: list[float]) -> dict[str, Tensor]:
+    return {
+        "fragments": torch.tensor(fragments),
+        "final_observations": torch.tensor(finals).unsqueeze(1),
+    }
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(0, 1)), min_size=1, max_size=40))
+def test_sums_equal_those_of_a_loop_from_the_end(rows: list[tuple[float, float]]) -> None:
+    terms = torch.tensor([term for term, _ in rows], dtype=torch.float64)
+    decay = torch.tensor([*(decay for _, decay in rows[:-1]), 0.0], dtype=torch.float64)
+    expected = terms.clone()
+    for index in range(len(rows) - 2, -1, -1):
+        expected[index] += decay[index] * expected[index + 1]
+    assert torch.allclose(discounted_sums(terms, decay), expected)
+    assert decay[-1] == 0.0
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 1.0])
+def test_lambda_leads_from_one_step_to_the_whole_return(gae_lambda: float) -> None:
+    found = evaluated(module(), rollout([[0, 3]], [4.0]), **{**WINDOW, "gae_lambda": gae_lambda})
+    one_step = [1 + 0.5 * 2, 1 + 0.5 * 3, 1 + 0.5 * 4]
+    to_the_end = [1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5 + 0.25 * 4, 1 + 0.5 * 4]
+    assert found["returns"].tolist() == (to_the_end if gae_lambda else one_step)

@@ -1,0 +1,245 @@
+"""PPO and A2C in the hands of the core: hooks, schedules, counts, and requests they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+from rlplug_ppo import A2C, PPO, ActorCriticModule, PPOConfig
+from rlplug_ppo.algorithm import adapt
+
+from rlplug import RequestError, UnsupportedSpaceError, run
+from rlplug.batch import Batch
+from rlplug.config import Schedule
+from rlplug.config.learning import LearnerSection
+from rlplug.errors import ConfigError, EnvironmentFailedError
+from rlplug.feeds import Rollout
+from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.learner import Learner
+from rlplug.registry import describe
+
+BOX = spaces.Box(-1, 1, (3,))
+QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
+
+
+def learner(kind: Any = PPO, action_space: Any = None, **options: Any) -> Learner:
+    config = kind.Config(**options)
+    calls = HookCalls(Participant(describe("mine", kind), kind(config), config))
+    two = spaces.Discrete(2) if action_space is None else action_space
+    made = Learner(calls, {"default": (BOX, two)}, seed=0, learning=LearnerSection())
+    made.build()
+    return made
+
+
+def rollout(rows: int = 32, seed: int = 0) -> Batch:
+    random = numpy.random.default_rng(seed)
+    ends = numpy.zeros(rows, bool)
+    ends[rows // 2 - 1] = True
+    half = rows // 2
+    return Batch(
+        {
+            "observations": random.uniform(-1, 1, (rows, 3)).astype(numpy.float32),
+            "actions": random.integers(2, size=rows),
+            "rewards": random.standard_normal(rows),
+            "terminated": ends,
+            "truncated": numpy.zeros(rows, bool),
+            "fragments": numpy.array([[0, half], [half, rows]]),
+            "final_observations": random.uniform(-1, 1, (2, 3)).astype(numpy.float32),
+        }
+    )
+
+
+def test_a_run_that_is_told_nothing_is_named() -> None:
+    assert PPO.default_env == A2C.default_env == "CartPole-v1"
+    assert PPO.defaults == {"sampling.num_envs": 8, "learner.max_grad_norm": 0.5}
+    assert PPO(PPOConfig(n_steps=4, batch_size=8, n_epochs=2)).feed() == Rollout(
+        n_steps=4, batch_size=8, n_epochs=2
+    )
+    assert A2C().feed() == Rollout(n_steps=5, batch_size=0, n_epochs=1)
+
+
+def test_the_first_minibatch_has_a_ratio_of_1() -> None:
+    one = learner()
+    results = one.update({"default": rollout()}, timestep=32)["default"]
+    assert results["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert results["clip_fraction"] == 0.0
+    # Advantages are normalised and every ratio is 1: the gains cancel.
+    assert float(results["policy_loss"]) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_an_update_reports_what_people_know(kind: Any) -> None:
+    results = learner(kind).update({"default": rollout()}, timestep=32, num_iters=1)["default"]
+    common = {"policy_loss", "value_loss", "entropy", "explained_variance", "learning_rate", "loss"}
+    assert common <= set(results)
+    if kind is PPO:
+        assert {"approx_kl", "clip_fraction"} <= set(results)
+
+
+def test_the_explained_variance_is_1_for_values_that_are_the_returns() -> None:
+    one = learner()
+    module = one.modules["default"]
+    assert isinstance(module, ActorCriticModule)
+    batch = rollout()
+    with torch.no_grad():
+        # All values are 0: nothing is foretold.
+        module.network.value_head.linear.weight.zero_()
+    results = one.update({"default": batch}, timestep=32)["default"]
+    assert float(results["explained_variance"]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_schedules_hold_at_their_steps() -> None:
+    rates = Schedule([[0, 0.1], [100, 0.0]])
+    ranges = Schedule([[0, 0.4], [100, 0.2]])
+    one = learner(learning_rate=rates, clip_range=ranges, ent_coef=Schedule([[0, 0.2], [100, 0.0]]))
+    results = one.update({"default": rollout()}, timestep=50)["default"]
+    assert results["learning_rate"] == pytest.approx(0.05)
+    config = one.calls.config_of("mine", "default")
+    assert (config.clip_range, config.ent_coef) == (pytest.approx(0.3), pytest.approx(0.1))
+
+
+def test_the_optimizer_is_a_fused_adam_with_the_eps_of_the_options() -> None:
+    optimizer = learner(adam_eps=0.125).get_optimizer()
+    assert type(optimizer) is torch.optim.Adam
+    assert optimizer.defaults["eps"] == 0.125
+    assert optimizer.defaults["fused"] is True
+    assert type(learner(A2C).get_optimizer()) is torch.optim.RMSprop
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"), [(0.021, 0.3), (0.02, 0.2), (0.005, 0.2), (0.0049, 0.1)]
+)
+def test_the_penalty_follows_the_divergence(kl: float, expected: float) -> None:
+    coefficient = torch.tensor(0.2)
+    adapt(coefficient, torch.tensor(kl), 0.01)
+    assert coefficient.item() == pytest.approx(expected)
+
+
+def test_the_penalty_is_adapted_once_per_update_and_saved() -> None:
+    one = learner(kl_coef=0.2, kl_target=1e-9, learning_rate=0.01)
+    results = one.update({"default": rollout()}, timestep=32, num_iters=3)["default"]
+    assert float(results["kl_coef"]) == pytest.approx(0.3)
+    other = learner(kl_coef=0.2, kl_target=1e-9, learning_rate=0.01)
+    other.set_state(one.get_state())
+    results = other.update({"default": rollout(seed=1)}, timestep=64, num_iters=3)["default"]
+    assert float(results["kl_coef"]) == pytest.approx(0.45)
+
+
+def test_updates_that_end_early_are_counted() -> None:
+    one = learner(target_kl=1e-7, learning_rate=0.01)
+    before = {name: one.clone() for name, one in one.modules["default"].state_dict().items()}
+    results = one.update({"default": rollout()}, timestep=32, num_iters=50)["default"]
+    assert int(results["kl_stops"]) == 1
+    # The first pass moved it, the second saw that and ended the update before its step.
+    assert float(results["kl_stopped"]) == 0.5
+    assert any(
+        not torch.equal(before[name], now)
+        for name, now in one.modules["default"].state_dict().items()
+    )
+    calm = learner(target_kl=1e3)
+    assert int(calm.update({"default": rollout()}, timestep=32)["default"]["kl_stops"]) == 0
+
+
+def test_one_pass_of_ppo_without_more_is_a2c() -> None:
+    # With one pass over all rows every ratio is 1, where the surrogate has A2C's gradient.
+    module = learner(normalize_advantage=False).modules["default"]
+    gradients = []
+    for kind in (PPO, A2C):
+        one = learner(kind, normalize_advantage=False, gae_lambda=0.9)
+        one.modules["default"].load_state_dict(module.state_dict())
+        batch = rollout().to(torch.device("cpu"), torch.float32)
+        with torch.no_grad():
+            prepared = one.calls.prepare_batch("default", one.modules["default"], batch, {}, 0, one)
+        losses = one.compute_loss(one.forward_train({"default": prepared}), {"default": prepared})
+        found = one.compute_gradients(losses)
+        names = {param: name for name, param in one.modules["default"].named_parameters()}
+        gradients.append({names[param]: gradient for param, gradient in found.items()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-6)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Rewards 1, or a NaN in its tenth step; episodes of 7 steps."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, broken: bool = False, actions: Any = None) -> None:
+        self.observation_space: Any = spaces.Box(-1.0, 1.0, (2,), numpy.float32)
+        self.action_space: Any = spaces.Discrete(2) if actions is None else actions
+        self.broken, self.steps = broken, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        reward = float("nan") if self.broken and self.steps == 10 else 1.0
+        return numpy.zeros(2, numpy.float32), reward, self.steps % 7 == 0, False, {}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+
+
+def short(maker: Any, steps: int = 64, **options: Any) -> Mapping[str, Any]:
+    given = {"n_steps": 16, "batch_size": 32, "n_epochs": 2, "sampling.num_envs": 2}
+    return run(PPO, maker, steps=steps, options={**QUIET, **given, **options}).metrics
+
+
+def test_a_minibatch_larger_than_the_rollout_is_refused_with_its_size() -> None:
+    with pytest.raises(RequestError, match=r"batch_size = 64 is larger .* 32 rows"):
+        short(Odd, batch_size=64)
+
+
+def test_rows_that_fill_no_minibatch_make_a_smaller_one() -> None:
+    metrics = short(Odd, steps=32, batch_size=24)
+    assert (
+        metrics["train/all/steps_trained"] == 32 if "train/all/steps_trained" in metrics else True
+    )
+    sizes: list[int] = []
+
+    class Watched(PPO):
+        def compute_loss_for_module(self, module, config, batch, fwd_out):  # type: ignore[no-untyped-def] # as the hook
+            sizes.append(batch.rows)
+            return super().compute_loss_for_module(module, config, batch, fwd_out)
+
+    given = {"n_steps": 16, "batch_size": 24, "n_epochs": 2, "sampling.num_envs": 2}
+    run(Watched, Odd, steps=32, options={**QUIET, **given})
+    assert sizes == [24, 8, 24, 8]
+
+
+def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
+    endless = spaces.Box(-numpy.inf, numpy.inf, (2,), numpy.float32)
+    assert short(lambda: Odd(actions=endless))["train/entropy"] > 0
+    with pytest.raises(UnsupportedSpaceError, match="without bounds"):
+        short(lambda: Odd(actions=endless), squash=True)
+
+
+def test_a_memory_is_not_cut_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="truncated_bptt cuts the past of a memory"):
+        short(Odd, truncated_bptt=4)
+
+
+def test_a_reward_that_is_no_number_ends_the_run_and_names_the_step() -> None:
+    with pytest.raises(EnvironmentFailedError, match="reward"):
+        short(lambda: Odd(broken=True))
+
+
+def test_spaces_it_cannot_handle_are_refused_with_a_reason() -> None:
+    text = spaces.Text(8)
+    assert "Text" in (PPO().supports(BOX, text) or "")
+    assert "Text" in (A2C().supports(text, spaces.Discrete(2)) or "")
+    assert PPO().supports(BOX, spaces.MultiBinary(3)) is None
+
+
+def test_asking_for_support_draws_no_random_number() -> None:
+    before = torch.get_rng_state()
+    PPO().supports(spaces.Box(0, 255, (4, 84, 84), numpy.uint8), spaces.Discrete(2))
+    assert torch.equal(torch.get_rng_state(), before)

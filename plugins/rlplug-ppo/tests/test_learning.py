@@ -1,0 +1,57 @@
+"""What is learned, on real environments and where only a memory helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from rlplug_ppo import A2C, PPO
+
+from rlplug import run
+from rlplug.testing.cases import Case
+from rlplug.testing.experience import Player
+from rlplug.testing.probes import TMaze
+
+QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+
+
+def test_the_preset_for_cartpole_balances_it() -> None:
+    # benchmarks/learn_ppo.py has all seeds and 100,000 steps.
+    options = {"run.preset": "cartpole", "tracking.enabled": False, "evaluation.every": 0}
+    result = run(PPO, steps=40_000, seed=1, options=options)
+    assert result.metrics["eval/return_mean"] >= 475.0
+
+
+def test_a2c_learns_cartpole_as_well() -> None:
+    result = run(A2C, steps=40_000, seed=1, options={"tracking.enabled": False})
+    assert result.metrics["eval/return_mean"] >= 150.0
+
+
+def earned_in_the_maze(memory: str) -> float:
+    """The mean return of the T-maze, in which only the sign at the start says where to turn."""
+    options = {
+        "sampling.num_envs": 8,
+        "n_steps": 16,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "learning_rate": 0.003,
+        "memory": memory,
+        "memory_size": 16,
+    }
+    module = run(PPO, TMaze, steps=8_000, seed=1, options={**QUIET, **options}).module
+    player = Player(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
+    with torch.no_grad():
+        player.batch(40, greedy=True)
+    turns = [reward for reward in player.rewards if reward]
+    return sum(turns) / len(turns)
+
+
+def test_a_memory_solves_what_nobody_without_one_can() -> None:
+    assert earned_in_the_maze("lstm") > 0.9
+    assert abs(earned_in_the_maze("none")) < 0.3

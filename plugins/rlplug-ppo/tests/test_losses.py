@@ -1,0 +1,242 @@
+"""Losses by hand, and closed forms against autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+from rlplug_ppo import A2CConfig, ActorCriticModule, PPOConfig, closed_form, losses
+from torch import Tensor
+
+from rlplug import Batch, Loss
+
+BOX = spaces.Box(-1, 1, (3,))
+ROWS = 64
+
+
+def test_the_surrogate_by_hand() -> None:
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.0], requires_grad=True)
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    loss = losses.clipped_surrogate(ratio, advantages, 0.2)
+    # The smaller of ratio·A and clipped·A: 1.2, -1.5, 0.5, -0.8, 2.
+    assert loss.item() == pytest.approx(-(1.2 - 1.5 + 0.5 - 0.8 + 2.0) / 5)
+    loss.backward()
+    # Where the range limits a gain nothing pulls; where it would hide a loss everything does.
+    assert ratio.grad is not None
+    assert ratio.grad.tolist() == pytest.approx([0.0, 0.2, -0.2, 0.0, -0.4])
+    closed, slope = closed_form.clipped_surrogate(ratio.detach().numpy(), advantages.numpy(), 0.2)
+    assert closed == pytest.approx(loss.item())
+    # By the log-probability, of which the ratio is the exponential.
+    assert slope.tolist() == pytest.approx((ratio.grad * ratio.detach()).tolist())
+
+
+def test_value_clipping_by_hand() -> None:
+    values = torch.tensor([3.0, 1.2, 3.0], requires_grad=True)
+    returns, old = torch.tensor([2.0, 1.0, 4.0]), torch.tensor([1.0, 1.0, 1.0])
+    loss = losses.value_loss(values, returns, old, 0.5)
+    # Held values 1.5, 1.2, 1.5 have errors 0.25, 0.04, 6.25; free ones 1, 0.04, 1.
+    assert loss.item() == pytest.approx((1 + 0.04 + 6.25) / 3)
+    loss.backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx([2 / 3, 0.4 / 3, 0.0])
+    arrays = (values.detach().numpy(), returns.numpy(), old.numpy())
+    closed, slope = closed_form.value_loss(*arrays, 0.5)
+    assert closed == pytest.approx(loss.item())
+    assert slope.tolist() == pytest.approx(values.grad.tolist())
+    assert losses.value_loss(values, returns, old, 0.0).item() == pytest.approx(2.04 / 3)
+
+
+def test_advantages_are_brought_to_mean_0_and_deviation_1() -> None:
+    found = losses.normalised(torch.tensor([1.0, 2.0, 3.0]))
+    assert found.tolist() == pytest.approx([-1.0, 0.0, 1.0])
+    assert closed_form.normalised(numpy.array([1.0, 2.0, 3.0])).tolist() == pytest.approx(
+        [-1, 0, 1]
+    )
+    alone = torch.tensor([5.0])
+    assert losses.normalised(alone).tolist() == [5.0]
+    assert closed_form.normalised(alone.numpy()).tolist() == [5.0]
+
+
+def made(space: spaces.Space[Any], seed: int = 0, **options: Any) -> ActorCriticModule:
+    torch.manual_seed(seed)
+    module = ActorCriticModule(BOX, space, PPOConfig(**options))
+    with torch.no_grad():
+        for param in module.parameters():
+            param += 0.3 * torch.randn_like(param)
+    return module
+
+
+def minibatch(module: ActorCriticModule, *, masked: bool = False, seed: int = 0) -> Batch:
+    random = numpy.random.default_rng(seed)
+    observations = random.uniform(-1, 1, (ROWS, 3)).astype(numpy.float32)
+    parameters, _ = module.network.act(observations)
+    mask = None
+    if masked:
+        mask = random.random((ROWS, parameters.shape[1])) < 0.6
+        mask[:, 0] = True
+    actions = module.distribution.sample(parameters, random, mask)
+    columns = {
+        "observations": observations,
+        "actions": actions,
+        **({} if mask is None else {"action_mask": mask}),
+    }
+    for name, scale in (("advantages", 1), ("returns", 2), ("values", 1), ("log_prob", 0.5)):
+        columns[name] = (scale * random.standard_normal(ROWS)).astype(numpy.float32)
+    columns["log_prob"] -= 1
+    return Batch(columns)
+
+
+def both_ways(
+    module: ActorCriticModule, config: PPOConfig | A2CConfig, batch: Batch
+) -> list[tuple[Loss, list[Tensor]]]:
+    """Loss and gradients from closed forms, then traced."""
+    found = []
+    scorer = module.scorer
+    assert scorer is not None
+    for module.scorer in (scorer, None):
+        out = module.forward_train(batch)
+        if isinstance(config, PPOConfig):
+            loss = losses.ppo_loss(module, config, batch, out)
+        else:
+            loss = losses.a2c_loss(module, config, batch, out)
+        assert isinstance(loss.value, Tensor)
+        found.append((loss, list(torch.autograd.grad(loss.value, list(module.parameters())))))
+    module.scorer = scorer
+    return found
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(2),
+        spaces.Discrete(5, start=3),
+        spaces.Box(-1, 1, (2,)),
+        spaces.Box(-1, 1, (2, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig(),
+        PPOConfig(ent_coef=0.02, clip_range_vf=0.3, normalize_advantage=False, target_kl=0.1),
+        A2CConfig(ent_coef=0.02),
+        A2CConfig(normalize_advantage=True),
+    ],
+    ids=["plain", "everything", "a2c", "a2c normalised"],
+)
+def test_closed_forms_have_the_losses_metrics_and_gradients_of_autograd(
+    space: spaces.Space[Any], config: PPOConfig | A2CConfig
+) -> None:
+    module = made(space)
+    batch = minibatch(module, masked=isinstance(space, spaces.Discrete) and space.n == 5)
+    (closed, gradients), (traced, expected) = both_ways(module, config, batch)
+    torch.testing.assert_close(closed.value, traced.value)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert set(closed.metrics) == set(traced.metrics)
+    for name, value in closed.metrics.items():
+        assert float(value) == pytest.approx(float(traced.metrics[name].detach()), abs=1e-5)
+    assert (closed.stop is None) == (traced.stop is None)
+    assert list(closed.terms) == list(traced.terms)
+
+
+def test_each_term_has_a_gradient_of_its_own() -> None:
+    config = PPOConfig(ent_coef=0.02)
+    module = made(spaces.Discrete(3))
+    batch = minibatch(module)
+    loss = losses.ppo_loss(module, config, batch, module.forward_train(batch))
+    params = list(module.network.policy_head.parameters())
+    parts = [
+        torch.autograd.grad(term, params, retain_graph=True, allow_unused=True)
+        for term in loss.terms.values()
+    ]
+    assert isinstance(loss.value, Tensor)
+    whole = torch.autograd.grad(loss.value, params)
+    for index, gradient in enumerate(whole):
+        found = [part[index] for part in parts if part[index] is not None]
+        torch.testing.assert_close(torch.stack(found).sum(0), gradient)
+    assert sum(float(term.detach()) for term in loss.terms.values()) == pytest.approx(
+        float(loss.value.detach()), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_masked_action_has_probability_0_and_no_gradient(closed: bool) -> None:
+    module = made(spaces.Discrete(3))
+    if not closed:
+        module.scorer = None
+    logits = torch.tensor([[0.5, 9.0, -0.5]], requires_grad=True)
+    columns = {"advantages": [1.0], "returns": [0.0], "values": [0.0], "log_prob": [-1.0]}
+    batch = Batch(
+        {
+            "actions": torch.tensor([0]),
+            "action_mask": torch.tensor([[True, False, True]]),
+            **{name: torch.tensor(one) for name, one in columns.items()},
+        }
+    )
+    config = PPOConfig(ent_coef=0.1)
+    out = {"parameters": logits, "values": torch.zeros(1, requires_grad=True)}
+    loss = losses.ppo_loss(module, config, batch, out)
+    (gradient,) = torch.autograd.grad(loss.value, logits)  # type: ignore[arg-type] # a tensor
+    assert gradient[0, 1] == 0.0
+    assert gradient[0, 0] != 0.0
+    # Without the masked one, p(0) = e / (1 + e) and the entropy is that of two actions.
+    chance = float(torch.tensor(1.0).sigmoid())
+    two = -chance * numpy.log(chance) - (1 - chance) * numpy.log(1 - chance)
+    entropy = torch.as_tensor(loss.metrics["entropy"]).detach()
+    assert float(entropy) == pytest.approx(two, abs=1e-6)
+    drawn = module.distribution.sample(
+        logits.detach().numpy().repeat(200, 0),
+        numpy.random.default_rng(0),
+        numpy.array([[True, False, True]]).repeat(200, 0),
+    )
+    assert set(drawn.tolist()) == {0, 2}
+
+
+def test_the_closed_form_is_not_used_where_functions_are_transformed() -> None:
+    module = made(spaces.Discrete(3))
+    config = PPOConfig(ent_coef=0.02)
+    batch = minibatch(module)
+    params = dict(module.named_parameters())
+
+    def loss_of(given: dict[str, Tensor]) -> Tensor:
+        out = torch.func.functional_call(module, given, (batch,))
+        value = losses.ppo_loss(module, config, batch, out).value
+        assert isinstance(value, Tensor)
+        return value
+
+    module.forward = module.forward_train  # type: ignore[assignment] # what functional_call calls
+    found = torch.func.grad(loss_of)(params)
+    expected = torch.autograd.grad(loss_of(params), list(params.values()))
+    for one, other in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_an_update_ends_where_the_policy_has_moved_too_far() -> None:
+    module = made(spaces.Discrete(3))
+    batch = minibatch(module)
+    out = module.forward_train(batch)
+    moved = float(losses.ppo_loss(module, PPOConfig(), batch, out).metrics["approx_kl"])
+    for target, stops in ((moved / 2, True), (moved, False)):
+        loss = losses.ppo_loss(module, PPOConfig(target_kl=target), batch, out)
+        assert loss.stop is not None
+        assert bool(loss.stop) is stops
+        assert float(loss.metrics["kl_stopped"]) == float(stops)
+    assert losses.ppo_loss(module, PPOConfig(), batch, out).stop is None
+
+
+def test_the_penalty_weighs_the_divergence_from_the_old_policy() -> None:
+    module = made(spaces.Discrete(2), kl_coef=0.5)
+    module.kl_coef.fill_(0.5)
+    batch = minibatch(module).with_columns({"parameters": torch.zeros(ROWS, 2)})
+    logits = torch.tensor([[1.0, 0.0]]).repeat(ROWS, 1).requires_grad_()
+    out = {"parameters": logits, "values": torch.zeros(ROWS, requires_grad=True)}
+    loss = losses.ppo_loss(module, PPOConfig(kl_coef=0.2), batch, out)
+    chance = float(torch.tensor(1.0).sigmoid())
+    expected = 0.5 * numpy.log(0.5 / chance) + 0.5 * numpy.log(0.5 / (1 - chance))
+    assert float(loss.metrics["kl"].detach()) == pytest.approx(expected, abs=1e-6)
+    assert float(loss.terms["kl_penalty"].detach()) == pytest.approx(0.5 * expected, abs=1e-6)
