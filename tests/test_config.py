@@ -290,6 +290,19 @@ def test_broken_toml_names_the_line(tmp_path: Path) -> None:
         prepared(config=path)
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf[algorithm]\ngamma = 0.5\n")
+    assert prepared(config=path).config.algorithm.gamma == 0.5
+
+
+def test_a_number_in_place_of_an_add_ons_section_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[addons]\nscale = 3\n")
+    found = problems(config=path, addons=("scale",))
+    assert found == {"addons.scale": "expected a section [addons.scale], got 3"}
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(RequestError, match=r"there is no file 'nowhere\.toml'"):
         prepared(config=Path("nowhere.toml"))

@@ -76,7 +76,8 @@ _CHOSEN = {"algorithm": "say --algo NAME", "addons": "say --with NAME for each"}
 def read_toml(path: Path) -> dict[str, Any]:
     """The values in a TOML file; what is wrong with it names the line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        # Some editors begin a file with a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise RequestError(
             f"there is no file {str(path)!r}.", "try: --config with the path of a TOML file"

@@ -19,9 +19,11 @@ ConfigT = TypeVar("ConfigT")
 
 
 def structure(
-    config_class: type[ConfigT], values: Mapping[str, Any], path: str
+    config_class: type[ConfigT], values: Any, path: str
 ) -> tuple[ConfigT | None, list[Problem]]:
     """The options that these values make, or all the reasons why they make none."""
+    if not isinstance(values, Mapping):
+        return None, [Problem(path, f"expected a section [{path}], got {values!r}")]
     fields = {field.name: field for field in attrs.fields(config_class)}  # type: ignore[arg-type] # any attrs class
     rest = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
     declared = {name: value for name, value in values.items() if name in fields and name != rest}

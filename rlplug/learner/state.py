@@ -12,8 +12,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.errors import RequestError
 from rlplug.learner import storage
+from rlplug.learner.fitting import FORMAT, check_origin, check_weights, compare
 from rlplug.plugin import ALL_MODULES
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rlplug.learner.stage import Stage
 
 __all__ = ["get_state", "load", "module_state", "save", "set_module_state", "set_state"]
-
-FORMAT = 1
 
 
 def get_state(learner: Owned) -> dict[str, Any]:
@@ -65,9 +63,13 @@ def get_state(learner: Owned) -> dict[str, Any]:
 
 
 def set_state(learner: Owned, saved: Mapping[str, Any]) -> None:
-    """Put everything back; modules come and go as the state has them."""
-    _check(learner, saved)
+    """Put everything back; modules come and go as the state has them.
+
+    What does not fit is refused before anything is changed.
+    """
+    check_origin(learner, saved)
     learner.build()
+    check_weights(learner, saved)
     for module_id in [one for one in learner.members if one not in saved["modules"]]:
         if isinstance(learner.modules[module_id], nn.Module):
             learner.remove_module(module_id)
@@ -75,12 +77,9 @@ def set_state(learner: Owned, saved: Mapping[str, Any]) -> None:
         if module_id not in learner.members:
             learner.add_module(module_id, like=next(iter(learner.members)))
         learner.members[module_id].trainable = module_id not in saved["frozen"]
-        _fill(learner.modules[module_id], saved["modules"][module_id], f"module {module_id!r}")
+        learner.modules[module_id].load_state_dict(saved["modules"][module_id])
         for plugin, extra in learner.extra[module_id].items():
-            known = saved["extra"].get(module_id, {})
-            if plugin not in known:
-                raise _unfit(f"it has no extra of plugin {plugin!r} for module {module_id!r}")
-            _fill(extra, known[plugin], f"the extra of {plugin!r} for module {module_id!r}")
+            extra.load_state_dict(saved["extra"][module_id][plugin])
     _set_optimizers(learner, saved)
     if saved["modules_to_train"] is not None:
         learner.modules_to_train = set(saved["modules_to_train"])
@@ -173,70 +172,16 @@ def _stage_state(stage: Stage) -> dict[str, Any]:
 def _set_optimizers(learner: Owned, saved: Mapping[str, Any]) -> None:
     for module_id, stage in _stages(learner).items():
         states = saved["optimizers"].get(module_id, {})
-        mine = {one.name for one in stage.member.optimizers}
-        if mine != set(states):
-            raise _unfit(
-                f"module {module_id!r} has optimizers {sorted(states)} there, {sorted(mine)} here"
-            )
         part = saved["stages"][module_id]
         stage.turns.places.update(part["turns"])
         stage.shuffler.set_state(part["shuffler"])
         for one in stage.member.optimizers:
-            _check_optimizer(one.params, states[one.name], one.name, module_id)
             one.optimizer.load_state_dict(copy.deepcopy(states[one.name]))
             one.unanswered = part["unanswered"][one.name]
             if one.scheduler is not None:
                 one.scheduler.load_state_dict(part["schedulers"][one.name])
 
 
-def _check_optimizer(
-    params: Sequence[nn.Parameter], saved: Mapping[str, Any], name: str, module_id: str
-) -> None:
-    count = sum(len(group["params"]) for group in saved["param_groups"])
-    if count != len(params):
-        raise _unfit(
-            f"optimizer {name!r} of module {module_id!r} holds {count} parameters there, "
-            f"{len(params)} here"
-        )
-
-
 def _fill(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
-    own = module.state_dict()
-    for name in own:
-        if name not in saved:
-            raise _unfit(f"it has no {name!r} for {what}")
-        if isinstance(own[name], Tensor) and own[name].shape != saved[name].shape:
-            raise _unfit(
-                f"{name!r} of {what} has shape {tuple(saved[name].shape)} there, "
-                f"{tuple(own[name].shape)} here"
-            )
-    for name in saved:
-        if name not in own:
-            raise _unfit(f"{what} has no {name!r} here")
+    compare(module, saved, what)
     module.load_state_dict(dict(saved))
-
-
-def _check(learner: Owned, saved: Mapping[str, Any]) -> None:
-    if saved.get("format") != FORMAT:
-        raise RequestError(
-            f"the state has format {saved.get('format')!r}, this rlplug reads {FORMAT}.",
-            "load it with the version of rlplug that saved it",
-        )
-    here = {one.name: one.found.package for one in learner.calls.participants}
-    there = dict(saved["plugins"])
-    for name in {**there, **here}:
-        if here.get(name) != there.get(name):
-            raise RequestError(
-                f"the state was saved with plugin {name!r} as {there.get(name, 'absent')}, "
-                f"here it is {here.get(name, 'absent')}.",
-                f"try: pip install {there[name].replace(' ', '==')}"
-                if name in there
-                else f"take part without {name!r}",
-            )
-
-
-def _unfit(reason: str) -> RequestError:
-    return RequestError(
-        f"the state does not fit this learner: {reason}.",
-        "use the options and spaces of the run that saved it",
-    )

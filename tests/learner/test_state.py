@@ -195,6 +195,19 @@ def test_state_of_another_shape_is_refused(make: Any) -> None:
         make(**SETTINGS).set_state(wide.get_state())
 
 
+@pytest.mark.parametrize("part", ["modules", "extra", "optimizers"])
+def test_a_state_that_is_refused_changes_nothing(make: Any, part: str) -> None:
+    learner, fresh = make(**SETTINGS, ids=("default", "b")), make(**SETTINGS, ids=("default", "b"))
+    learner.update_from_batch(Batch({"x": torch.ones(4, 3)}))
+    saved = learner.get_state()
+    saved[part]["b"] = {}
+    then = copy.deepcopy(everything(fresh))
+    with pytest.raises(RequestError, match="does not fit this learner"):
+        fresh.set_state(saved)
+    for name, value in everything(fresh).items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(then[name])), name
+
+
 def test_state_of_another_plugin_version_is_refused(make: Any) -> None:
     state = make().get_state()
     state["plugins"]["alg"] = "rlplug-alg 9.0"
