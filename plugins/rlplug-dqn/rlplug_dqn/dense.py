@@ -30,6 +30,7 @@ class Dense:
         self._views = views = Views(noisy=False)
         self.params: list[Tensor] = []
         self._weights: list[Tensor] = []
+        self._turned: list[Tensor] = []
         self._biases: list[Tensor] = []
         self._activations: list[Activation | None] = []
         body, head = views.keep(network, "body"), views.keep(network, "head")
@@ -58,11 +59,11 @@ class Dense:
         """Outputs, and what `backward` needs to know."""
         features: Tensor = self._encoder(observations)
         seen = []
-        for weight, bias, activation in zip(
-            self._weights, self._biases, self._activations, strict=True
+        for turned, bias, activation in zip(
+            self._turned, self._biases, self._activations, strict=True
         ):
             seen.append(features)
-            features = torch.addmm(bias, features, weight.t())
+            features = torch.addmm(bias, features, turned)
             if activation is not None:
                 activation[0](features)
         return features, seen
@@ -99,6 +100,7 @@ class Dense:
                 self._views.of(layer, "bias")
                 self.params += [layer.weight, layer.bias]
                 self._weights.append(layer.weight.detach())
+                self._turned.append(self._weights[-1].t())
                 self._biases.append(layer.bias.detach())
                 self._activations.append(None)
             elif type(layer) in _ACTIVATIONS and self._activations[-1:] == [None]:

@@ -21,6 +21,7 @@ class Plain:
         self._target = target
         self._double = double
         self._first_action = first_action
+        self._starts = numpy.zeros(0, numpy.int64)
 
     def fits(self) -> bool:
         """Whether this still stands for the networks."""
@@ -34,7 +35,10 @@ class Plain:
             judged = self._online.forward(after)[0].numpy()
         if "next_action_mask" in batch:
             judged = numpy.where(batch.array("next_action_mask"), judged, -numpy.inf)
-        following = values[numpy.arange(len(values)), judged.argmax(1)]
+        if judged is values:
+            following = values.max(1)
+        else:
+            following = values.take(self._places(values) + judged.argmax(1))
         following *= batch.array("discounts") if "discounts" in batch else gamma
         following *= ~batch.array("terminated")
         following += batch.array("rewards")
@@ -43,27 +47,40 @@ class Plain:
     def loss(self, batch: Batch, kind: str) -> Loss:
         """The loss of a minibatch, its gradients found at once."""
         outputs, seen = self._online.forward(batch["observations"])
-        count = len(outputs)
-        taken = (numpy.arange(count), batch.array("actions") - self._first_action)
-        values = outputs.numpy()[taken]
+        values = outputs.numpy()
+        count = len(values)
+        taken = self._places(values) + (batch.array("actions") - self._first_action)
+        values = values.take(taken)
         errors = values - batch.array("targets")
-        sizes = numpy.abs(errors)
         if kind == "mse":
             slopes, losses = 2 * errors, errors * errors
         else:
-            slopes = numpy.clip(errors, -1, 1)
+            slopes = errors.clip(-1, 1)
             losses = slopes * (errors - 0.5 * slopes)
         if "weights" in batch:
             weights = batch.array("weights")
             slopes, losses = slopes * weights, losses * weights
+        slopes /= count
         spread = torch.zeros_like(outputs)
-        spread.numpy()[taken] = slopes / values.dtype.type(count)
-        gradients = self._online.backward(spread, seen)
+        spread.numpy().put(taken, slopes)
+        sizes = numpy.abs(errors)
+        total = numpy.add.reduce
         return Loss(
-            known_loss(float(losses.sum()) / count, self._online.params, gradients),
+            known_loss(
+                float(total(losses)) / count,
+                self._online.params,
+                self._online.backward(spread, seen),
+            ),
             metrics={
-                "q_mean": float(values.sum()) / count,
-                "surprise": float(sizes.sum()) / count,
+                "q_mean": float(total(values)) / count,
+                "surprise": float(total(sizes)) / count,
             },
-            rows={"priority": torch.from_numpy(sizes)},
+            rows={"priority": torch.from_numpy(sizes)} if "indices" in batch else {},
         )
+
+    def _places(self, values: Any) -> Any:
+        """Where each row begins among all numbers."""
+        rows, width = values.shape
+        if len(self._starts) != rows:
+            self._starts = numpy.arange(0, rows * width, width)
+        return self._starts
