@@ -58,6 +58,7 @@ class DQNModule(Module):
         self.network = make_network(observation_space, int(action_space.n), config)
         self.target: TargetNetwork = make_target(config).init(self.network)
         self.exploration = Exploration.of(config)
+        self.n_actions = int(action_space.n)
         self.first_action = int(action_space.start)
         self.gamma = config.gamma
         self.is_double = config.double
@@ -76,7 +77,7 @@ class DQNModule(Module):
         """The best action, or now and then any that is allowed."""
         if self.noisy:
             resample_noise(self.network, act.random)
-        actions = self.exploration.choose(act, self._best, self.head.n_actions)
+        actions = self.exploration.choose(act, self._best, self.n_actions)
         return Acted(actions + self.first_action if self.first_action else actions)
 
     def forward_inference(self, act: ActInput) -> Acted:

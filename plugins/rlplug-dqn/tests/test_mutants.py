@@ -67,7 +67,7 @@ class CreditsTheNextAction(WithModule):
             return None
 
         def indices(self, actions):
-            return (super().indices(actions) + 1) % self.head.n_actions
+            return (super().indices(actions) + 1) % self.n_actions
 
 
 class SumsInsteadOfTheMean(DQN):
