@@ -1,0 +1,132 @@
+"""Single bugs planted in PPO, each caught by the check meant for it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy
+import pytest
+import torch
+from rlplug_ppo import PPO, ActorCriticModule
+from rlplug_ppo.advantages import evaluated
+
+from rlplug import Acted
+from rlplug.testing import CheckFailed, Subject
+from rlplug.testing.table import check_named
+
+OPTIONS = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
+
+
+class WithModule(PPO):
+    """Builds a module of another class."""
+
+    Planted: ClassVar[type[Any]] = ActorCriticModule
+
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        return made
+
+
+class BootstrapsThroughTermination(PPO):
+    def prepare_batch(self, module, config, batch):
+        going_on = {"terminated": torch.zeros_like(batch["terminated"])}
+        return super().prepare_batch(module, config, batch.with_columns(going_on))
+
+
+class TakesTimeLimitsForFailures(PPO):
+    def prepare_batch(self, module, config, batch):
+        ended = {"terminated": batch["terminated"] | batch["truncated"]}
+        return super().prepare_batch(module, config, batch.with_columns(ended))
+
+
+class LeaksAcrossFragments(PPO):
+    def prepare_batch(self, module, config, batch):
+        joined = torch.ones(len(batch["fragments"]), dtype=torch.bool)
+        joined[-1] = False
+        return super().prepare_batch(module, config, batch.with_columns({"continued": joined}))
+
+
+class WrongSign(PPO):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        turned = {"advantages": -batch["advantages"]}
+        return super().compute_loss_for_module(module, config, batch.with_columns(turned), fwd_out)
+
+
+class SumsTheLoss(PPO):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module, config, batch, fwd_out)
+        return loss.value * batch.rows
+
+
+class ForgetsTheCritic(PPO):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        out = {**fwd_out, "values": fwd_out["values"].detach()}
+        module.scorer = None
+        return super().compute_loss_for_module(module, config, batch, out)
+
+
+class ScalesRewardsInPlace(PPO):
+    def prepare_batch(self, module, config, batch):
+        batch["rewards"].mul_(0.1)
+        return super().prepare_batch(module, config, batch)
+
+
+class UndiscountedFuture(PPO):
+    def prepare_batch(self, module, config, batch):
+        columns = evaluated(
+            module,
+            batch,
+            gamma=1.0,
+            gae_lambda=config.gae_lambda,
+            bootstrap_truncated=config.bootstrap_truncated,
+        )
+        del columns["parameters"]
+        return columns
+
+
+class MaskForgotten(WithModule):
+    class Planted(ActorCriticModule):
+        def forward_exploration(self, act):
+            act.action_mask = None
+            return super().forward_exploration(act)
+
+
+class DrawsInInference(WithModule):
+    class Planted(ActorCriticModule):
+        def forward_inference(self, act):
+            parameters, state = self.network.act(act.observations, act.state)
+            random = numpy.random.default_rng()
+            return Acted(self.distribution.sample(parameters, random, act.action_mask), state)
+
+
+class KeepsTheCoefficientToItself(PPO):
+    def additional_update(self, module, config, batch, metrics, learner):
+        self.kl_coef = getattr(self, "kl_coef", 0.2) * 1.5
+        return super().additional_update(module, config, batch, metrics, learner)
+
+
+MUTANTS = [
+    (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap", "after a terminated step"),
+    (TakesTimeLimitsForFailures, "truncated_steps_bootstrap", "like steps in mid-episode"),
+    (LeaksAcrossFragments, "fragments_do_not_leak", "'advantages' of the first episode"),
+    (WrongSign, "solves_reward_by_action", "action 0 after"),
+    (SumsTheLoss, "loss_is_a_mean", "summed over rows"),
+    (ForgetsTheCritic, "every_parameter_learns", "network.critic_body"),
+    (ScalesRewardsInPlace, "batches_stay_as_they_are", "column rewards"),
+    (UndiscountedFuture, "solves_discounted_two_steps", "value 1 after"),
+    (MaskForgotten, "masks_are_respected", "under the mask"),
+    (DrawsInInference, "acting_is_repeatable", "the same best actions"),
+    (KeepsTheCoefficientToItself, "state_is_complete", "'kl_coef' during an update"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
+)
+def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
+    kind: type[Any], check: str, words: str
+) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        check_named(check)(Subject.of(kind, options=OPTIONS))
+    assert words in str(caught.value)
