@@ -207,12 +207,17 @@ def is_name(name: str) -> bool:
 
 def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
     # Reading metadata is what costs: it is done for the few distributions that offer plugins.
+    unknown = FoundPlugin(
+        kind=kind, name=point.name, target=point.value, distribution="unknown", version=""
+    )
     distribution = point.dist
     if distribution is None:
-        return FoundPlugin(
-            kind=kind, name=point.name, target=point.value, distribution="unknown", version=""
-        )
-    fields = distribution.metadata
+        return unknown
+    try:
+        fields = distribution.metadata
+    except FileNotFoundError:
+        # Once mlflow has imported the backport, it answers, and raises where there is no text.
+        return unknown
     return FoundPlugin(
         kind=kind,
         name=point.name,

@@ -133,6 +133,27 @@ def test_a_broken_installation_does_not_break_the_list(
     )
 
 
+def test_a_broken_installation_is_listed_also_after_mlflow_was_imported(tmp_path: Path) -> None:
+    folder = tmp_path / "half-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("")
+    (folder / "entry_points.txt").write_text("[rlplug.algorithms]\nhalf=m:X\n")
+    # mlflow brings this backport, which then stands in for the standard library's.
+    script = (
+        "import importlib_metadata\n"
+        "from rlplug import Registry\n"
+        "print(Registry.installed().find('algorithm', 'half').package)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout == "unknown\n"
+
+
 def test_a_failing_import_names_the_plugin_the_cause_and_the_missing_package(
     installed: Path,
 ) -> None:
