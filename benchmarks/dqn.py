@@ -52,7 +52,7 @@ PARTS = (
         "run",
         "Whole runs: environment steps",
         ("run",),
-        *(20_000, 5_000),
+        *(50_000, 10_000),
         (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.5), ("SB3", (SB3,), 3.2)),
     ),
     Part(
