@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rlplug.testing import AlgorithmConformance
+import pytest
+
+from rlplug.testing import AlgorithmConformance, Subject
+from rlplug.testing.table import check_named
 
 SMALL = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 
@@ -20,3 +23,22 @@ class TestPPO(AlgorithmConformance):
 class TestA2C(AlgorithmConformance):
     name = "a2c"
     options = {"n_steps": 1, "learning_rate": 0.003}
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        "builds_for_the_spaces_it_supports",
+        "every_parameter_learns",
+        "truncated_steps_bootstrap",
+        "fragments_do_not_leak",
+        "state_is_complete",
+        "same_seed_same_numbers",
+        "modules_of_several_spaces",
+        "remembers_the_sign",
+    ],
+)
+def test_with_memory_it_does_so_too(check: str, memory: str) -> None:
+    options = {**SMALL, "memory": memory, "memory_size": 16, "truncated_bptt": 8}
+    check_named(check)(Subject.of("ppo", options=options))
