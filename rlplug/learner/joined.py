@@ -48,6 +48,12 @@ class Joined:
         self._adams = FusedAdams(optimizers) if can_step_together(optimizers) else None
         names = {id(p): n for n, held in self._params.items() for p in held}
         self._order = [names[id(p)] for p in stages[0].member.optimizers[0].params]
+        self._gradients = {n: torch.empty_like(torch.stack(h)) for n, h in self._params.items()}
+        parts = {name: one.unbind() for name, one in self._gradients.items()}
+        self._parts = [
+            (p, g) for n, h in self._params.items() for p, g in zip(h, parts[n], strict=True)
+        ]
+        self._by_module = [parts[name][n] for n in range(len(stages)) for name in self._order]
 
     def fits(self, shares: Sequence[Share]) -> bool:
         """Whether the minibatches have the same columns of the same shapes."""
@@ -131,22 +137,24 @@ class Joined:
         norms = _norms(list(gradients.values()), section.norm_type)
         common = section.clip_by == "global_norm" and not stopped
         calm = common and self._learner.device.type == "cpu" and bool(torch.isfinite(norms).all())
-        factors = torch.ones(()) if not calm else _factors(norms, section.max_grad_norm)
-        parts = {name: _scaled(one, factors).unbind() for name, one in gradients.items()}
-        for name, held in self._params.items():
-            for param, part in zip(held, parts[name], strict=True):
+        factors = torch.ones_like(norms) if not calm else _factors(norms, section.max_grad_norm)
+        for name, one in gradients.items():
+            spread = factors.view(-1, *[1] * (one.dim() - 1))
+            # Into the modules' own gradients, which are views of one tensor per name.
+            torch.mul(one, spread, out=self._gradients[name])
+        for param, part in self._parts:
+            if param.grad is not part:
                 param.grad = part
         if not calm:
             for stage in self.stages:
                 if stage not in stopped:
                     stage.step()
             return
-        after = norms * factors if section.max_grad_norm else None
-        self._step([parts[name] for name in self._order], norms, after)
+        self._step(norms, norms * factors if section.max_grad_norm else None)
 
-    def _step(self, parts: list[tuple[Tensor, ...]], norms: Tensor, after: Tensor | None) -> None:
+    def _step(self, norms: Tensor, after: Tensor | None) -> None:
         if self._adams is not None and self._adams.rates_agree():
-            self._adams.step([held[n] for n in range(len(self.stages)) for held in parts])
+            self._adams.step(self._by_module)
         else:
             for optimizer in self._optimizers:
                 optimizer.step()
@@ -231,15 +239,7 @@ def _norms(gradients: Sequence[Tensor], norm_type: float) -> Tensor:
 
 
 def _factors(norms: Tensor, limit: float) -> Tensor:
-    return (limit / (norms + 1e-6)).clamp_(max=1.0) if limit else torch.ones(())
-
-
-def _scaled(gradient: Tensor, factors: Tensor) -> Tensor:
-    """The gradient times one factor per module, laid out row by row as parameters are."""
-    if not factors.dim():
-        return gradient.contiguous()
-    spread = factors.reshape(-1, *[1] * (gradient.dim() - 1))
-    return torch.mul(gradient, spread, out=torch.empty(gradient.shape, dtype=gradient.dtype))
+    return (limit / (norms + 1e-6)).clamp_(max=1.0) if limit else torch.ones_like(norms)
 
 
 def _refuse_written(tensors: Iterable[Tensor]) -> None:
