@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
     from rlplug.hooks.markers import hookimpl
+    from rlplug.losses import KnownLoss
     from rlplug.plugin import (
         ALL_MODULES,
         DEFAULT_MODULE,
@@ -41,6 +42,7 @@ _HOME = {
     "Algorithm": "rlplug.plugin",
     "Batch": "rlplug.batch",
     "DEFAULT_MODULE": "rlplug.plugin",
+    "KnownLoss": "rlplug.losses",
     "LearnerView": "rlplug.plugin",
     "Loss": "rlplug.plugin",
     "Module": "rlplug.plugin",
@@ -67,6 +69,7 @@ __all__ = [
     "AddOn",
     "Algorithm",
     "Batch",
+    "KnownLoss",
     "LearnerView",
     "Loss",
     "Module",

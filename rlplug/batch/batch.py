@@ -96,6 +96,9 @@ class Batch(Mapping[str, Any]):
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The same on a device; `dtype` is for the columns with fractional numbers."""
 
+        if device.type == "cpu" and dtype is not None and self._all_fit(dtype):
+            return self
+
         def move(leaf: Tensor) -> Tensor:
             wanted = dtype if leaf.is_floating_point() else None
             if device.type == "cuda" and leaf.device.type == "cpu":
@@ -147,6 +150,20 @@ class Batch(Mapping[str, Any]):
 
         return extend(self)
 
+    def _all_fit(self, dtype: torch.dtype) -> bool:
+        """Whether all columns, on the CPU, can be read as they are."""
+        right = _ARRAY_FORMATS.get(dtype)
+        for column in self._columns.values():
+            if type(column) is numpy.ndarray:
+                fits = column.dtype is right or column.dtype == right or column.dtype.kind in "biu"
+            else:
+                fits = type(column) is Tensor and (
+                    column.is_cpu and (column.dtype is dtype or not column.is_floating_point())
+                )
+            if not fits:
+                return False
+        return True
+
     def _check_table(self, name: str, column: Any) -> None:
         if "fragments" not in self._columns:
             raise RequestError(
@@ -171,6 +188,8 @@ class Batch(Mapping[str, Any]):
 
 
 _PLAIN = frozenset((Tensor, numpy.ndarray))
+
+_ARRAY_FORMATS = {torch.float32: numpy.dtype("f4"), torch.float64: numpy.dtype("f8")}
 
 _WORTH_PINNING = 4096
 """Numbers in a column: below, pinning costs more than it saves."""

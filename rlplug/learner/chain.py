@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlplug.learner.losses import Combined, combine
+from rlplug.learner.losses import Combined, combine, taken_as_known
+from rlplug.losses import KnownLoss
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
@@ -23,8 +24,13 @@ def losses_of(
     precision: Precision,
     batch: Batch,
     names: tuple[str, ...],
+    *,
+    direct: bool = False,
 ) -> Combined | None:
-    """All plugins' losses of a minibatch, added up; None if nobody has one."""
+    """All plugins' losses of a minibatch, added up; None if nobody has one.
+
+    With `direct`, a loss that comes alone and knows its gradients is left without a graph.
+    """
     module = member.module
     if precision.format is None:
         fwd_out = module.forward_train(batch)
@@ -37,4 +43,8 @@ def losses_of(
             answers = calls.compute_loss_for_module(
                 member.module_id, module, batch, fwd_out, names, learner
             )
-    return combine(answers, member.algorithm, names) if answers else None
+    if not answers:
+        return None
+    if direct and len(answers) == 1 and isinstance(answers[0][1], KnownLoss):
+        return taken_as_known(answers[0][1])
+    return combine(answers, member.algorithm, names)

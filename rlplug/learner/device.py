@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 import attrs
+import threadpoolctl
 import torch
 from torch import nn
 
@@ -43,11 +44,13 @@ def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) ->
 
 def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:
     """Threads, TF32 and determinism: settings of the whole process."""
-    if section.num_threads:
-        torch.set_num_threads(section.num_threads)
-    elif small and device.type == "cpu":
+    threads = section.num_threads
+    if not threads and small and device.type == "cpu":
         # Two threads gain nothing on small networks and stall where the machine is busy.
-        torch.set_num_threads(1)
+        threads = 1
+    if threads:
+        torch.set_num_threads(threads)
+        threadpoolctl.threadpool_limits(threads, user_api="blas")
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = section.tf32
         torch.backends.cudnn.allow_tf32 = section.tf32

@@ -12,6 +12,7 @@ from torch.func import vmap
 from rlplug.batch import Batch
 from rlplug.learner.losses import combine
 from rlplug.learner.results import labelled
+from rlplug.losses import KnownLoss
 from rlplug.optim.together import FusedAdams, can_step_together
 
 if TYPE_CHECKING:
@@ -206,6 +207,8 @@ class _Chain:
             names,
             learner,
         )
+        if any(isinstance(loss, KnownLoss) for _, loss in answers):
+            raise ValueError("gradients that are known already are taken one by one")
         combined = combine(answers, member.algorithm, names, connected=False)
         if combined.named:
             raise ValueError("named losses are taken one by one")

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlplug.errors import PluginError, did_you_mean
+from rlplug.losses import KnownLoss
 from rlplug.plugin import Loss
 
-__all__ = ["Combined", "combine"]
+__all__ = ["Combined", "combine", "taken_as_known"]
 
 
 class Combined:
     """What all plugins said about one minibatch."""
 
-    __slots__ = ("common", "metrics", "named", "parts", "rows", "stop", "total")
+    __slots__ = ("common", "known", "metrics", "named", "parts", "rows", "stop", "total")
 
     def __init__(self) -> None:
         self.total: Tensor
@@ -30,6 +32,8 @@ class Combined:
         self.metrics: dict[str, Any] = {}
         self.rows: dict[str, Tensor] = {}
         self.stop: Tensor | None = None
+        self.known: KnownLoss | None = None
+        """The only loss, where its gradients can be taken as they are."""
 
     def for_optimizer(self, name: str) -> Tensor | None:
         """The loss that moves one optimizer: its own and the common ones."""
@@ -52,7 +56,7 @@ def combine(
     values: list[Tensor] = []
     for plugin, answer in answers:
         prefix = "" if plugin == algorithm else f"{plugin}/"
-        loss = answer if type(answer) is Loss else _as_loss(answer, plugin)
+        loss = answer if isinstance(answer, Loss) else _as_loss(answer, plugin)
         value = loss.value
         if isinstance(value, Tensor):
             _check(value, "loss", plugin, connected=connected)
@@ -67,6 +71,17 @@ def combine(
         values.append(own)
         _report(combined, loss, own, plugin, prefix, alone=len(answers) == 1)
     combined.total = _sum(values)
+    return combined
+
+
+def taken_as_known(loss: KnownLoss) -> Combined:
+    """The only loss of a minibatch, without a graph."""
+    combined = Combined()
+    combined.known = loss
+    combined.total = torch.tensor(loss.number)
+    combined.metrics = {**loss.numbers, **loss.metrics}
+    combined.rows = dict(loss.rows)
+    combined.stop = loss.stop
     return combined
 
 

@@ -58,6 +58,13 @@ class Stage:
         self._by_term = self._balance or learner.calls.wants(
             "postprocess_gradients", "term_gradients"
         )
+        self._direct = (
+            len(member.optimizers) == 1
+            and not self._by_term
+            and not member.shared
+            and self._precision.scaler is None
+        )
+        """Whether gradients that a plugin knows can be taken as they are."""
         self._compiled: CompiledChain | None = None
         if learner.compute.compile and not self._by_term:
             self._compiled = CompiledChain(member, learner)
@@ -98,7 +105,7 @@ class Stage:
         if compiled is not None and compiled.works:
             combined, gradients = compiled(batch, names)
         else:
-            combined, gradients = self._losses(batch, names), None
+            combined, gradients = self._losses(batch, names, direct=self._direct), None
         if combined is None:
             self.skipped += 1
             return None
@@ -115,6 +122,8 @@ class Stage:
         if gradients is not None:
             for params, found in gradients:
                 deliver(params, found, weight)
+        elif combined.known is not None:
+            deliver(*combined.known.pairs(self.member.named, _EVENLY), weight)
         else:
             self._take_gradients(combined, weight, whole=len(ready) == len(self.turns.all))
         return True
@@ -184,9 +193,13 @@ class Stage:
         self.rows = {}
         return rows
 
-    def _losses(self, batch: Batch, names: tuple[str, ...]) -> Combined | None:
+    def _losses(
+        self, batch: Batch, names: tuple[str, ...], *, direct: bool = False
+    ) -> Combined | None:
         learner = self._learner
-        return losses_of(self.member, self._calls, learner, self._precision, batch, names)
+        return losses_of(
+            self.member, self._calls, learner, self._precision, batch, names, direct=direct
+        )
 
     def _acting(self, ready: list[Registered], combined: Combined) -> list[Registered]:
         if not combined.named:
@@ -258,3 +271,6 @@ class Stage:
             self.rows.setdefault("indices", []).append(batch["indices"])
             for name, values in rows.items():
                 self.rows.setdefault(name, []).append(values)
+
+
+_EVENLY: Mapping[str, float] = {}

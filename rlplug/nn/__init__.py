@@ -3,6 +3,8 @@
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
+from rlplug.nn.closed import ClosedForm, Outputs
+from rlplug.nn.dense import is_followed
 from rlplug.nn.distributions import (
     Binary,
     Categorical,
@@ -32,6 +34,7 @@ __all__ = [
     "Binary",
     "Body",
     "Categorical",
+    "ClosedForm",
     "ContinuousQHead",
     "Distribution",
     "DistributionalHead",
@@ -47,6 +50,7 @@ __all__ = [
     "Network",
     "NetworkOptions",
     "NoisyLinear",
+    "Outputs",
     "PartsEncoder",
     "PolicyHead",
     "PolyakTarget",
@@ -57,6 +61,7 @@ __all__ = [
     "TargetNetwork",
     "TrivialTarget",
     "ValueHead",
+    "is_followed",
     "make_distribution",
     "make_encoder",
     "orthogonal",

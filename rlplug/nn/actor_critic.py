@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.closed import ClosedForm
 from rlplug.nn.dense import dense, stack_of
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
@@ -72,6 +73,15 @@ class ActorCritic(ActingNetwork):
             return None
         outputs, values = dense([seen, seen_too], [actor_stack, critic_stack])
         return self.policy_head.completed(outputs), values.squeeze(1)
+
+    def closed_form(self, prefix: str) -> ClosedForm | None:
+        """The outputs of the policy's linear layer, and values, if both bodies are plain."""
+        critic = self.critic_body
+        if critic is None or critic.memory is not None:
+            return None
+        actor_way = (self.body.encoder, [*self.body.hidden, self.policy_head.linear])
+        critic_way = (critic.encoder, [*critic.hidden, self.value_head.linear])
+        return ClosedForm.of(self, [actor_way, critic_way], prefix)
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""

@@ -1,14 +1,16 @@
-"""Linear layers with tanh on one CPU thread, forward and backward, in blocks fit for the cache.
+"""Linear layers with tanh or ReLU on one CPU thread, forward and backward, in NumPy.
 
-Matrix products are torch's; tanh is NumPy's, which takes a seventh of the time. Several stacks of
-layers side by side are one node of the graph, instead of a dozen for each.
+What torch spends on a small network is dispatch, not arithmetic. Arrays lie with one column per
+row of the batch, so that no product has to turn its operands, and are computed in blocks that fit
+the cache. Several stacks of layers side by side are one node of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import attrs
 import numpy
 import torch
 from torch import Tensor, nn
@@ -16,123 +18,130 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from rlplug.nn.activations import Array
 
-__all__ = ["Stack", "dense", "stack_of"]
+__all__ = ["BENDS", "Bend", "Stack", "Tape", "dense", "is_followed", "stack_of"]
 
-Bent: TypeAlias = "list[bool]"
-"""For each linear layer of a stack whether tanh follows it."""
+
+@attrs.frozen
+class Bend:
+    """An activation: in place, its slope times a gradient, and how autograd knows it."""
+
+    apply: Callable[[Array], Any]
+    slope: Callable[[Array, Array], Array]
+    """From what it gave and the gradient of that to the gradient of what it was given."""
+    traced: Callable[[Tensor], Tensor]
+
+
+Tape: TypeAlias = "list[tuple[slice, list[Array]]]"
+"""For each block of rows the outputs of every layer, shape (width, rows)."""
 
 _NUMBERS_IN_CACHE = 65_536
 """Numbers of one array in a block: a few arrays of so many stay in the second-level cache."""
 
-_NARROW = 16
-"""Up to so many inputs the transposed product of a gradient is several times as fast."""
-
 
 class Stack:
-    """Weights and biases, where tanh follows them, and what they do to a block of rows."""
+    """Linear layers, what bends their outputs, and what they do to rows."""
 
-    __slots__ = ("bent", "biases", "weights")
+    __slots__ = ("_columns", "_size", "_turned", "_weights", "bends", "params")
 
-    def __init__(self, bent: Bent, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
-        self.bent = bent
-        self.weights, self.biases = weights, biases
+    def __init__(self, bends: Sequence[Bend | None], params: Sequence[Tensor]) -> None:
+        self.bends = bends
+        self.params = params
+        """Weights and biases in turn; arrays show their memory."""
+        arrays = [param.detach().numpy() for param in params]
+        self._weights = arrays[::2]
+        self._turned = [weight.T for weight in self._weights]
+        self._columns = [bias[:, None] for bias in arrays[1::2]]
+        self._size = max(64, _NUMBERS_IN_CACHE // max(map(len, arrays)))
 
-    def blocks(self, rows: int) -> list[slice]:
-        """Rows that are computed together."""
-        size = max(64, _NUMBERS_IN_CACHE // max(len(bias) for bias in self.biases))
+    def forward(self, features: Array) -> tuple[Array, Tape]:
+        """From shape (rows, inputs) to (outputs, rows), and what `backward` needs to know."""
+        blocks = self._blocks(len(features))
+        if len(blocks) == 1:
+            outs = self._outputs(features)
+            return outs[-1], [(blocks[0], outs)]
+        last = self._room(features)
+        tape: Tape = []
+        for rows in blocks:
+            outs = self._outputs(features[rows])
+            last[:, rows] = outs[-1]
+            tape.append((rows, outs))
+        return last, tape
+
+    def last_outputs(self, features: Array) -> Array:
+        """The same where nobody goes back: nothing else is kept."""
+        blocks = self._blocks(len(features))
+        if len(blocks) == 1:
+            return self._outputs(features)[-1]
+        last = self._room(features)
+        for rows in blocks:
+            last[:, rows] = self._outputs(features[rows])[-1]
+        return last
+
+    def backward(
+        self, features: Array, tape: Tape, below: Array, *, own: bool = False
+    ) -> tuple[list[Array], Array | None]:
+        """Gradients of weights and biases in turn, given that of the outputs, (outputs, rows).
+
+        With `own`, that of the features as well, (rows, inputs).
+        """
+        if len(tape) == 1:
+            found, mine = self._slopes(features, tape[0][1], below, own=own)
+            return found, None if mine is None else mine.T
+        wanted = numpy.empty_like(features) if own else None
+        sums: list[Array] = []
+        for rows, outs in tape:
+            found, mine = self._slopes(features[rows], outs, below[:, rows], own=own)
+            if wanted is not None and mine is not None:
+                wanted[rows] = mine.T
+            if not sums:
+                sums = found
+                continue
+            for total, more in zip(sums, found, strict=True):
+                total += more
+        return sums, wanted
+
+    def _blocks(self, rows: int) -> list[slice]:
+        size = self._size
         if rows <= 2 * size:
             return [slice(0, rows)]
         return [slice(start, start + size) for start in range(0, rows, size)]
 
-    def outputs(self, block: Tensor, places: Sequence[Tensor | None]) -> list[Tensor]:
-        """Those of each layer for a block of rows, written to places where there are any."""
+    def _room(self, features: Array) -> Array:
+        return numpy.empty((len(self._columns[-1]), len(features)), features.dtype)
+
+    def _outputs(self, features: Array) -> list[Array]:
+        block = features.T
         outs = []
-        for weight, bias, bent, place in zip(
-            self.weights, self.biases, self.bent, places, strict=True
-        ):
-            block = torch.addmm(bias, block, weight.t(), out=place)
-            if bent:
-                array = block.numpy()
-                numpy.tanh(array, out=array)
+        for weight, column, bend in zip(self._weights, self._columns, self.bends, strict=True):
+            block = numpy.dot(weight, block)
+            block += column
+            if bend is not None:
+                bend.apply(block)
             outs.append(block)
         return outs
 
-    def all_outputs(self, features: Tensor) -> list[Tensor]:
-        """The same for all rows, block by block."""
-        blocks = self.blocks(len(features))
-        if len(blocks) == 1:
-            return self.outputs(features, [None] * len(self.bent))
-        outs = [features.new_empty(len(features), len(bias)) for bias in self.biases]
-        for rows in blocks:
-            self.outputs(features[rows], [out[rows] for out in outs])
-        return outs
-
-    def last_outputs(self, features: Tensor) -> Tensor:
-        """Those of the last layer alone: nothing else is kept."""
-        nowhere: list[Tensor | None] = [None] * (len(self.bent) - 1)
-        blocks = self.blocks(len(features))
-        if len(blocks) == 1:
-            return self.outputs(features, [*nowhere, None])[-1]
-        out = features.new_empty(len(features), len(self.biases[-1]))
-        for rows in blocks:
-            self.outputs(features[rows], [*nowhere, out[rows]])
-        return out
-
-    def slopes(
-        self, features: Tensor, outs: Sequence[Tensor], below: Tensor, *, own: bool
-    ) -> list[Tensor]:
-        """Gradients for a block: of its features, if wanted, of weights and biases in turn."""
-        found: list[Tensor] = []
+    def _slopes(
+        self, features: Array, outs: Sequence[Array], below: Array, *, own: bool
+    ) -> tuple[list[Array], Array | None]:
+        found: list[Array] = []
         for index in range(len(outs) - 1, -1, -1):
-            if self.bent[index]:
-                below = torch.from_numpy(_slope(outs[index].numpy(), below.numpy()))
-            known = outs[index - 1] if index else features
-            if known.shape[1] <= _NARROW:
-                by_weight = torch.mm(known.t(), below).t()
-            else:
-                by_weight = torch.mm(below.t(), known)
-            found += [below.sum(0), by_weight]
+            bend = self.bends[index]
+            if bend is not None:
+                below = bend.slope(outs[index], below)
+            known = outs[index - 1].T if index else features
+            found += (numpy.add.reduce(below, 1), numpy.dot(below, known))
             if index or own:
-                below = torch.mm(below, self.weights[index])
-        if own:
-            found.append(below)
+                below = numpy.dot(self._turned[index], below)
         found.reverse()
-        return found
-
-    def all_slopes(
-        self, features: Tensor, outs: Sequence[Tensor], below: Tensor, *, own: bool
-    ) -> list[Tensor]:
-        """The same for all rows, block by block."""
-        blocks = self.blocks(len(features))
-        if len(blocks) == 1:
-            return self.slopes(features, outs, below, own=own)
-        wanted = [torch.empty_like(features)] if own else []
-        sums: list[Tensor] = []
-        for rows in blocks:
-            mine = self.slopes(features[rows], [out[rows] for out in outs], below[rows], own=own)
-            for place in wanted:
-                place[rows] = mine.pop(0)
-            if sums:
-                torch._foreach_add_(sums, mine)
-            else:
-                sums = mine
-        return [*wanted, *sums]
-
-    def traced(self, features: Tensor) -> Tensor:
-        """The last layer's outputs by operations that autograd knows."""
-        for weight, bias, bent in zip(self.weights, self.biases, self.bent, strict=True):
-            features = nn.functional.linear(features, weight, bias)
-            if bent:
-                features = torch.tanh(features)
-        return features
+        return found, below if own else None
 
 
 def stack_of(layers: Iterable[nn.Module], features: Tensor) -> Stack | None:
     """The layers as a stack, if here they would do exactly what they do, and faster; else None."""
     if not _is_plain(features):
         return None
-    bent: Bent = []
-    weights, biases = [], []
+    bends: list[Bend | None] = []
+    params: list[Tensor] = []
     for layer in layers:
         if _is_watched(layer):
             return None
@@ -140,92 +149,93 @@ def stack_of(layers: Iterable[nn.Module], features: Tensor) -> Stack | None:
             weight, bias = layer.weight, layer.bias
             if bias is None or weight.dtype != features.dtype:
                 return None
-            weights.append(weight)
-            biases.append(bias)
-            bent.append(False)
-        elif type(layer) is nn.Tanh and bent and not bent[-1]:
-            bent[-1] = True
+            params += [weight, bias]
+            bends.append(None)
+        elif type(layer) in BENDS and bends and bends[-1] is None:
+            bends[-1] = BENDS[type(layer)]
         else:
             return None
-    return Stack(bent, weights, biases) if any(bent) else None
+    return Stack(bends, params) if any(bends) else None
 
 
 def dense(features: Sequence[Tensor], stacks: Sequence[Stack]) -> tuple[Tensor, ...]:
     """What each stack makes of its features, shape (n, inputs) to (n, outputs)."""
     if not torch.is_grad_enabled():
-        return tuple(stack.last_outputs(one) for one, stack in zip(features, stacks, strict=True))
-    given = list(features)
-    for stack in stacks:
-        for weight, bias in zip(stack.weights, stack.biases, strict=True):
-            given += [weight, bias]
-    kinds = [stack.bent for stack in stacks]
-    return _Dense.apply(kinds, *given)  # type: ignore[no-any-return, no-untyped-call] # untyped in torch
+        return tuple(
+            torch.from_numpy(stack.last_outputs(one.detach().numpy()).T)
+            for one, stack in zip(features, stacks, strict=True)
+        )
+    params = [param for stack in stacks for param in stack.params]
+    return _Dense.apply(list(stacks), *features, *params)  # type: ignore[no-any-return, no-untyped-call] # untyped in torch
 
 
 class _Dense(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kinds: list[Bent], *given: Tensor) -> Any:
-        outs = [stack.all_outputs(features) for features, stack in _apart(kinds, given)]
-        ctx.kinds = kinds
-        ctx.save_for_backward(*given, *(one for each in outs for one in each))
-        return tuple(each[-1] for each in outs)
+    def forward(ctx: Any, stacks: list[Stack], *given: Tensor) -> Any:
+        ctx.stacks = stacks
+        # Saved although the stacks see the weights: autograd notices if they are changed.
+        ctx.save_for_backward(*given)
+        ctx.tapes = []
+        outs = []
+        for features, stack in zip(given, stacks, strict=False):
+            last, tape = stack.forward(features.numpy())
+            outs.append(torch.from_numpy(last.T))
+            ctx.tapes.append(tape)
+        return tuple(outs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        kinds, saved = ctx.kinds, ctx.saved_tensors
-        layers = sum(map(len, kinds))
-        given, outs = saved[: len(kinds) + 2 * layers], saved[len(kinds) + 2 * layers :]
+        stacks, given = ctx.stacks, ctx.saved_tensors
         wanted = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             # Somebody wants gradients of these gradients: that is autograd's own business.
-            return (None, *_traced_slopes(kinds, given, gradients, wanted))
+            return (None, *_traced_slopes(stacks, given, gradients, wanted))
         by_features: list[Tensor | None] = []
         by_params: list[Tensor | None] = []
-        first = 0
-        for index, (features, stack) in enumerate(_apart(kinds, given)):
-            last = first + len(stack.biases)
-            own = wanted[index]
-            found = stack.all_slopes(features, outs[first:last], gradients[index], own=own)
-            by_features.append(found.pop(0) if own else None)
-            by_params += found
-            first = last
+        for index, stack in enumerate(stacks):
+            below = gradients[index].numpy().T
+            features = given[index].numpy()
+            found, mine = stack.backward(features, ctx.tapes[index], below, own=wanted[index])
+            by_features.append(None if mine is None else torch.from_numpy(mine))
+            by_params += map(torch.from_numpy, found)
         return (None, *by_features, *by_params)
 
 
-def _apart(kinds: list[Bent], given: Sequence[Tensor]) -> list[tuple[Tensor, Stack]]:
-    """Each stack with its features, from one row of tensors."""
-    pairs = []
-    at = len(kinds)
-    for features, bent in zip(given, kinds, strict=False):
-        after = at + 2 * len(bent)
-        pairs.append((features, Stack(bent, given[at:after:2], given[at + 1 : after : 2])))
-        at = after
-    return pairs
-
-
 def _traced_slopes(
-    kinds: list[Bent],
+    stacks: list[Stack],
     given: Sequence[Tensor],
     gradients: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    outs = [stack.traced(features) for features, stack in _apart(kinds, given)]
+    params = iter(given[len(stacks) :])
+    outs = []
+    for features, stack in zip(given, stacks, strict=False):
+        out = features
+        for bend in stack.bends:
+            out = nn.functional.linear(out, next(params), next(params))
+            out = out if bend is None else bend.traced(out)
+        outs.append(out)
     inputs = [one for one, needed in zip(given, wanted, strict=True) if needed]
     found = iter(torch.autograd.grad(outs, inputs, gradients, create_graph=True))
     return [next(found) if needed else None for needed in wanted]
 
 
-def _is_plain(features: Tensor) -> bool:
-    """Whether NumPy can help with these, and nobody wants to see what torch would do."""
+def is_followed() -> bool:
+    """Whether somebody follows what torch does here, or wants it to do more than NumPy can."""
     # Asked first: what follows cannot be compiled itself.
-    return not torch.compiler.is_compiling() and (
+    return torch.compiler.is_compiling() or (
+        torch.get_num_threads() != 1
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
+    )
+
+
+def _is_plain(features: Tensor) -> bool:
+    return not is_followed() and (
         features.device.type == "cpu"
         and features.dim() == 2
         and features.dtype in (torch.float32, torch.float64)
-        and torch.get_num_threads() == 1
-        and not torch.is_autocast_enabled("cpu")
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and not _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
     )
 
 
@@ -238,9 +248,19 @@ def _is_watched(layer: nn.Module) -> bool:
     )
 
 
-def _slope(out: Array, gradient: Array) -> Array:
-    """From tanh's outputs and their gradient to that of its inputs."""
+def _tanh_slope(out: Array, gradient: Array) -> Array:
     slope = out * out
     numpy.subtract(1, slope, out=slope)
     slope *= gradient
     return slope
+
+
+BENDS: dict[type[nn.Module], Bend] = {
+    nn.Tanh: Bend(lambda array: numpy.tanh(array, out=array), _tanh_slope, torch.tanh),
+    nn.ReLU: Bend(
+        lambda array: numpy.maximum(array, 0, out=array),
+        lambda out, gradient: gradient * (out > 0),
+        torch.relu,
+    ),
+}
+"""The activations whose slopes are known from their outputs."""

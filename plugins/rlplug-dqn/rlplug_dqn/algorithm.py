@@ -105,7 +105,7 @@ class DQN(Algorithm):
         """How far the values of the actions taken are from their targets."""
         plain = module.plain()
         if plain is not None:
-            return plain.loss(batch, config.loss)
+            return plain.loss(module, batch, config.loss)
         actions, targets = module.indices(batch["actions"]), batch["targets"]
         taken = chosen(fwd_out["outputs"], actions)
         head = module.head

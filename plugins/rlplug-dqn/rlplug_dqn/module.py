@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,15 +19,16 @@ from rlplug.nn import (
     Network,
     NetworkOptions,
     NoisyLinear,
+    Outputs,
     PolyakTarget,
     QHead,
     QuantileHead,
     Streams,
     TargetNetwork,
+    is_followed,
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
-from rlplug_dqn.dense import Dense, is_traced
 from rlplug_dqn.exploration import Exploration
 from rlplug_dqn.plain import Plain
 from rlplug_dqn.targets import (
@@ -87,15 +88,16 @@ class DQNModule(Module):
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`outputs` of the network for every action, and the `q_values` that they stand for."""
-        outputs = Outputs(self.network, batch["observations"])
-        return dict(outputs) if is_traced() else outputs
+        if is_followed():
+            return self._outputs(batch)
+        return Outputs(("outputs", "q_values"), lambda: self._outputs(batch))
 
     def plain(self) -> Plain | None:
         """Both networks in closed form, if they are plain and nobody follows what torch does."""
-        if is_traced():
+        if is_followed():
             return None
         made = self._made
-        if not made or (made[0] is not None and not made[0].fits()):
+        if not made or (made[0] is not None and not made[0].current()):
             made[:] = [self._make_plain()]
         return made[0]
 
@@ -137,40 +139,15 @@ class DQNModule(Module):
     def _make_plain(self) -> Plain | None:
         target = self.target.model
         assert isinstance(target, Network)
-        online, other = Dense.of(self.network), Dense.of(target)
-        if online is None or other is None:
-            return None
-        return Plain(online, other, double=self.is_double, first_action=self.first_action)
+        return Plain.of(self.network, target, double=self.is_double, first_action=self.first_action)
+
+    def _outputs(self, batch: Batch) -> dict[str, Tensor]:
+        outputs = self.network(batch["observations"])
+        return {"outputs": outputs, "q_values": self.head.values(outputs)}
 
     def _best(self, observations: Any, mask: Any) -> Any:
         values, _ = self.network.act(observations, explore=self.noisy)
         return best(values, mask)
-
-
-class Outputs(Mapping[str, Tensor]):
-    """What a network says of observations, computed once somebody reads it."""
-
-    def __init__(self, network: Network, observations: Any) -> None:
-        self._network = network
-        self._observations = observations
-        self._known: dict[str, Tensor] = {}
-
-    def __getitem__(self, name: str) -> Tensor:
-        if not self._known and name in _OUTPUTS:
-            outputs = self._network(self._observations)
-            head = self._network.head
-            assert isinstance(head, QHead)
-            self._known = {"outputs": outputs, "q_values": head.values(outputs)}
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_OUTPUTS)
-
-    def __len__(self) -> int:
-        return len(_OUTPUTS)
-
-
-_OUTPUTS = ("outputs", "q_values")
 
 
 def best(values: Any, mask: Any) -> Any:

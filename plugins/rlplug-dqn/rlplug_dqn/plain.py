@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 import torch
+from torch import Tensor, nn
 
-from rlplug import Batch, Loss
-from rlplug_dqn.dense import Dense, known_loss
+from rlplug import Batch, KnownLoss, Loss
+from rlplug.nn import ClosedForm, Network, QHead
 
 __all__ = ["Plain"]
 
@@ -16,61 +18,74 @@ __all__ = ["Plain"]
 class Plain:
     """A network of plain values and its target, both in closed form."""
 
-    def __init__(self, online: Dense, target: Dense, *, double: bool, first_action: int) -> None:
+    def __init__(
+        self, online: ClosedForm, target: ClosedForm, *, double: bool, first_action: int
+    ) -> None:
         self._online = online
         self._target = target
         self._double = double
         self._first_action = first_action
-        self._starts = numpy.zeros(0, numpy.int64)
+        self._columns = numpy.zeros(0, numpy.int64)
 
-    def fits(self) -> bool:
+    @classmethod
+    def of(
+        cls, network: Network, target: Network, *, double: bool, first_action: int
+    ) -> Plain | None:
+        """None if the networks are not as plain."""
+        online, other = closed_form(network), closed_form(target)
+        if online is None or other is None:
+            return None
+        return cls(online, other, double=double, first_action=first_action)
+
+    def current(self) -> bool:
         """Whether this still stands for the networks."""
-        return self._online.fits() and self._target.fits()
+        return self._online.current() and self._target.current()
 
     def targets(self, batch: Batch, gamma: float) -> Any:
         """What each row is learned towards; a truncated row goes on, a terminated one does not."""
-        after = batch["next_observations"]
-        values = judged = self._target.forward(after)[0].numpy()
+        after = batch.array("next_observations")
+        values = judged = self._target.outputs(0, after)
         if self._double:
-            judged = self._online.forward(after)[0].numpy()
+            judged = self._online.outputs(0, after)
         if "next_action_mask" in batch:
-            judged = numpy.where(batch.array("next_action_mask"), judged, -numpy.inf)
+            judged = numpy.where(batch.array("next_action_mask").T, judged, -numpy.inf)
         if judged is values:
-            following = values.max(1)
+            following = values.max(0)
         else:
-            following = values.take(self._places(values) + judged.argmax(1))
+            following = values[judged.argmax(0), self._rows(values)]
         following *= batch.array("discounts") if "discounts" in batch else gamma
         following *= ~batch.array("terminated")
         following += batch.array("rewards")
         return following
 
-    def loss(self, batch: Batch, kind: str) -> Loss:
-        """The loss of a minibatch, its gradients found at once."""
-        outputs, seen = self._online.forward(batch["observations"])
-        values = outputs.numpy()
-        count = len(values)
-        taken = self._places(values) + (batch.array("actions") - self._first_action)
-        values = values.take(taken)
+    def loss(self, module: nn.Module, batch: Batch, kind: str) -> Loss:
+        """The loss of a minibatch, its gradients known."""
+        outputs, trace = self._online.forward(0, batch.array("observations"))
+        count = outputs.shape[1]
+        taken = batch.array("actions") - self._first_action, self._rows(outputs)
+        values = outputs[taken]
         errors = values - batch.array("targets")
         if kind == "mse":
             slopes, losses = 2 * errors, errors * errors
         else:
-            slopes = errors.clip(-1, 1)
+            slopes = numpy.minimum(numpy.maximum(errors, -1), 1)
             losses = slopes * (errors - 0.5 * slopes)
         if "weights" in batch:
             weights = batch.array("weights")
             slopes, losses = slopes * weights, losses * weights
         slopes /= count
-        spread = torch.zeros_like(outputs)
-        spread.numpy().put(taken, slopes)
         sizes = numpy.abs(errors)
         total = numpy.add.reduce
-        return Loss(
-            known_loss(
-                float(total(losses)) / count,
-                self._online.params,
-                self._online.backward(spread, seen),
-            ),
+
+        def gradients(_: Mapping[str, float]) -> Mapping[str, Tensor]:
+            spread = numpy.zeros_like(outputs)
+            spread[taken] = slopes
+            return self._online.backward(0, trace, spread)
+
+        return KnownLoss(
+            module,
+            float(total(losses)) / count,
+            gradients,
             metrics={
                 "q_mean": float(total(values)) / count,
                 "surprise": float(total(sizes)) / count,
@@ -78,9 +93,17 @@ class Plain:
             rows={"priority": torch.from_numpy(sizes)} if "indices" in batch else {},
         )
 
-    def _places(self, values: Any) -> Any:
-        """Where each row begins among all numbers."""
-        rows, width = values.shape
-        if len(self._starts) != rows:
-            self._starts = numpy.arange(0, rows * width, width)
-        return self._starts
+    def _rows(self, outputs: Any) -> Any:
+        """The number of each row."""
+        count = outputs.shape[1]
+        if len(self._columns) != count:
+            self._columns = numpy.arange(count)
+        return self._columns
+
+
+def closed_form(network: Network) -> ClosedForm | None:
+    """A network of plain values, in closed form."""
+    head, body = network.head, network.body
+    if type(head) is not QHead or head.dueling or body.memory is not None:
+        return None
+    return ClosedForm.of(network, [(body.encoder, [*body.hidden, *head.advantage])], "network.")

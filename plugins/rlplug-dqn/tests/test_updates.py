@@ -107,7 +107,7 @@ def test_the_closed_form_can_be_gone_through_twice_and_scaled() -> None:
     module = one.modules["default"]
     batch = experience().with_columns({"targets": numpy.zeros(32, numpy.float32)})
     plain = module.plain()
-    loss = plain.loss(batch, "huber").value
+    loss = plain.loss(module, batch, "huber").value
     params = [p for p in module.parameters() if p.requires_grad]
     once = [g.clone() for g in torch.autograd.grad(loss, params, retain_graph=True)]
     doubled = torch.autograd.grad(2 * loss, params)

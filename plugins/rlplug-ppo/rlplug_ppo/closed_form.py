@@ -74,12 +74,14 @@ class Closed:
         self.entropy_weight = -ent_coef / len(by_values)
         self.losses = (policy_loss, vf_coef * loss, -ent_coef * entropy)
 
-    def slopes(self, policy: float, value: float, entropy: float) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, policy: float = 1.0, value: float = 1.0, entropy: float = 1.0
+    ) -> tuple[Array, Array]:
         """The gradients of parameters and values, given those of the three losses."""
         by_log_prob = self.by_log_prob if policy == 1.0 else self.by_log_prob * policy
         by_values = self.by_values if value == 1.0 else self.by_values * value
         by_parameters = self.score.slope(by_log_prob, self.entropy_weight * entropy)
-        return torch.from_numpy(by_parameters), torch.from_numpy(by_values)
+        return by_parameters, by_values
 
 
 def joined(
@@ -102,4 +104,4 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, total: Any, *parts: Any) -> tuple[Tensor | None, ...]:
         whole = 0.0 if total is None else float(total)
         weights = [whole if part is None else whole + float(part) for part in parts]
-        return (*ctx.closed.slopes(*weights), None)
+        return (*map(torch.from_numpy, ctx.closed.slopes(*weights)), None)

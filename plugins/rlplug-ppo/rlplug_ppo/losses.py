@@ -21,9 +21,10 @@ def ppo_loss(
     module: ActorCriticModule, config: PPOConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
 ) -> Loss:
     """The clipped surrogate, the error of the values, the entropy, and maybe a penalty."""
+    said = None if config.kl_coef else array_losses.said(module, batch, fwd_out)
+    if said is not None:
+        return array_losses.ppo_loss(module, config, batch, said)
     parameters, values = fwd_out["parameters"], fwd_out["values"]
-    if not config.kl_coef and array_losses.apply(module, parameters, values):
-        return array_losses.ppo_loss(module, config, batch, parameters, values)
     mask = mask_of(batch)
     log_prob, entropy = module.distribution.score(parameters, batch["actions"], mask)
     advantages = batch["advantages"]
@@ -48,9 +49,10 @@ def a2c_loss(
     module: ActorCriticModule, config: A2CConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
 ) -> Loss:
     """The policy gradient, the error of the values, and the entropy."""
+    said = array_losses.said(module, batch, fwd_out)
+    if said is not None:
+        return array_losses.a2c_loss(module, config, batch, said)
     parameters, values = fwd_out["parameters"], fwd_out["values"]
-    if array_losses.apply(module, parameters, values):
-        return array_losses.a2c_loss(module, config, batch, parameters, values)
     log_prob, entropy = module.distribution.score(parameters, batch["actions"], mask_of(batch))
     advantages = batch["advantages"]
     if config.normalize_advantage:

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
+from rlplug.nn import (
+    ActorCritic,
+    ActorCriticOptions,
+    Distribution,
+    Fragments,
+    Outputs,
+    is_followed,
+)
 from rlplug.spaces import AnySpace
+from rlplug_ppo.plain import Plain
 from rlplug_ppo.scores import scorer_for
 
 __all__ = ["ActorCriticModule", "mask_of"]
@@ -38,6 +46,7 @@ class ActorCriticModule(Module):
         self.network = ActorCritic(observation_space, action_space, options)
         self.has_memory = options.memory != "none"
         self.scorer = scorer_for(action_space, squash=options.squash)
+        self._made: list[Plain | None] = []
         # They change once per update and belong to this policy: so they go where it goes.
         self.register_buffer("kl_coef", torch.tensor(kl_coef))
         self.register_buffer("kl_stops", torch.tensor(0))
@@ -62,6 +71,24 @@ class ActorCriticModule(Module):
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`parameters` of the distribution and `values`, for all rows."""
+        if is_followed():
+            return self._outputs(batch)
+        return Outputs(("parameters", "values"), lambda: self._outputs(batch))
+
+    def plain(self) -> Plain | None:
+        """Actor and critic in closed form, if they are plain and nobody follows torch."""
+        if is_followed():
+            return None
+        made = self._made
+        if not made or (made[0] is not None and not made[0].current()):
+            made[:] = [Plain.of(self.network)]
+        return made[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the views: a copy has weights of its own."""
+        return {**self.__dict__, "_made": []}
+
+    def _outputs(self, batch: Batch) -> Mapping[str, Tensor]:
         fragments = None
         if self.has_memory:
             start, stop = batch["fragments"].unbind(1)

@@ -1,0 +1,114 @@
+"""Plain networks there and back without autograd: outputs, and gradients in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rlplug.nn.activations import Array
+from rlplug.nn.arrays import ArrayForward, NoArraysError, Views
+from rlplug.nn.dense import BENDS, Bend, Stack, Tape
+from rlplug.nn.encoders import FlatEncoder
+
+__all__ = ["ClosedForm", "Outputs", "Way"]
+
+Way: TypeAlias = "tuple[nn.Module, Sequence[nn.Module]]"
+"""An encoder, and the layers from there to an output."""
+
+Trace: TypeAlias = "tuple[Array, Tape]"
+
+
+class ClosedForm:
+    """Ways through a network that are nothing but linear layers and activations, in NumPy.
+
+    It reads the weights where the network has them: optimizers move both.
+    """
+
+    def __init__(self, network: nn.Module, ways: Sequence[Way], prefix: str) -> None:
+        self._views = views = Views(noisy=False)
+        for part in network.modules():
+            for name, child in part._modules.items():
+                if child is not None:
+                    views.keep(part, name)
+        names = {id(param): prefix + name for name, param in network.named_parameters()}
+        self._encoders: list[ArrayForward] = []
+        self._stacks: list[Stack] = []
+        self._names: list[list[str]] = []
+        for encoder, layers in ways:
+            if type(encoder) is not FlatEncoder:
+                raise NoArraysError
+            self._encoders.append(encoder.array_forward(views))
+            self._stacks.append(_stack(views, layers))
+            self._names.append([names[id(param)] for param in self._stacks[-1].params])
+
+    @classmethod
+    def of(cls, network: nn.Module, ways: Sequence[Way], prefix: str) -> ClosedForm | None:
+        """None if the network is not as plain, or not on the CPU.
+
+        `prefix` is what stands before the names of the network's parameters.
+        """
+        try:
+            return cls(network, ways, prefix)
+        except NoArraysError:
+            return None
+
+    def current(self) -> bool:
+        """Whether the weights are still those of the network."""
+        return self._views.current()
+
+    def forward(self, way: int, observations: Any) -> tuple[Array, Trace]:
+        """One way's outputs, shape (outputs, rows), and what `backward` needs to know."""
+        features = self._encoders[way](observations)
+        outputs, tape = self._stacks[way].forward(features)
+        return outputs, (features, tape)
+
+    def outputs(self, way: int, observations: Any) -> Array:
+        """The outputs alone."""
+        return self._stacks[way].last_outputs(self._encoders[way](observations))
+
+    def backward(self, way: int, trace: Trace, slopes: Array) -> Mapping[str, Tensor]:
+        """The gradients of all parameters on a way, given that of its outputs."""
+        found, _ = self._stacks[way].backward(*trace, slopes)
+        return dict(zip(self._names[way], map(torch.from_numpy, found), strict=True))
+
+
+class Outputs(Mapping[str, Tensor]):
+    """What `forward_train` gives where the loss may do without: computed once somebody reads it."""
+
+    def __init__(self, names: tuple[str, ...], compute: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._names = names
+        self._compute = compute
+        self._known: Mapping[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._known and name in self._names:
+            self._known = self._compute()
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _stack(views: Views, layers: Sequence[nn.Module]) -> Stack:
+    bends: list[Bend | None] = []
+    params: list[Tensor] = []
+    for layer in layers:
+        if type(layer) is nn.Linear and layer.bias is not None:
+            # Taking views refuses what is not on the CPU, and watches over the rest.
+            views.of(layer, "weight")
+            views.of(layer, "bias")
+            params += [layer.weight, layer.bias]
+            bends.append(None)
+        elif type(layer) in BENDS and bends and bends[-1] is None:
+            bends[-1] = BENDS[type(layer)]
+        else:
+            raise NoArraysError
+    if not params:
+        raise NoArraysError
+    return Stack(bends, params)

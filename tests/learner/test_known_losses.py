@@ -1,0 +1,122 @@
+"""Losses that bring their gradients: the same steps as autograd's, whoever takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from rlplug import KnownLoss, Loss
+from rlplug.errors import PluginError
+
+
+def known(self: Any, module: Any, batch: Any) -> KnownLoss:
+    """weight * mean(x) + other * 3, term by term."""
+    mean = float(batch["x"].mean())
+    numbers = {"first": module.weight.item() * mean, "second": module.other.item() * 3}
+
+    def gradients(weights: Mapping[str, float]) -> Mapping[str, Tensor]:
+        return {
+            "weight": torch.tensor([mean * weights.get("first", 1.0)]),
+            "other": torch.tensor([3 * weights.get("second", 1.0)]),
+        }
+
+    return KnownLoss(module, sum(numbers.values()), gradients, numbers=numbers)
+
+
+def weights_of(learner: Any) -> tuple[float, float]:
+    module = learner.modules["default"]
+    return module.weight.item(), module.other.item()
+
+
+def test_gradients_are_taken_as_they_are(make: Any, batch: Any) -> None:
+    learner = make(compute_loss_for_module=known)
+    metrics = learner.update({"default": batch(5.0)}, timestep=1)["default"]
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 5, 2 - 0.1 * 3))
+    assert float(metrics["loss"]) == 16.0
+    assert (metrics["first"], metrics["second"]) == (10.0, 6.0)
+
+
+def test_terms_of_add_ons_join_them(make: Any, batch: Any) -> None:
+    def addon_loss(self: Any, module: Any) -> Any:
+        return (10 * module.weight).sum()
+
+    learner = make(
+        compute_loss_for_module=known,
+        addons={"extra-term": {"compute_loss_for_module": addon_loss}},
+    )
+    metrics = learner.update({"default": batch(5.0)}, timestep=1)["default"]
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 15, 2 - 0.1 * 3))
+    assert float(metrics["loss/alg"]) == 16.0
+    assert float(metrics["first"]) == 10.0
+
+
+def test_who_asks_for_gradients_by_term_gets_them(make: Any, batch: Any) -> None:
+    seen: dict[str, dict[str, Tensor]] = {}
+
+    def look(self: Any, term_gradients: Any) -> None:
+        seen.update(term_gradients)
+
+    learner = make(compute_loss_for_module=known, addons={"look": {"postprocess_gradients": look}})
+    learner.update({"default": batch(5.0)}, timestep=1)
+    assert seen["first"]["weight"].item() == 5.0
+    assert seen["first"]["other"].item() == 0.0
+    assert seen["second"]["other"].item() == 3.0
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 5, 2 - 0.1 * 3))
+
+
+def test_two_optimizers_move_their_own(make: Any, batch: Any) -> None:
+    def pair(self: Any, module: Any) -> Any:
+        return {"a": SGD([module.weight], lr=1.0), "b": SGD([module.other], lr=0.5)}
+
+    learner = make(compute_loss_for_module=known, configure_optimizers_for_module=pair)
+    learner.update({"default": batch(5.0)}, timestep=1)
+    assert weights_of(learner) == pytest.approx((2 - 5, 2 - 0.5 * 3))
+
+
+@pytest.mark.parametrize("again", ["value", "terms"])
+def test_whoever_reckons_on_with_it_has_tensors_with_gradients(
+    make: Any, batch: Any, again: str
+) -> None:
+    def scaled(self: Any, module: Any, batch: Any) -> Any:
+        loss = known(self, module, batch)
+        if again == "value":
+            return Loss(loss.value * 2)
+        return Loss(2 * loss.terms["first"] + loss.terms["second"] * 2)
+
+    learner = make(compute_loss_for_module=scaled)
+    learner.update({"default": batch(5.0)}, timestep=1)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 10, 2 - 0.1 * 6))
+
+
+def test_what_is_not_trained_stays(make: Any, batch: Any) -> None:
+    def first_only(self: Any, module: Any) -> Any:
+        module.other.requires_grad_(False)
+        return SGD([module.weight], lr=1.0)
+
+    learner = make(compute_loss_for_module=known, configure_optimizers_for_module=first_only)
+    learner.update({"default": batch(5.0)}, timestep=1)
+    assert weights_of(learner) == (-3.0, 2.0)
+    assert learner.modules["default"].other.grad is None
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        ({"wieght": torch.ones(1)}, "Did you mean 'weight'"),
+        ({"weight": torch.ones(2)}, r"of shape \(2,\), the parameter has \(1,\)"),
+    ],
+)
+def test_gradients_that_fit_no_parameter_are_refused(
+    make: Any, batch: Any, found: dict[str, Tensor], complaint: str
+) -> None:
+    def wrong(self: Any, module: Any) -> KnownLoss:
+        return KnownLoss(module, 1.0, lambda weights: found)
+
+    learner = make(compute_loss_for_module=wrong)
+    with pytest.raises(PluginError, match=complaint):
+        learner.update({"default": batch(5.0)}, timestep=1)
