@@ -146,7 +146,10 @@ class Learner(ByHand):
             return False
         if wanted is None:
             return True
-        return bool(wanted(module_id, batch)) if callable(wanted) else module_id in wanted
+        if callable(wanted):
+            return bool(wanted(module_id, batch))
+        # A set that names nobody would train nothing, and say nothing.
+        return module_id in {self.member(one).module_id for one in wanted}
 
     def _move_to(self, timestep: int) -> None:
         self.timestep = timestep

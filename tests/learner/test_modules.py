@@ -96,6 +96,13 @@ def test_modules_to_train_may_be_ids_or_a_function_of_the_batch(make: Any, batch
     assert set(batches) == {"a", "b"}
 
 
+def test_modules_to_train_that_the_learner_does_not_have_are_refused(make: Any, batch: Any) -> None:
+    learner = make(ids=("left", "right"))
+    learner.modules_to_train = {"lfet"}
+    with pytest.raises(RequestError, match=r"no module 'lfet'\. Did you mean 'left'\?"):
+        learner.update({"left": batch(1.0)}, timestep=1)
+
+
 def test_the_callers_batch_is_never_changed(make: Any) -> None:
     rows = Batch({"x": numpy.ones(3), "y": numpy.zeros(3)})
 
