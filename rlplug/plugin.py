@@ -201,3 +201,6 @@ class Algorithm(_Plugin):
 
 class AddOn(_Plugin):
     """Takes part in any algorithm's run: adds a loss term, changes gradients, or watches."""
+
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    """Options by which it changes nothing, bit for bit; None: it claims none."""

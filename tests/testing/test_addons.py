@@ -162,6 +162,15 @@ class NoOptimizer(Curiosity):
         return None
 
 
+def test_an_add_on_that_claims_no_neutral_options_has_none() -> None:
+    class Silent(AddOn):
+        """Does nothing."""
+
+    assert Silent.neutral is None
+    assert Subject.of(Silent).neutral is None
+    assert Subject.of(Shrink).neutral == {"scale": 1.0}
+
+
 MUTANTS = [
     (NotNeutral, "neutral_options_change_nothing", "PolicyGradient without it"),
     (OrderMatters, "order_makes_no_difference_when_neutral", "in both orders"),
