@@ -299,6 +299,14 @@ def test_what_cannot_work_is_refused_with_the_way_out(
     assert hint in raised.value.hints[0]
 
 
+def test_all_numbers_that_cannot_work_are_refused_at_once() -> None:
+    with pytest.raises(RequestError) as raised:
+        Replay(buffer_size=10, learning_starts=10_000).open(setting())
+    lines = str(raised.value).splitlines()
+    assert [line.split(" = ")[0] for line in lines[::2]] == ["buffer_size", "learning_starts"]
+    assert [line.split(" --set ")[0] for line in lines[1::2]] == ["  try:", "  try:"]
+
+
 def test_memory_and_spaces_without_a_fixed_size_are_refused() -> None:
     with pytest.raises(RequestError, match="the module has memory"):
         Replay().open(setting(has_memory=True))

@@ -64,21 +64,29 @@ class Replay(Feed):
                 "a replay buffer draws single transitions, but the module has memory.",
                 "try: an algorithm whose feed is a rollout, or the option without memory",
             )
+        problems = list(self._problems(setting))
+        if problems:
+            *first, (message, hint) = problems
+            above = [f"{said}\n  {advice}" for said, advice in first]
+            raise RequestError("\n".join([*above, message]), hint)
+
+    def _problems(self, setting: FeedSetting) -> Iterator[tuple[str, str]]:
+        """What is wrong with the numbers, each with one thing to do."""
         if self.buffer_size < self.batch_size:
-            raise RequestError(
+            yield (
                 f"buffer_size = {self.buffer_size:,} is smaller than one batch: batch_size = "
                 f"{self.batch_size:,}.",
                 f"try: --set buffer_size={self.batch_size * 10}",
             )
-        if self.buffer_size // setting.num_envs < 2 * self.train_freq:
-            raise RequestError(
+        elif self.buffer_size // setting.num_envs < 2 * self.train_freq:
+            yield (
                 f"buffer_size = {self.buffer_size:,} does not hold what {setting.num_envs} "
                 f"environments bring between updates: train_freq = {self.train_freq:,} steps of "
                 "each, and the ends of their episodes.",
                 f"try: --set buffer_size={2 * self.train_freq * setting.num_envs}",
             )
         if self.learning_starts >= setting.steps:
-            raise RequestError(
+            yield (
                 f"learning_starts = {self.learning_starts:,} lies beyond the run, which takes "
                 f"{setting.steps:,} steps: nothing would be learned.",
                 f"try: --set learning_starts={setting.steps // 10}",
