@@ -56,6 +56,12 @@ def test_an_unknown_id_gets_a_suggestion() -> None:
         make_environments("CartPol-v1", 1, {})
 
 
+def test_an_atari_id_without_its_package_gets_the_whole_id() -> None:
+    with pytest.raises(RequestError, match="unknown environment 'ALE/Pong-v5'") as raised:
+        make_environments("ALE/Pong-v5", 1, {})
+    assert raised.value.hints[0].startswith("try: --env ale_py:ALE/Pong-v5, with pip install")
+
+
 def test_a_package_that_is_not_there_is_named() -> None:
     with pytest.raises(RequestError, match="names a package that cannot be imported"):
         make_environments("no_such_package:Thing-v0", 1, {})

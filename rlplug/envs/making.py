@@ -44,9 +44,11 @@ def spec_of(env: str) -> EnvSpec:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
         guess = did_you_mean(env_id, sorted(gymnasium.registry), sentence=True)
+        advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
+        if env_id.startswith("ALE/") and not package:
+            advice = f"--env ale_py:{env_id}, with pip install ale-py opencv-python"
         raise RequestError(
-            f"unknown environment {env!r}. {guess}".rstrip(),
-            "try: --env with an id that is registered, or 'package:Id-v0' to import its package",
+            f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
         ) from error
 
 
