@@ -181,6 +181,7 @@ def test_a_loaded_policy_acts_as_the_module_of_the_run(rlplug: Cli) -> None:
     arms = acts.predict(contexts).tolist()
     assert [int(acts.predict(row)) for row in contexts] == arms
     assert len(set(arms)) > 1
+    assert repr(acts) == f"Policy(LinUCBModule of step 300, {acts.path})"
     assert (acts.step, acts.path.name) == (300, "step-000000000300")  # type: ignore[union-attr] # it has one
 
 

@@ -56,6 +56,9 @@ class Policy:
         self._rows = 0
         self._sent = sent_to(action_space)
 
+    def __repr__(self) -> str:
+        return f"Policy({type(self.module).__name__} of step {self.step:,}, {self.path})"
+
     def predict(
         self,
         observation: Any,
