@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from rlplug.hooks import reference
@@ -111,13 +112,21 @@ def test_dry_run_shows_options_their_origin_and_the_order(rlplug: Cli, installed
     assert "postprocess_gradients scale" in lines
 
 
-def test_a_dry_run_prints_toml_whatever_keys_and_values_are(rlplug: Cli, installed: Path) -> None:
+def test_a_dry_run_prints_toml_whatever_keys_and_values_are(
+    rlplug: Cli, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def takes_all(**given: Any) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("rlplug.bandits:LinearBandit-v0")
+
+    spec = gymnasium.envs.registration.EnvSpec("TakesAll-v0", takes_all)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     settings = [
         "env.start=2024-01-01",
         "env.table={a=[1,{b=nan}]}",
         "env.low=-inf",
     ]
     given = [part for text in settings for part in ("--set", text)]
+    given += ["--env", spec.id]
     done = rlplug("run", "--algo", "good", "--tag", 'a.b="c"', *given, "--dry-run")
     assert done.code == 0
     read = tomllib.loads(done.out.partition("\nplugins\n")[0])

@@ -216,9 +216,10 @@ def test_a_failed_run_exits_with_1_and_names_hook_and_plugin(rlplug: Cli) -> Non
     ],
 )
 def test_an_environment_that_does_not_fit_exits_with_2(rlplug: Cli, env: str, said: str) -> None:
-    done = rlplug("run", "--algo", "means", "--env", env)
-    assert done.code == 2
-    assert said in done.err
+    for more in ([], ["--dry-run"]):
+        done = rlplug("run", "--algo", "means", "--env", env, *more)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
 
 
 def test_without_tracking_mlflow_is_never_imported(site: Path, tmp_path: Path) -> None:

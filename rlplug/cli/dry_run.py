@@ -18,8 +18,8 @@ __all__ = ["print_prepared"]
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
-def print_prepared(prepared: Prepared) -> None:
-    """Print the resolved options as TOML with their origins, then plugins and hook order."""
+def print_prepared(prepared: Prepared, feed: str) -> None:
+    """Print the resolved options as TOML with their origins, then plugins, hook order and feed."""
     from rich.text import Text
 
     # First, so that what is wrong with hooks is said before anything is printed.
@@ -35,6 +35,9 @@ def print_prepared(prepared: Prepared) -> None:
     shown.print("\n[bold]hooks, in call order[/bold]")
     for hook, names in order.items():
         shown.print(f"  {hook:<32} {' → '.join(names)}", markup=False)
+    if feed:
+        shown.print("\n[bold]memory[/bold]")
+        shown.print(f"  {feed}", markup=False)
 
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:

@@ -68,8 +68,9 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     prepared = prepare(_request(**given), Registry.installed())
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
+        from rlplug.runs.run import check
 
-        print_prepared(prepared)
+        print_prepared(prepared, check(prepared))
         return 0
     return _carry_out(prepared, quiet=quiet, as_json=as_json)
 

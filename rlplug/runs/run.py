@@ -27,7 +27,7 @@ from rlplug.tracking.console import console_for
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
 
-__all__ = ["carry_out", "run"]
+__all__ = ["carry_out", "check", "run"]
 
 
 def run(
@@ -84,11 +84,7 @@ def carry_out(
 ) -> RunResult:
     """Everything from the first check to the last file of one run."""
     config = prepared.config
-    maker = config.run.env if env is None else env
-    if not maker:
-        raise RequestError(
-            f"{prepared.algorithm.label} has no environment of its own.", "try: --env ID"
-        )
+    maker = _named(prepared) if env is None else env
     with ExitStack() as stack, Interrupts() as interrupts:
         parts = put_together(prepared, maker, interrupts, stack)
         # Last, so that nothing is recorded of a run that could not start.
@@ -109,6 +105,22 @@ def carry_out(
             rerunnable=rerunnable,
         )
         return _train(info, parts, milestones, tracking, interrupts)
+
+
+def check(prepared: Prepared) -> str:
+    """All that can be wrong before the first step, found out; what the feed keeps, in one line."""
+    with ExitStack() as stack, Interrupts() as interrupts:
+        parts = put_together(prepared, _named(prepared), interrupts, stack)
+        interrupts.check()
+        return parts.feed.describe()
+
+
+def _named(prepared: Prepared) -> str:
+    if not prepared.config.run.env:
+        raise RequestError(
+            f"{prepared.algorithm.label} has no environment of its own.", "try: --env ID"
+        )
+    return prepared.config.run.env
 
 
 def _train(
