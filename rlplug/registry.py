@@ -6,13 +6,13 @@ import contextlib
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any, Literal
 
 import attrs
 
-from rlplug.errors import PluginError, did_you_mean
+from rlplug.errors import PluginError, RlplugError, did_you_mean
 
 __all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Registry", "core_version"]
 
@@ -48,6 +48,20 @@ class FoundPlugin:
     def package(self) -> str:
         """`rlplug-dqn 0.1.0`."""
         return f"{self.distribution} {self.version}".strip()
+
+    @contextlib.contextmanager
+    def asked(self, what: str) -> Iterator[None]:
+        """Let an error of the plugin's own say whose it is, and what was asked of it."""
+        try:
+            yield
+        except RlplugError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"{self.label} failed in {what!r}:",
+                f"{type(error).__name__}: {error}",
+                f"try: mend it in {self.target!r}     (--debug shows the traceback)",
+            ) from error
 
     def incompatibility(self, core: str | None = None) -> str | None:
         """Why it does not fit the running core, as `needs rlplug<0.3, this is 0.3.2`."""

@@ -11,14 +11,15 @@ import attrs
 from rlplug.checkpoint import Checkpoints, find_checkpoint
 from rlplug.checkpoint.parts import SavedPolicy, start_from
 from rlplug.config.sections import RunConfig
-from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
-from rlplug.errors import PluginError, UnsupportedSpaceError
+from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.errors import PluginError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing
-from rlplug.feeds import Feed, FeedSetting, OpenFeed, Stream
+from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.fitting import Fitting
 from rlplug.runs.interrupts import Interrupts
 from rlplug.runs.milestones import Milestones
 from rlplug.runs.prepare import Prepared
@@ -131,7 +132,8 @@ def _for_video(config: RunConfig, maker: EnvMaker, training: Environments) -> En
 
 
 def _feed(prepared: Prepared) -> Feed:
-    feed = prepared.algorithm.plugin.feed()
+    with prepared.algorithm.found.asked("feed"):
+        feed = prepared.algorithm.plugin.feed()
     if not isinstance(feed, Feed):
         raise PluginError(
             f"{prepared.algorithm.label}: feed() gave {type(feed).__name__}.",
@@ -165,17 +167,18 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
         config.env,
         vectorization=config.sampling.vectorization,
     )
-    spaces = (environments.observation_space, environments.action_space)
-    reason = prepared.algorithm.plugin.supports(*spaces)
-    if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
-        reason = long_episodes(maker, config.env, config.run.seed)
-    if reason is not None:
+    algorithm = prepared.algorithm
+    try:
+        fitting = Fitting(environments, maker, config)
+        reason = fitting.unfit(algorithm.found, algorithm.plugin, feed)
+        if reason is not None:
+            raise UnsupportedSpaceError(
+                f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
+                *fitting.advice(algorithm.found, prepared.registry),
+            )
+    except BaseException:
         environments.vector.close()
-        raise UnsupportedSpaceError(
-            f"{prepared.algorithm.label} cannot be run on {environments.name!r}: "
-            f"{reason.rstrip('.')}.",
-            f"see: rlplug plugins show {prepared.algorithm.name}",
-        )
+        raise
     return environments
 
 
@@ -188,5 +191,15 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
         learning=config.learner,
         compute=config.compute,
     )
-    learner.build()
+    try:
+        learner.build()
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"the module of {prepared.algorithm.label} could not be built:",
+            f"{type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+            "try: other options, or mend the plugin     (--debug shows the traceback)",
+        ) from error
     return learner

@@ -30,6 +30,8 @@ class Prepared:
     origins: Mapping[str, str]
     algorithm: Participant
     addons: tuple[Participant, ...]
+    registry: Registry
+    """Where other algorithms are found, if this one does not fit."""
 
     def hooks(self) -> HookCalls:
         """The hooks of the run, all checked."""
@@ -67,9 +69,11 @@ def prepare(
         raise ConfigError(_where(request, algorithm), problems, *_advice(problems, found))
     given = {name: one.config for name, one in instances.items()}
     config = attrs.evolve(config, addons={**config.addons, **given})
-    plugin = kind(config.algorithm)
+    plugin = _made(algorithm, kind, config.algorithm)
     if kind.feed is not Algorithm.feed:
-        config = settle_evaluation(config, plugin.feed(), below)
+        with algorithm.asked("feed"):
+            feed = plugin.feed()
+        config = settle_evaluation(config, feed, below)
     origins = {".".join(path): origin for path, origin in below.origins.items()}
     return Prepared(
         config=config,
@@ -78,12 +82,18 @@ def prepare(
         addons=tuple(
             Participant(
                 one,
-                instances.get(one.name) or classes[one.name](config.addons[one.name]),
+                instances.get(one.name) or _made(one, classes[one.name], config.addons[one.name]),
                 config.addons[one.name],
             )
             for one in addons
         ),
+        registry=registry,
     )
+
+
+def _made(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
+    with found.asked("__init__"):
+        return kind(config)
 
 
 def _find(run: Any, registry: Registry) -> list[FoundPlugin]:

@@ -54,7 +54,9 @@ def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
     """The hooks of the class, checked as a run would check them."""
     from rlplug.hooks.resolved import Participant, resolve
 
-    participant = Participant(found, kind(kind.Config()), kind.Config())
+    with found.asked("__init__"):
+        plugin = kind(kind.Config())
+    participant = Participant(found, plugin, kind.Config())
     return [hook for hook, implementations in resolve([participant]).items() if implementations]
 
 
