@@ -76,13 +76,14 @@ class Trainer:
         self._window = MetricWindow()
         self._updates = 0
         self._sampling = 0.0
+        # A run may fail before its first step, and is reported all the same.
+        self._reported_step = 0
         self._told = calls.implements("update_finished")
 
     def run(self) -> None:
         """Train; `stop` is called after every update and may end the run by raising."""
         clock = time.perf_counter
         self._started = self._reported = clock()
-        self._reported_step = 0
         grid = self._grid()
         due = next(grid)
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb

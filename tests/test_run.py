@@ -151,7 +151,7 @@ def test_an_error_in_a_hook_ends_the_run_as_failed_and_keeps_what_was_recorded()
     assert (
         notes[0] == "raised in hook 'additional_update' of algorithm 'means' (rlplug-means 0.1.0)"
     )
-    assert notes[1] == "the run ended at step 500"
+    assert notes[1] == "recorded up to step 500:"
     folder = Path(re.search(r" in (\S+)$", notes[2])[1])  # type: ignore[index] # asserted by the test
     assert load_file(folder / "module.safetensors")["counts"].sum() == 499
     assert "ArithmeticError: planted" in (folder / "logs" / "traceback.txt").read_text()
@@ -202,6 +202,29 @@ def test_a_failed_run_exits_with_1_and_names_hook_and_plugin(rlplug: Cli) -> Non
         "rlplug: error: ArithmeticError: planted\n  raised in hook 'additional_update'" in done.err
     )
     assert "Traceback" not in done.err
+
+
+def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
+    rlplug: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bursts(Steady):
+        def step(self, action: Any) -> Any:
+            raise OSError("burst")
+
+    spec = gymnasium.envs.registration.EnvSpec("Bursts-v0", lambda **given: Bursts())
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    monkeypatch.setattr("rlplug.runs.fitting.long_episodes", lambda *given: None)
+    done = rlplug(
+        *("run", "--algo", "means", "--env", "Bursts-v0", "--quiet"),
+        *("--set", "tracking.enabled=false"),
+    )
+    assert done.code == 1
+    first, hint, recorded, run_id, *_ = done.err.splitlines()
+    assert first == (
+        "rlplug: error: environment 'Bursts-v0' failed in step after 0 steps: OSError: burst"
+    )
+    assert hint.startswith("  try: mend the environment")
+    assert (recorded, run_id.split()[0]) == ("  recorded up to step 0:", "run")
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,19 @@ def test_an_environment_that_dies_ends_the_run_as_failed_and_keeps_what_was_lear
     reported = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert reported[-1]["step"] in (40, 48)
     assert "the simulator died" in (folder / "logs" / "traceback.txt").read_text()
+
+
+class StillBorn(Endless):
+    """Never gets as far as its first step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise OSError("no display")
+
+
+def test_an_environment_that_dies_on_its_first_reset_is_named(home: Path) -> None:
+    said = "'StillBorn' failed in reset after 0 steps: OSError: no display"
+    with pytest.raises(EnvironmentFailedError, match=said) as raised:
+        run(FromReplay, StillBorn, steps=400, options=OFF)
+    assert raised.value.__notes__[0] == "recorded up to step 0:"
+    (traceback,) = home.rglob("traceback.txt")
+    assert "no display" in traceback.read_text()

@@ -78,7 +78,8 @@ def _invoke(arguments: list[str]) -> int:
     try:
         result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False)
     except RlplugError as error:
-        _complain(error, str(error), debug="--debug" in arguments)
+        message = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
+        _complain(error, message, debug="--debug" in arguments)
         return error.exit_code
     except click.UsageError as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):

@@ -164,7 +164,7 @@ def _train(
     except BaseException as error:
         trainer.report()
         calls.run_failed(trainer.step, error)
-        for line in (f"the run ended at step {trainer.step:,}", *ended("FAILED").where):
+        for line in (f"recorded up to step {trainer.step:,}:", *ended("FAILED").where):
             error.add_note(line)
         raise
     return ended("FINISHED")
