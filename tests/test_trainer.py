@@ -223,3 +223,12 @@ def test_an_environment_that_dies_on_its_first_reset_is_named(home: Path) -> Non
     assert raised.value.__notes__[0] == "recorded up to step 0:"
     (traceback,) = home.rglob("traceback.txt")
     assert "no display" in traceback.read_text()
+
+
+def test_what_the_feed_keeps_and_costs_is_said_at_the_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(FromReplay, limited, steps=40, options=OFF, show=True)
+    title, memory = capsys.readouterr().err.splitlines()[:2]
+    assert title.startswith("from-replay on limited, 40 steps")
+    assert memory.startswith("replay buffer of 100 rows, ")

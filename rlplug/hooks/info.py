@@ -26,6 +26,8 @@ class RunInfo:
     hook_order: Mapping[str, list[str]]
     environment: str
     """The environment's id, or a description of the callable that made it."""
+    feed: str = ""
+    """What the feed keeps and what that costs, in one line; empty if it keeps nothing."""
     steps: int
     """Environment steps the run will have taken at its end."""
     progress: Callable[[], int]

@@ -100,6 +100,7 @@ def carry_out(
             participants=calls.participants,
             hook_order=calls.order(),
             environment=parts.environments.name,
+            feed=parts.feed.describe(),
             steps=config.run.steps,
             progress=lambda: trainer.step,
             rerunnable=rerunnable,

@@ -47,6 +47,8 @@ class LiveConsole:
 
         console = Console(file=self._stream, highlight=False)
         console.print(_title(run), style="bold", markup=False)
+        if run.feed:
+            console.print(run.feed, style="dim", markup=False)
         self._started = time.perf_counter()
         columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
         progress = Progress(*columns, console=console, refresh_per_second=4, transient=True)
@@ -103,6 +105,8 @@ class PlainConsole:
         self._next = 0
         self._evaluation = {}
         self._say(_title(run))
+        if run.feed:
+            self._say(run.feed)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         tenth = _PLAIN_LINES * step // self._steps
