@@ -14,9 +14,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlplug import Acted, Module
 from rlplug.config.evaluation import EvaluationSection
 from rlplug.envs import Environments, make_environments
-from rlplug.errors import EnvironmentFailedError
+from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.evaluation import Evaluator, Standing, play
 from rlplug.evaluation.scores import interquartile_mean
+from rlplug.evaluation.video import check_drawing
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 
@@ -236,3 +237,13 @@ def test_a_mean_that_is_not_a_number_is_never_the_best() -> None:
     other = Standing(EvaluationSection())
     other.set_state(standing.get_state())
     assert (other.best, other.best_step, other.without_better) == (1.0, 0, 0)
+
+
+def test_a_video_of_what_cannot_be_drawn_is_refused_as_a_video() -> None:
+    def plain() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    with pytest.raises(RequestError, match="no video can be made: environment 'plain'") as raised:
+        check_drawing(lambda: make_environments(plain, 1, {"render_mode": "rgb_array"}), 0)
+    assert raised.value.hints[-1] == "try: without a video"
+    assert len([hint for hint in raised.value.hints if hint.startswith("try:")]) == 1

@@ -37,7 +37,7 @@ def record(
 ) -> Path:
     """Play a greedy episode in an environment that draws itself, and write it as an MP4."""
     ffmpeg = _ffmpeg()
-    environments = make()
+    environments = _made(make)
     try:
         random = numpy.random.default_rng(derive(seed, "acting"))
         table = Table(environments, module, see or (lambda seen: seen), random)
@@ -56,13 +56,24 @@ def record(
 
 def check_drawing(make: Callable[[], Environments], seed: int) -> None:
     """Raise why no video can be made, before hours of training have gone by."""
-    environments = make()
+    environments = _made(make)
     try:
         environments.reset(seed)
         _frame(environments)
     finally:
         environments.vector.close()
     _ffmpeg()
+
+
+def _made(make: Callable[[], Environments]) -> Environments:
+    try:
+        return make()
+    except RequestError as error:
+        # What a person asked for is a video; that it needs a render_mode is no option of theirs.
+        found = [hint for hint in error.hints if not hint.startswith("try:")]
+        raise RequestError(
+            f"no video can be made: {error.message}", *found, "try: without a video"
+        ) from error
 
 
 def _episode(table: Table, environments: Environments, module: Module, seed: int) -> Iterator[Any]:
