@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import attrs
@@ -94,15 +95,18 @@ class DQNConfig:
     )
 
     def __attrs_post_init__(self) -> None:
+        conflicts = list(self._conflicts())
+        if conflicts:
+            raise ValueError("; ".join(conflicts))
+
+    def _conflicts(self) -> Iterator[str]:
         if self.distributional and self.quantile:
-            raise ValueError(
-                "distributional and quantile are two ways to learn the same: choose one"
-            )
+            yield "distributional and quantile are two ways to learn the same: choose one"
         if self.v_min >= self.v_max:
-            raise ValueError(f"v_min must be less than v_max, got {self.v_min} and {self.v_max}")
+            yield f"v_min must be less than v_max, got {self.v_min} and {self.v_max}"
         if self.loss == "mse" and (self.distributional or self.quantile):
             which = "distributional" if self.distributional else "quantile"
-            raise ValueError(f"loss has no effect with {which}, which has its own: leave it out")
+            yield f"loss has no effect with {which}, which has its own: leave it out"
 
 
 def _instead(name: str, default: Any) -> Any:
