@@ -1,10 +1,16 @@
 """Whether PPO learns what it should, for seeds fixed beforehand.
 
-python benchmarks/learn_ppo.py                     CartPole-v1 and Pendulum-v1, seeds 1 to 5
+python benchmarks/learn_ppo.py                     CartPole-v1, Pendulum-v1, a maze; seeds 1 to 5
 python benchmarks/learn_ppo.py --preset pendulum --seeds 1 --set gamma=0.95
+python benchmarks/learn_ppo.py --preset maze       only a memory can tell where to turn
 
-Both have 100,000 steps and the preset that is shipped. The best checkpoint by evaluation plays 100
-fresh greedy episodes; at least four of five seeds must come to the mean return that is asked for.
+CartPole-v1 and Pendulum-v1 have 100,000 steps and the preset that is shipped. The best checkpoint
+by evaluation plays 100 fresh greedy episodes; at least four of five seeds must come to the mean
+return that is asked for.
+
+The maze is a corridor of 10 steps with a sign at its start, and has 16,000 steps. With an LSTM at
+least four of five seeds must come to 0.9 of 1; without memory no seed may come to 0.35, where 0 is
+what guessing earns: 3.5 deviations of the mean of 100 guesses.
 """
 
 from __future__ import annotations
@@ -15,7 +21,18 @@ import tempfile
 import time
 from typing import Any
 
-ENOUGH = {"cartpole": 475.0, "pendulum": -250.0}
+ENOUGH = {"cartpole": 475.0, "pendulum": -250.0, "maze": 0.9}
+GUESSED = 0.35
+"""What nobody without memory comes to in the maze."""
+MAZE: dict[str, Any] = {
+    "run.env": "RememberedTurn-v0",
+    "run.steps": 16_000,
+    "sampling.num_envs": 8,
+    "n_steps": 32,
+    "batch_size": 64,
+    "learning_rate": 0.003,
+    "memory_size": 32,
+}
 EPISODES = 100
 FRESH = 10_000
 """Added to the seed: the episodes of the last evaluation are no others' episodes."""
@@ -37,11 +54,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["RLPLUG_HOME"] = folder
         for preset in said.preset:
-            _judge(preset, said.seeds, {**options, "run.preset": preset})
+            if preset == "maze":
+                _judge_memory(said.seeds, options)
+            else:
+                print(f"ppo, preset {preset}")
+                _reached(_means(said.seeds, {**options, "run.preset": preset}), ENOUGH[preset])
 
 
-def _judge(preset: str, seeds: list[int], options: dict[str, Any]) -> None:
-    print(f"ppo, preset {preset}")
+def _judge_memory(seeds: list[int], options: dict[str, Any]) -> None:
+    import gymnasium
+
+    gymnasium.register(MAZE["run.env"], "rlplug.testing.probes:TMaze", kwargs={"length": 10})
+    print("ppo in the maze, with an LSTM")
+    _reached(_means(seeds, {**MAZE, "memory": "lstm", **options}), ENOUGH["maze"])
+    print("ppo in the maze, without memory")
+    means = _means(seeds, {**MAZE, "memory": "none", **options})
+    lucky = sum(mean >= GUESSED for mean in means)
+    verdict = "NO" if lucky else "yes"
+    print(f"{lucky} of {len(means)} seeds reach {GUESSED:g}, 0 wanted: {verdict}\n")
+
+
+def _means(seeds: list[int], options: dict[str, Any]) -> list[float]:
     widths = {
         "seed": 6,
         "best at": 10,
@@ -51,8 +84,10 @@ def _judge(preset: str, seeds: list[int], options: dict[str, Any]) -> None:
         "CPU s": 8,
     }
     print("".join(f"{name:>{width}}" for name, width in widths.items()))
-    means = [learned(seed, options) for seed in seeds]
-    enough = ENOUGH[preset]
+    return [learned(seed, options) for seed in seeds]
+
+
+def _reached(means: list[float], enough: float) -> None:
     reached, wanted = sum(mean >= enough for mean in means), -(-4 * len(means) // 5)
     verdict = "yes" if reached >= wanted else "NO"
     print(f"{reached} of {len(means)} seeds reach {enough:g}, {wanted} wanted: {verdict}\n")
@@ -69,8 +104,8 @@ def learned(seed: int, options: dict[str, Any]) -> float:
     last = result.metrics["eval/return_mean"]
     played = evaluate(str(result.folder), checkpoint="best", episodes=EPISODES, seed=seed + FRESH)
     mean, lowest = played.metrics["eval/return_mean"], played.metrics["eval/return_min"]
-    line = f"{seed:>6}{played.step:>10,}{mean:>13.1f}{lowest:>8.0f}"
-    print(f"{line}{last:>12.1f}{spent:>8.1f}", flush=True)
+    line = f"{seed:>6}{played.step:>10,}{mean:>13.2f}{lowest:>8.0f}"
+    print(f"{line}{last:>12.2f}{spent:>8.1f}", flush=True)
     return mean
 
 
