@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -67,6 +68,20 @@ def test_a_package_that_is_not_there_is_named() -> None:
         make_environments("no_such_package:Thing-v0", 1, {})
 
 
+def test_a_package_of_this_folder_is_not_asked_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_games.py").write_text("import no_such_package", encoding="utf-8")
+    with pytest.raises(RequestError) as raised:
+        make_environments("my_games:Thing-v0", 1, {})
+    assert raised.value.hints == ("try: python -m rlplug, which finds the my_games of this folder",)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RequestError, match="No module named 'no_such_package'") as raised:
+        make_environments("my_games:Thing-v0", 1, {})
+    assert raised.value.hints == ("try: mend my_games, or install what it imports",)
+
+
 def test_an_argument_the_environment_does_not_take_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError) as raised:
         make_environments("MountainCar-v0", 1, {"goal_velocty": 1})
@@ -86,6 +101,15 @@ def test_a_constructor_that_raises_is_reported_with_its_arguments() -> None:
     with pytest.raises(RequestError, match="'broken' could not be made with size=2") as raised:
         make_environments(broken, 1, {"size": 2})
     assert "OSError: no display" in str(raised.value)
+
+
+def test_what_an_environment_needs_is_to_be_installed() -> None:
+    def broken() -> gymnasium.Env[Any, Any]:
+        raise gymnasium.error.DependencyNotInstalled("pip install physics")
+
+    with pytest.raises(RequestError, match="pip install physics") as raised:
+        make_environments(broken, 1, {})
+    assert raised.value.hints[-1].startswith("try: install what it needs ")
 
 
 def test_a_callable_that_makes_no_environment_is_refused() -> None:

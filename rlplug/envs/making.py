@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -38,7 +39,7 @@ def spec_of(env: str) -> EnvSpec:
         except ImportError as error:
             raise RequestError(
                 f"environment {env!r} names a package that cannot be imported: {error}.",
-                f"try: pip install {package.partition('.')[0]}",
+                _how_to_import(package.partition(".")[0], error),
             ) from error
     try:
         return gymnasium.spec(env_id)
@@ -50,6 +51,15 @@ def spec_of(env: str) -> EnvSpec:
         raise RequestError(
             f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
         ) from error
+
+
+def _how_to_import(package: str, error: ImportError) -> str:
+    """Where the package is to come from: this folder may have it, and is not searched."""
+    if (error.name or "").partition(".")[0] != package:
+        return f"try: mend {package}, or install what it imports"
+    if Path(f"{package}.py").exists() or Path(package).is_dir():
+        return f"try: python -m rlplug, which finds the {package} of this folder"
+    return f"try: pip install {package}"
 
 
 def make_one(
@@ -110,15 +120,8 @@ def make_native(
 
 def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
     """Refuse what the constructor does not take, before anything is made."""
-    if spec.entry_point is None or not arguments:
-        return
-    creator = (
-        load_env_creator(spec.entry_point)
-        if isinstance(spec.entry_point, str)
-        else spec.entry_point
-    )
-    parameters = inspect.signature(creator).parameters
-    if any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
+    parameters = taken_by(spec) if arguments else None
+    if parameters is None:
         return
     # gym.make's own, which are no arguments of the constructor.
     known = {*parameters, "max_episode_steps"}
@@ -133,10 +136,24 @@ def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
         raise ConfigError(f"the options of {spec.id}", problems, f"it takes: {taken}")
 
 
+def taken_by(spec: EnvSpec) -> list[str] | None:
+    """The arguments of an environment's constructor; None if it may take any."""
+    entry = spec.entry_point
+    if entry is None:
+        return None
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    parameters = inspect.signature(creator).parameters
+    if any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return list(parameters)
+
+
 def _cannot_make(name: str, arguments: Mapping[str, Any], error: Exception) -> RequestError:
     given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+    missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+    way = "install what it needs" if missing else "other arguments in [env]"
     return RequestError(
         f"environment {name!r} could not be made with {given}:",
         f"{type(error).__name__}: {error}",
-        "try: other arguments in [env]     (--debug shows the traceback)",
+        f"try: {way}     (--debug shows the traceback)",
     )
