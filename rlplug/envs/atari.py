@@ -63,10 +63,7 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
     """No-ops at the start, every fourth frame, greyscale of 84 × 84; lives and fire."""
     if not hasattr(env.unwrapped, "ale"):
-        raise RequestError(
-            f"env.atari: {env.unwrapped} is no Atari game.",
-            "try: --env ale_py:ALE/Breakout-v5, with pip install ale-py opencv-python",
-        )
+        raise no_game(str(env.unwrapped))
     try:
         env = AtariPreprocessing(env)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -77,6 +74,14 @@ def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
         env = EpisodicLife(env)
     meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
     return FireReset(env) if "FIRE" in meanings[1:2] else env
+
+
+def no_game(name: str) -> RequestError:
+    """What is said of an environment that has no frames to choose from."""
+    return RequestError(
+        f"env.atari: {name} is no Atari game.",
+        "try: --env ale_py:ALE/Breakout-v5, with pip install ale-py opencv-python",
+    )
 
 
 def lives_of(env: AnyEnv) -> int:

@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug.config.sections import EnvSection
+from rlplug.envs.atari import no_game
 from rlplug.envs.making import (
     EnvMaker,
     check_arguments,
@@ -18,6 +19,7 @@ from rlplug.envs.making import (
     make_one,
     native_mode,
     spec_of,
+    taken_by,
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import InTurn
@@ -87,6 +89,8 @@ def make_environments(
     if isinstance(env, str):
         spec = spec_of(env)
         check_arguments(spec, section.arguments)
+        if section.atari and "frameskip" not in (taken_by(spec) or ["frameskip"]):
+            raise no_game(name)
     arguments = _arguments(section)
     if spec is not None and _native(spec, name, num_envs, section, vectorization):
         vector = make_native(spec, name, num_envs, arguments)
