@@ -67,6 +67,11 @@ class CompiledChain:
             return None, None
         return _unpacked(combined), self._matched(gradients)
 
+    def leave(self, reason: str) -> None:
+        """Run as before from now on, after one warning that says why."""
+        self.works = False
+        _warn(self._member.module_id, reason)
+
     def _fall_back(
         self, batch: Batch, names: tuple[str, ...], error: Exception
     ) -> tuple[Combined | None, None]:
@@ -74,8 +79,7 @@ class CompiledChain:
         combined = losses_of(
             self._member, self._calls, self._learner, self._precision, batch, names
         )
-        self.works = False
-        _warn(self._member.module_id, str(error).strip().partition("\n")[0])
+        self.leave(str(error).strip().partition("\n")[0])
         return combined, None
 
     def _trace(

@@ -65,6 +65,8 @@ class Stage:
             and self._precision.scaler is None
         )
         """Whether gradients that a plugin knows can be taken as they are."""
+        self._seen_once = not self._direct
+        """Whether it is known that there is something to compile."""
         self._compiled: CompiledChain | None = None
         if learner.compute.compile and not self._by_term:
             self._compiled = CompiledChain(member, learner)
@@ -102,13 +104,16 @@ class Stage:
         ready = self.turns.ready()
         names = tuple([one.name for one in ready])
         compiled = self._compiled
-        if compiled is not None and compiled.works:
+        if compiled is not None and compiled.works and self._seen_once:
             combined, gradients = compiled(batch, names)
         else:
             combined, gradients = self._losses(batch, names, direct=self._direct), None
+            self._seen_once = True
         if combined is None:
             self.skipped += 1
             return None
+        if compiled is not None and compiled.works and combined.known is not None:
+            compiled.leave("its gradients are known in closed form, which is faster")
         self.metrics = combined.metrics
         self.metrics["loss"] = combined.total.detach()
         self.history.append(self.metrics)

@@ -120,3 +120,12 @@ def test_gradients_that_fit_no_parameter_are_refused(
     learner = make(compute_loss_for_module=wrong)
     with pytest.raises(PluginError, match=complaint):
         learner.update({"default": batch(5.0)}, timestep=1)
+
+
+def test_what_is_known_needs_no_compiler(make: Any, batch: Any) -> None:
+    learner = make(compute_loss_for_module=known, compute={"compile": True})
+    with pytest.warns(UserWarning, match="known in closed form"):
+        learner.update({"default": batch(5.0)}, timestep=1)
+    assert not learner.stages["default"].is_compiled
+    learner.update({"default": batch(5.0)}, timestep=2)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 10, 2 - 0.1 * 6))
