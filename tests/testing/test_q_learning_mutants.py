@@ -196,7 +196,7 @@ MUTANTS = [
     (NothingEnds, "solves_ending", "bootstrapping through termination"),
     (NothingEnds, "solves_leave_before_an_end", "action 0 after"),
     (NextRow, "fragments_do_not_leak", "'targets' of the first episode"),
-    (ValueOfThisState, "solves_delayed_reward", "action 0 after"),
+    (ValueOfThisState, "solves_discounted_two_steps", "value 0"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (TargetNeverCopied, "targets_follow", "'target' is still as it was built"),
     (TargetNeverCopied, "solves_discounted_two_steps", "targets that never follow"),

@@ -135,12 +135,10 @@ def test_cart_pole_is_learned_with_the_preset() -> None:
     """The seed and the threshold were fixed beforehand; all seeds: benchmarks/learn_dqn.py."""
     result = run(
         "dqn",
-        steps=16_000,
         seed=1,
         options={
             "tracking.enabled": False,
             "run.preset": "cartpole",
-            "exploration_fraction": 0.5,
             "evaluation.stop_at_return": 450.0,
         },
     )
