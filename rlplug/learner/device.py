@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import attrs
 import threadpoolctl
@@ -13,7 +14,7 @@ from torch import nn
 from rlplug.config.compute import ComputeSection
 from rlplug.errors import RequestError
 
-__all__ = ["Chosen", "apply_compute", "choose_device"]
+__all__ = ["Chosen", "apply_compute", "choose_device", "settings_kept"]
 
 SMALL = 1_000_000
 """Parameters below which a network without convolutions is faster on one CPU thread."""
@@ -59,6 +60,23 @@ def apply_compute(section: ComputeSection, device: torch.device, *, small: bool)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=section.deterministic == "warn")
         torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """What `apply_compute` changes is put back at the end: a run leaves the process as it was."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    flags = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    with threadpoolctl.threadpool_limits(None, user_api="blas"):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = flags
 
 
 def is_small(modules: Iterable[nn.Module]) -> bool:

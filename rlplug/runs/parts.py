@@ -18,6 +18,7 @@ from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
+from rlplug.learner.device import settings_kept
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.fitting import Fitting
 from rlplug.runs.interrupts import Interrupts
@@ -79,6 +80,7 @@ def put_together(
     feed = _feed(prepared)
     environments = _environments(prepared, maker, feed)
     stack.callback(environments.vector.close)
+    stack.enter_context(settings_kept())
     learner = _learner(calls, environments, prepared)
     if config.run.init_from:
         saved = SavedPolicy.read(find_checkpoint(config.run.init_from))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import threadpoolctl
 import torch
 
-from rlplug import Batch, Module
+from rlplug import Batch, Module, run
 from rlplug.config.compute import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.device import apply_compute, choose_device
@@ -220,6 +221,25 @@ def test_small_networks_get_one_thread_and_a_number_given_is_obeyed() -> None:
         assert torch.get_num_threads() == 1
         apply_compute(ComputeSection(num_threads=2), torch.device("cpu"), small=True)
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_leaves_the_process_as_it_was() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with threadpoolctl.threadpool_limits(2, user_api="blas"):
+            counts = [one["num_threads"] for one in threadpoolctl.threadpool_info()]
+            options = {
+                "tracking.enabled": False,
+                "compute.num_threads": 1,
+                "compute.deterministic": "warn",
+            }
+            run("linucb", steps=20, options=options)
+            assert [one["num_threads"] for one in threadpoolctl.threadpool_info()] == counts
+        assert torch.get_num_threads() == 2
+        assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_num_threads(before)
 
