@@ -84,7 +84,7 @@ def to_arrays(column: Any) -> Any:
     if type(column) is numpy.ndarray:
         return column
     if isinstance(column, Tensor):
-        return column.detach().cpu().numpy()
+        return column.numpy(force=True)
     if isinstance(column, Mapping):
         return {name: to_arrays(part) for name, part in column.items()}
     if isinstance(column, tuple):

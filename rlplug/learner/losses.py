@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlplug.errors import PluginError, did_you_mean
@@ -22,7 +21,7 @@ class Combined:
 
     def __init__(self) -> None:
         self.total: Tensor
-        """The sum of everything, for the report."""
+        """The sum of everything, for the report; not there where the only loss is `known`."""
         self.common: list[Tensor] = []
         """Losses that move every acting optimizer."""
         self.named: dict[str, Tensor] = {}
@@ -78,7 +77,6 @@ def taken_as_known(loss: KnownLoss) -> Combined:
     """The only loss of a minibatch, without a graph."""
     combined = Combined()
     combined.known = loss
-    combined.total = torch.tensor(loss.number)
     combined.metrics = {**loss.numbers, **loss.metrics}
     combined.rows = dict(loss.rows)
     combined.stop = loss.stop

@@ -63,6 +63,7 @@ class Stage:
             and not self._by_term
             and not member.shared
             and self._precision.scaler is None
+            and not self._stepping.keeps_window
         )
         """Whether gradients that a plugin knows can be taken as they are."""
         self._seen_once = not self._direct
@@ -112,10 +113,11 @@ class Stage:
         if combined is None:
             self.skipped += 1
             return None
-        if compiled is not None and compiled.works and combined.known is not None:
+        known = combined.known
+        if known is not None and compiled is not None and compiled.works:
             compiled.leave("its gradients are known in closed form, which is faster")
         self.metrics = combined.metrics
-        self.metrics["loss"] = combined.total.detach()
+        self.metrics["loss"] = combined.total.detach() if known is None else known.number
         self.history.append(self.metrics)
         if combined.rows:
             self.keep_rows(combined.rows, batch)
@@ -127,8 +129,8 @@ class Stage:
         if gradients is not None:
             for params, found in gradients:
                 deliver(params, found, weight)
-        elif combined.known is not None:
-            deliver(*combined.known.pairs(self.member.named, _EVENLY), weight)
+        elif known is not None:
+            deliver(*known.pairs(self.member.named, _EVENLY), weight)
         else:
             self._take_gradients(combined, weight, whole=len(ready) == len(self.turns.all))
         return True
