@@ -95,8 +95,7 @@ class Batch(Mapping[str, Any]):
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The same on a device; `dtype` is for the columns with fractional numbers."""
-
-        if device.type == "cpu" and dtype is not None and self._all_fit(dtype):
+        if self._stays(device, dtype):
             return self
 
         def move(leaf: Tensor) -> Tensor:
@@ -107,14 +106,7 @@ class Batch(Mapping[str, Any]):
                 return leaf.to(device, wanted, non_blocking=True)
             return leaf.to(device, wanted)
 
-        def stays(leaf: Any) -> bool:
-            right = dtype is None or leaf.dtype == dtype or not leaf.is_floating_point()
-            return right and bool(leaf.device == device)
-
-        columns = {name: self[name] for name in self._columns}
-        if all(isinstance(one, Tensor) and stays(one) for one in columns.values()):
-            return self
-        return Batch({name: mapped(column, move) for name, column in columns.items()})
+        return Batch({name: mapped(self[name], move) for name in self._columns})
 
     def check(self) -> None:
         """Refuse columns whose lengths differ, and fragments that do not fit the rows."""
@@ -150,15 +142,21 @@ class Batch(Mapping[str, Any]):
 
         return extend(self)
 
-    def _all_fit(self, dtype: torch.dtype) -> bool:
-        """Whether all columns, on the CPU, can be read as they are."""
-        right = _ARRAY_FORMATS.get(dtype)
+    def _stays(self, device: torch.device, dtype: torch.dtype | None) -> bool:
+        """Whether every column can be read as it is; on the CPU, arrays can."""
+        right = None if dtype is None else _ARRAY_FORMATS.get(dtype)
         for column in self._columns.values():
             if type(column) is numpy.ndarray:
-                fits = column.dtype is right or column.dtype == right or column.dtype.kind in "biu"
+                kind = column.dtype.kind
+                fits = device.type == "cpu" and (
+                    kind in "biu"
+                    or (kind == "f" and dtype is None)
+                    or (right is not None and column.dtype == right)
+                )
             else:
-                fits = type(column) is Tensor and (
-                    column.is_cpu and (column.dtype is dtype or not column.is_floating_point())
+                fits = isinstance(column, Tensor) and (
+                    column.device == device
+                    and (dtype is None or column.dtype == dtype or not column.is_floating_point())
                 )
             if not fits:
                 return False

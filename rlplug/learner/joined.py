@@ -49,7 +49,9 @@ class Joined:
         self._adams = FusedAdams(optimizers) if can_step_together(optimizers) else None
         names = {id(p): n for n, held in self._params.items() for p in held}
         self._order = [names[id(p)] for p in stages[0].member.optimizers[0].params]
-        self._gradients = {n: torch.empty_like(torch.stack(h)) for n, h in self._params.items()}
+        self._gradients = {
+            n: held[0].new_empty((len(held), *held[0].shape)) for n, held in self._params.items()
+        }
         parts = {name: one.unbind() for name, one in self._gradients.items()}
         self._parts = [
             (p, g) for n, h in self._params.items() for p, g in zip(h, parts[n], strict=True)
@@ -138,7 +140,7 @@ class Joined:
         norms = _norms(list(gradients.values()), section.norm_type)
         common = section.clip_by == "global_norm" and not stopped
         calm = common and self._learner.device.type == "cpu" and bool(torch.isfinite(norms).all())
-        factors = torch.ones_like(norms) if not calm else _factors(norms, section.max_grad_norm)
+        factors = _factors(norms, section.max_grad_norm if calm else 0.0)
         for name, one in gradients.items():
             spread = factors.view(-1, *[1] * (one.dim() - 1))
             # Into the modules' own gradients, which are views of one tensor per name.

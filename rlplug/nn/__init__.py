@@ -3,7 +3,7 @@
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
-from rlplug.nn.closed import ClosedForm, Outputs
+from rlplug.nn.closed import ClosedForm, Outputs, renewed
 from rlplug.nn.dense import is_followed
 from rlplug.nn.distributions import (
     Binary,
@@ -66,5 +66,6 @@ __all__ = [
     "make_encoder",
     "orthogonal",
     "project",
+    "renewed",
     "resample_noise",
 ]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rlplug.nn.activations import Array
 from rlplug.nn.arrays import ArrayForward, NoArraysError, Views
-from rlplug.nn.dense import BENDS, Bend, Stack, Tape
+from rlplug.nn.dense import Stack, Tape, is_followed, read_layers
 from rlplug.nn.encoders import FlatEncoder
 
-__all__ = ["ClosedForm", "Outputs", "Way"]
+__all__ = ["ClosedForm", "Outputs", "Way", "renewed"]
 
 Way: TypeAlias = "tuple[nn.Module, Sequence[nn.Module]]"
 """An encoder, and the layers from there to an output."""
@@ -75,6 +75,24 @@ class ClosedForm:
         return dict(zip(self._names[way], map(torch.from_numpy, found), strict=True))
 
 
+class Shown(Protocol):
+    """Something made of a network that may stop showing it."""
+
+    def current(self) -> bool: ...
+
+
+S = TypeVar("S", bound=Shown)
+
+
+def renewed(made: list[S | None], make: Callable[[], S | None]) -> S | None:
+    """What is kept in `made`, made anew once it is not current; None while torch is followed."""
+    if is_followed():
+        return None
+    if not made or (made[0] is not None and not made[0].current()):
+        made[:] = [make()]
+    return made[0]
+
+
 class Outputs(Mapping[str, Tensor]):
     """What `forward_train` gives where the loss may do without: computed once somebody reads it."""
 
@@ -96,19 +114,11 @@ class Outputs(Mapping[str, Tensor]):
 
 
 def _stack(views: Views, layers: Sequence[nn.Module]) -> Stack:
-    bends: list[Bend | None] = []
-    params: list[Tensor] = []
-    for layer in layers:
-        if type(layer) is nn.Linear and layer.bias is not None:
-            # Taking views refuses what is not on the CPU, and watches over the rest.
-            views.of(layer, "weight")
-            views.of(layer, "bias")
-            params += [layer.weight, layer.bias]
-            bends.append(None)
-        elif type(layer) in BENDS and bends and bends[-1] is None:
-            bends[-1] = BENDS[type(layer)]
-        else:
-            raise NoArraysError
-    if not params:
+    found = read_layers(layers)
+    if found is None:
         raise NoArraysError
-    return Stack(bends, params)
+    for layer in found[0]:
+        # Taking views refuses what is not on the CPU, and watches over the rest.
+        views.of(layer, "weight")
+        views.of(layer, "bias")
+    return Stack(found)

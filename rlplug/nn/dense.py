@@ -18,7 +18,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from rlplug.nn.activations import Array
 
-__all__ = ["BENDS", "Bend", "Stack", "Tape", "dense", "is_followed", "stack_of"]
+__all__ = ["Stack", "Tape", "dense", "is_followed", "read_layers", "stack_of"]
 
 
 @attrs.frozen
@@ -30,6 +30,9 @@ class Bend:
     """From what it gave and the gradient of that to the gradient of what it was given."""
     traced: Callable[[Tensor], Tensor]
 
+
+Layers: TypeAlias = "tuple[list[nn.Linear], list[Bend | None]]"
+"""Linear layers, and the activation after each."""
 
 Tape: TypeAlias = "list[tuple[slice, list[Array]]]"
 """For each block of rows the outputs of every layer, shape (width, rows)."""
@@ -43,11 +46,11 @@ class Stack:
 
     __slots__ = ("_columns", "_size", "_turned", "_weights", "bends", "params")
 
-    def __init__(self, bends: Sequence[Bend | None], params: Sequence[Tensor]) -> None:
-        self.bends = bends
-        self.params = params
+    def __init__(self, layers: Layers) -> None:
+        linear, self.bends = layers
+        self.params = [param for layer in linear for param in (layer.weight, layer.bias)]
         """Weights and biases in turn; arrays show their memory."""
-        arrays = [param.detach().numpy() for param in params]
+        arrays = [param.detach().numpy() for param in self.params]
         self._weights = arrays[::2]
         self._turned = [weight.T for weight in self._weights]
         self._columns = [bias[:, None] for bias in arrays[1::2]]
@@ -136,26 +139,31 @@ class Stack:
         return found, below if own else None
 
 
-def stack_of(layers: Iterable[nn.Module], features: Tensor) -> Stack | None:
-    """The layers as a stack, if here they would do exactly what they do, and faster; else None."""
-    if not _is_plain(features):
-        return None
+def read_layers(layers: Iterable[nn.Module]) -> Layers | None:
+    """Linear layers with biases, and known activations after some; None if there is more."""
+    linear: list[nn.Linear] = []
     bends: list[Bend | None] = []
-    params: list[Tensor] = []
     for layer in layers:
-        if _is_watched(layer):
-            return None
-        if type(layer) is nn.Linear:
-            weight, bias = layer.weight, layer.bias
-            if bias is None or weight.dtype != features.dtype:
-                return None
-            params += [weight, bias]
+        if type(layer) is nn.Linear and layer.bias is not None:
+            linear.append(layer)
             bends.append(None)
         elif type(layer) in BENDS and bends and bends[-1] is None:
             bends[-1] = BENDS[type(layer)]
         else:
             return None
-    return Stack(bends, params) if any(bends) else None
+    return (linear, bends) if linear else None
+
+
+def stack_of(layers: Sequence[nn.Module] | nn.Sequential, features: Tensor) -> Stack | None:
+    """The layers as a stack, if here they would do exactly what they do, and faster; else None."""
+    if not _is_plain(features) or any(map(_is_watched, layers)):
+        return None
+    found = read_layers(layers)
+    if found is None or not any(found[1]):
+        return None
+    if any(layer.weight.dtype != features.dtype for layer in found[0]):
+        return None
+    return Stack(found)
 
 
 def dense(features: Sequence[Tensor], stacks: Sequence[Stack]) -> tuple[Tensor, ...]:

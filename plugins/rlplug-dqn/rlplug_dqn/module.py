@@ -26,6 +26,7 @@ from rlplug.nn import (
     Streams,
     TargetNetwork,
     is_followed,
+    renewed,
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
@@ -94,12 +95,7 @@ class DQNModule(Module):
 
     def plain(self) -> Plain | None:
         """Both networks in closed form, if they are plain and nobody follows what torch does."""
-        if is_followed():
-            return None
-        made = self._made
-        if not made or (made[0] is not None and not made[0].current()):
-            made[:] = [self._make_plain()]
-        return made[0]
+        return renewed(self._made, self._make_plain)
 
     def indices(self, actions: Tensor) -> Tensor:
         """Actions as the environment counts them to places in the outputs."""

@@ -16,6 +16,7 @@ from rlplug.nn import (
     Fragments,
     Outputs,
     is_followed,
+    renewed,
 )
 from rlplug.spaces import AnySpace
 from rlplug_ppo.plain import Plain
@@ -77,12 +78,7 @@ class ActorCriticModule(Module):
 
     def plain(self) -> Plain | None:
         """Actor and critic in closed form, if they are plain and nobody follows torch."""
-        if is_followed():
-            return None
-        made = self._made
-        if not made or (made[0] is not None and not made[0].current()):
-            made[:] = [Plain.of(self.network)]
-        return made[0]
+        return renewed(self._made, lambda: Plain.of(self.network))
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the views: a copy has weights of its own."""
