@@ -155,14 +155,17 @@ def test_params_are_the_resolved_options_by_dotted_path(
     assert params["tracking.uri"] == ""
 
 
-def test_tags_tell_who_what_and_from_where(opened: Opened, client: MlflowClient) -> None:
+def test_tags_tell_who_what_and_from_where(
+    opened: Opened, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/rlplug", "run", "--algo", "linucb"])
     tracking = opened(config_of(seed=3, tags={"team": "ads"}))
     tracking.close("FINISHED")
     tags = client.get_run(tracking.run_id).data.tags
     assert tags["team"] == "ads"
     assert tags["rlplug.seed"] == "3"
     assert tags["rlplug.host"] == os.uname().nodename
-    assert tags["mlflow.source.name"].startswith("pytest")
+    assert tags["mlflow.source.name"] == "rlplug run --algo linucb"
     (plugin,) = json.loads(tags["rlplug.plugins"])
     assert plugin["package"] == "rlplug-linucb 0.1.0"
     assert json.loads(tags["rlplug.hook_order"]) == {"build": ["linucb"]}
