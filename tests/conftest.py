@@ -37,6 +37,15 @@ def rlplug(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return invoke
 
 
+@pytest.fixture(scope="session")
+def first_port(worker_id: str) -> int:
+    """Where to look for a free port: each process that runs tests looks elsewhere."""
+    from rlplug.tracking.server import PORTS_TO_TRY
+
+    process = 0 if worker_id == "master" else int(worker_id.removeprefix("gw"))
+    return 5300 + PORTS_TO_TRY * process
+
+
 @attrs.frozen(kw_only=True)
 class Distribution:
     """A small distribution with one module."""

@@ -20,9 +20,9 @@ from rlplug.tracking.server import UiServer, free_port, serves_one_of
 class Server:
     """An MLflow server on one port, that can be started and stopped."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
-        self.port = free_port("127.0.0.1", 5300)
+        self.port = port
         self.uri = f"http://127.0.0.1:{self.port}"
         self.running: UiServer | None = None
 
@@ -39,8 +39,8 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
+def server_of_module(tmp_path_factory: pytest.TempPathFactory, first_port: int) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"), free_port("127.0.0.1", first_port))
     yield server
     server.stop()
 

@@ -30,9 +30,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def taken(first_port: int) -> Iterator[int]:
     """A port on which something listens that is no MLflow."""
-    port = free_port("127.0.0.1", 5500)
+    port = free_port("127.0.0.1", first_port)
     with socket.create_server(("127.0.0.1", port)):
         yield port
 
@@ -50,8 +50,10 @@ def run(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedPr
     )
 
 
-def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(root: Path) -> None:
-    port = free_port("127.0.0.1", 5600)
+def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
+    root: Path, first_port: int
+) -> None:
+    port = free_port("127.0.0.1", first_port)
     line, environment = command(root, "--port", str(port))
     process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
     try:
