@@ -266,7 +266,7 @@ def test_without_tracking_mlflow_is_never_imported(site: Path, tmp_path: Path) -
 def endless(site: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that goes on until it is told to stop, past its first report."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "10000000"],
+        [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "1000000"],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

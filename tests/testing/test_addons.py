@@ -74,7 +74,8 @@ def test_add_ons_that_shrink_gradients_or_add_a_bonus_pass_all_that_applies() ->
         (Shrink, {"is_found_once", "every_parameter_learns"}),
         (Curiosity, {"is_found_once"}),
     ):
-        outcomes = [check.outcome(Subject.of(kind)) for check in checks_for(ADDON)]
+        subject = Subject.of(kind)
+        outcomes = [check.outcome(subject) for check in checks_for(ADDON)]
         assert {one.check: one.text for one in outcomes if one.status == "failed"} == {}
         unchecked = {one.check for one in outcomes if one.status == "does not apply"}
         assert (

@@ -16,7 +16,8 @@ NEVER = {"is_found_once", "learns_on_a_gpu", "finds_the_best_arm_that_is_present
 
 
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
-    outcomes = [check.outcome(Subject.of(kind)) for check in checks_for(ALGORITHM)]
+    subject = Subject.of(kind)
+    outcomes = [check.outcome(subject) for check in checks_for(ALGORITHM)]
     failed = {one.check: one.text for one in outcomes if one.status == "failed"}
     return failed, {one.check for one in outcomes if one.status == "does not apply"}
 
