@@ -11,5 +11,5 @@ class TestDQN(AlgorithmConformance):
 
 class TestRainbow(AlgorithmConformance):
     name = "rainbow"
-    options = {"v_min": -2.0, "v_max": 12.0, "adam_eps": 1e-6, "gradient_steps": 4}
+    options = {"v_min": -2.0, "v_max": 12.0, "adam_eps": 1e-6, "gradient_steps": 2}
     variants = ({"distributional": False, "quantile": True},)
