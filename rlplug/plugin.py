@@ -53,7 +53,9 @@ class ActInput:
     """What a module is given to choose actions, for n environments at once."""
 
     observations: Any
-    """As the environments gave them, with a leading dimension n; NumPy or tensors."""
+    """As the environments gave them, with a leading dimension n; NumPy or tensors.
+
+    Their memory is written again later: what a module keeps, it copies."""
     action_mask: Any = None
     """True where an action may be chosen, shape (n, actions); None if all may."""
     state: Any = None

@@ -19,7 +19,7 @@ __all__ = ["InTurn"]
 class InTurn(VectorEnv[Any, Any, Any]):
     """A vector of separate environments in this process.
 
-    What it returns is never written again, so that nobody needs to copy it.
+    What `step` returns is never written again, so that nobody needs to copy it.
     """
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
@@ -74,14 +74,30 @@ class InTurn(VectorEnv[Any, Any, Any]):
         rewards = numpy.empty(n)
         terminated = numpy.zeros(n, numpy.bool_)
         truncated = numpy.zeros(n, numpy.bool_)
+        if self._box is not None:
+            seen: Any = numpy.empty((n, *self._box.shape), self._box.dtype)
+            infos = self.fill(actions, seen, rewards, terminated, truncated)
+            return seen, rewards, terminated, truncated, infos
+        rows: list[Any] = [None] * n
+        infos = self.fill(actions, rows, rewards, terminated, truncated)
+        return self._together(rows), rewards, terminated, truncated, infos
+
+    @property
+    def fills(self) -> bool:
+        """Whether observations are arrays, so that `fill` can put them where they are kept."""
+        return self._box is not None
+
+    def fill(
+        self, actions: Any, seen: Any, rewards: Any, terminated: Any, truncated: Any
+    ) -> dict[str, Any]:
+        """`step` into arrays of one row each; no row of the last two may be True before."""
         infos: dict[str, Any] = {}
-        rows = []
+        shape = None if self._box is None else self._box.shape
         index, doing = 0, "step"
-        each = actions.tolist() if self._whole_numbers else iterate(self.action_space, actions)
+        each = actions if self._whole_numbers else iterate(self.action_space, actions)
         try:
             for index, (env, action) in enumerate(zip(self.envs, each, strict=True)):
-                observation, reward, ends, cut, info = env.step(action)
-                rewards[index] = reward
+                observation, rewards[index], ends, cut, info = env.step(action)
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
                     final = {"final_obs": observation, "final_info": info}
@@ -89,13 +105,15 @@ class InTurn(VectorEnv[Any, Any, Any]):
                     doing = "reset"
                     observation, info = env.reset()
                     doing = "step"
-                rows.append(observation)
+                if shape is not None and getattr(observation, "shape", ()) != shape:
+                    _refuse_shape(observation, shape)
+                seen[index] = observation
                 if info:
                     infos = self._add_info(infos, info, index)
         except Exception:
             self.failed = (index, doing)
             raise
-        return self._together(rows), rewards, terminated, truncated, infos
+        return infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each."""
@@ -111,11 +129,8 @@ class InTurn(VectorEnv[Any, Any, Any]):
         together = numpy.empty((self.num_envs, *space.shape), space.dtype)
         for index, row in enumerate(rows):
             if numpy.shape(row) != space.shape:
-                self.failed = (index, "step")
-                raise ValueError(
-                    f"it gave an observation of shape {numpy.shape(row)}, its space has "
-                    f"{space.shape}"
-                )
+                self.failed = (index, "reset")
+                _refuse_shape(row, space.shape)
             together[index] = row
         return together
 
@@ -130,3 +145,10 @@ class InTurn(VectorEnv[Any, Any, Any]):
                         f"not {first}.",
                         "try: a callable that makes alike environments",
                     )
+
+
+def _refuse_shape(observation: Any, shape: tuple[int, ...]) -> None:
+    # A list has the shape of the array that it becomes.
+    found = numpy.shape(observation)
+    if found != shape:
+        raise ValueError(f"it gave an observation of shape {found}, its space has {shape}")

@@ -25,7 +25,8 @@ __all__ = ["Stack", "Tape", "dense", "is_followed", "read_layers", "stack_of"]
 class Bend:
     """An activation: in place, its slope times a gradient, and how autograd knows it."""
 
-    apply: Callable[[Array], Any]
+    apply: Callable[[Array, Array], Any]
+    """Given what to bend, and zeros of the same shape."""
     slope: Callable[[Array, Array], Array]
     """From what it gave and the gradient of that to the gradient of what it was given."""
     traced: Callable[[Tensor], Tensor]
@@ -44,7 +45,17 @@ _NUMBERS_IN_CACHE = 65_536
 class Stack:
     """Linear layers, what bends their outputs, and what they do to rows."""
 
-    __slots__ = ("_columns", "_size", "_turned", "_weights", "bends", "params")
+    __slots__ = (
+        "_columns",
+        "_ones",
+        "_size",
+        "_turned",
+        "_weights",
+        "_widest",
+        "_zeros",
+        "bends",
+        "params",
+    )
 
     def __init__(self, layers: Layers) -> None:
         linear, self.bends = layers
@@ -54,7 +65,10 @@ class Stack:
         self._weights = arrays[::2]
         self._turned = [weight.T for weight in self._weights]
         self._columns = [bias[:, None] for bias in arrays[1::2]]
-        self._size = max(64, _NUMBERS_IN_CACHE // max(map(len, arrays)))
+        self._widest = max(map(len, arrays))
+        self._size = max(64, _NUMBERS_IN_CACHE // self._widest)
+        self._ones = numpy.ones(0, arrays[0].dtype)
+        self._zeros = numpy.zeros((0, 0), arrays[0].dtype)
 
     def forward(self, features: Array) -> tuple[Array, Tape]:
         """From shape (rows, inputs) to (outputs, rows), and what `backward` needs to know."""
@@ -115,11 +129,13 @@ class Stack:
     def _outputs(self, features: Array) -> list[Array]:
         block = features.T
         outs = []
+        if self._zeros.shape[1] != len(features):
+            self._zeros = numpy.zeros((self._widest, len(features)), self._zeros.dtype)
         for weight, column, bend in zip(self._weights, self._columns, self.bends, strict=True):
             block = numpy.dot(weight, block)
             block += column
             if bend is not None:
-                bend.apply(block)
+                bend.apply(block, self._zeros[: len(block)])
             outs.append(block)
         return outs
 
@@ -127,12 +143,16 @@ class Stack:
         self, features: Array, outs: Sequence[Array], below: Array, *, own: bool
     ) -> tuple[list[Array], Array | None]:
         found: list[Array] = []
+        rows = below.shape[1]
+        if len(self._ones) != rows:
+            self._ones = numpy.ones(rows, below.dtype)
         for index in range(len(outs) - 1, -1, -1):
             bend = self.bends[index]
             if bend is not None:
                 below = bend.slope(outs[index], below)
             known = outs[index - 1].T if index else features
-            found += (numpy.add.reduce(below, 1), numpy.dot(below, known))
+            # A product with ones is a sum over the rows, in a third of the time.
+            found += (numpy.dot(below, self._ones), numpy.dot(below, known))
             if index or own:
                 below = numpy.dot(self._turned[index], below)
         found.reverse()
@@ -264,9 +284,10 @@ def _tanh_slope(out: Array, gradient: Array) -> Array:
 
 
 BENDS: dict[type[nn.Module], Bend] = {
-    nn.Tanh: Bend(lambda array: numpy.tanh(array, out=array), _tanh_slope, torch.tanh),
+    nn.Tanh: Bend(lambda array, zeros: numpy.tanh(array, out=array), _tanh_slope, torch.tanh),
     nn.ReLU: Bend(
-        lambda array: numpy.maximum(array, 0, out=array),
+        # Compared with an array of zeros, not with the number, in a fourth of the time.
+        lambda array, zeros: numpy.maximum(array, zeros, out=array),
         lambda out, gradient: gradient * (out > 0),
         torch.relu,
     ),

@@ -37,6 +37,12 @@ class Storage:
             else:
                 paired(grid, to_arrays(column), lambda leaf, part: leaf.__setitem__(time, part))
 
+    def places(self, name: str, example: Any) -> list[Any]:
+        """Where the steps of a column lie, one array of `num_envs` rows for each time."""
+        if name not in self._grids:
+            self._add(name, example, 0)
+        return list(self._grids[name])
+
     def _add(self, name: str, column: Any, time: int) -> Any:
         if time:
             raise PluginError(

@@ -15,6 +15,7 @@ class Tally:
 
     def __init__(self, num_envs: int) -> None:
         self._rewards: list[Any] = []
+        self._steps: list[tuple[Any, Any, Any]] = []
         self._regrets: list[Any] = []
         self._returns: list[float] = []
         self._lengths: list[int] = []
@@ -54,27 +55,15 @@ class Tally:
 
     def add_steps(self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None) -> None:
         """Take in several steps at once, shape (steps, num_envs), without what infos tell."""
-        self._rewards.append(rewards.flatten() if stepped is None else rewards[stepped])
         self._one_step = False
-        ended = terminated | truncated
-        real = numpy.ones(rewards.shape, dtype=bool) if stepped is None else stepped
-        returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
-        lengths = self._length + numpy.cumsum(real, axis=0)
-        begun: dict[int, tuple[float, int]] = {}
-        for time, env in numpy.argwhere(ended & real).tolist():
-            before, steps = begun.get(env, (0.0, 0))
-            total, count = float(returns[time, env]), int(lengths[time, env])
-            self._returns.append(total - before)
-            self._lengths.append(count - steps)
-            begun[env] = (total, count)
-        self._running, self._length = returns[-1], lengths[-1]
-        for env, (total, count) in begun.items():
-            self._running[env] -= total
-            self._length[env] -= count
+        real = None if stepped is None else stepped.copy()
+        self._steps.append((rewards.copy(), terminated | truncated, real))
 
     def take(self) -> dict[str, float]:
         """The metrics since the last call."""
         metrics: dict[str, float] = {}
+        if self._steps:
+            self._reckon()
         if self._rewards:
             rewards = numpy.concatenate(self._rewards)
             if rewards.size:
@@ -90,6 +79,31 @@ class Tally:
         for kept in (self._rewards, self._regrets, self._returns, self._lengths):
             kept.clear()
         return metrics
+
+    def _reckon(self) -> None:
+        """Follow the episodes through all steps that were taken in since the last time."""
+        rewards = numpy.concatenate([earned for earned, _, _ in self._steps])
+        ended = numpy.concatenate([ends for _, ends, _ in self._steps])
+        real = numpy.ones(rewards.shape, dtype=bool)
+        if any(stepped is not None for _, _, stepped in self._steps):
+            real = numpy.concatenate(
+                [numpy.ones_like(ends) if one is None else one for _, ends, one in self._steps]
+            )
+        self._steps.clear()
+        self._rewards.append(rewards[real])
+        returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
+        lengths = self._length + numpy.cumsum(real, axis=0)
+        begun: dict[int, tuple[float, int]] = {}
+        for time, env in numpy.argwhere(ended & real).tolist():
+            before, steps = begun.get(env, (0.0, 0))
+            total, count = float(returns[time, env]), int(lengths[time, env])
+            self._returns.append(total - before)
+            self._lengths.append(count - steps)
+            begun[env] = (total, count)
+        self._running, self._length = returns[-1], lengths[-1]
+        for env, (total, count) in begun.items():
+            self._running[env] -= total
+            self._length[env] -= count
 
     def _episodes(self, rewards: Any, ended: Any, stepped: Any) -> None:
         # Once an episode has gone on, every step must be followed.

@@ -9,6 +9,7 @@ import numpy
 
 from rlplug.batch.nested import each, to_arrays
 from rlplug.envs import Environments
+from rlplug.envs.sync import InTurn
 from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.feeds.experience import Experience
 from rlplug.plugin import ActInput, Module
@@ -60,8 +61,12 @@ class VectorSampler:
         self._health = Health(environments.name, num_envs)
         self._storage = Storage(steps, num_envs, by_environment=by_environment)
         self._sent = sent_to(environments.action_space)
+        vector = environments.vector
+        # A subclass may say otherwise what a step gives.
+        self._filled = vector if type(vector) is InTurn and vector.fills and steps > 1 else None
         self._normalization = environments.normalization
         self._seen: Columns = {}
+        self._rooms: list[list[Any]] = []
         self._begins_anew = True
         # One for all collections: making it anew would cost a stream more than filling it.
         self._experience = Experience(
@@ -92,9 +97,13 @@ class VectorSampler:
         """What happens in the next steps."""
         several = self._steps > 1
         experience = self._experience
-        experience.columns = columns = (
-            self._several(timestep) if several else self._single(timestep)
-        )
+        if not several:
+            columns = self._single(timestep)
+        elif self._filled is not None:
+            columns = self._several_filled(self._filled, timestep)
+        else:
+            columns = self._several(timestep)
+        experience.columns = columns
         experience.following = self._seen if self._keep_next else _NOTHING
         experience.finals = self._borders.take_finals()
         experience.stepped = columns.pop("stepped", None)
@@ -146,9 +155,9 @@ class VectorSampler:
         if self._act.state is not None:
             self._experience.states = [self._act.state]
         columns = self._decide(timestep)
-        if self._keep_next:
-            # A vector may write its next observations over the last.
-            columns["observations"] = each(columns["observations"], _copied)
+        seen = self._seen["observations"]
+        # A vector may write its next observations over the last.
+        columns["observations"] = each(seen, _copied) if self._keep_next else seen
         infos = self._advance(columns["actions"], columns, 0, timestep)
         self.tally.add(
             columns["rewards"],
@@ -167,12 +176,71 @@ class VectorSampler:
             now = timestep + time * self._num_envs
             if self._act.state is not None and time % interval == 0:
                 states.append(each(self._act.state, _copied))
+            storage.write(time, {"observations": self._seen["observations"]})
             columns = self._decide(now)
             storage.write(time, columns)
             outcome: Columns = {}
             infos = self._advance(columns["actions"], outcome, time, now)
             storage.write(time, outcome)
             self.tally.add_infos(infos, outcome.get("stepped"))
+        return self._told(storage)
+
+    def _several_filled(self, vector: InTurn, timestep: int) -> Columns:
+        """Several steps, of which the environments write what they give where it is kept."""
+        storage, act, interval = self._storage, self._act, self._state_interval or self._steps
+        self._experience.states = states = []
+        seen, rewards, terminated, truncated = self._places(self._seen["observations"])
+        sent, normalization = self._sent, self._normalization
+        for time in range(self._steps):
+            now = timestep + time * self._num_envs
+            if act.state is not None and time % interval == 0:
+                states.append(each(act.state, _copied))
+            columns = self._decide(now)
+            storage.write(time, columns)
+            actions, following = columns["actions"], seen[time + 1]
+            if type(actions) is not numpy.ndarray:
+                actions = to_arrays(actions)
+            try:
+                infos: Mapping[str, Any] = vector.fill(
+                    sent(actions), following, rewards[time], terminated[time], truncated[time]
+                )
+                if infos and self._borders.matter:
+                    outcome = {"terminated": terminated[time], "truncated": truncated[time]}
+                    self._borders.cross(time, outcome, following, infos, act)
+            except RlplugError:
+                raise
+            except Exception as error:
+                raise self._failed("step", now, error) from error
+            if infos or act.action_mask is not None:
+                self.tally.add_infos(infos)
+                self._see(following, infos)
+            elif normalization is None:
+                act.observations = following
+            else:
+                act.observations = normalization.observations(following)
+        self._seen = {**self._seen, "observations": following}
+        return self._told(storage)
+
+    def _places(self, observations: Any) -> list[list[Any]]:
+        """Where a collection is written, by time; what was seen last is its first observation."""
+        if not self._rooms:
+            n, places = self._num_envs, self._storage.places
+            self._rooms = [
+                [*places("observations", observations), numpy.empty_like(observations)],
+                places("rewards", numpy.zeros(n)),
+                places("terminated", numpy.zeros(n, bool)),
+                places("truncated", numpy.zeros(n, bool)),
+            ]
+        seen = self._rooms[0]
+        seen[0][:] = observations
+        if self._normalization is None:
+            self._act.observations = seen[0]
+        for name in ("terminated", "truncated"):
+            self._storage.columns[name].fill(False)
+        return self._rooms
+
+    def _told(self, storage: Storage) -> Columns:
+        """The columns of several steps, which the tally takes in."""
         kept = dict(storage.columns)
         self.tally.add_steps(
             *(
@@ -184,12 +252,15 @@ class VectorSampler:
         return kept
 
     def _decide(self, timestep: int) -> Columns:
+        """The actions of one step, what the module wants kept with them, and what it may do."""
         act = self._act
         act.timestep = timestep
         acted = self._module.forward_exploration(act)
         if act.state is not None:
             act.state = acted.state
-        columns = {**self._seen, "actions": acted.actions}
+        columns = {"actions": acted.actions}
+        if act.action_mask is not None:
+            columns["action_mask"] = act.action_mask
         if acted.extras:
             columns.update(acted.extras)
         return columns

@@ -46,23 +46,23 @@ class Exploration:
 
     def choose(self, act: ActInput, best: Best, n_actions: int) -> Any:
         """The best actions, each replaced by a random one with the chance of this step."""
-        count = len(act.action_mask) if act.action_mask is not None else _count(act.observations)
+        observations, mask, random = act.observations, act.action_mask, act.random
         epsilon = self.epsilon(act.timestep, act.steps)
         if epsilon <= 0:
-            return best(act.observations, act.action_mask)
-        random = act.random
+            return best(observations, mask)
+        plain = type(observations) is numpy.ndarray
+        count = len(observations) if plain else _count(observations)
         if count == 1:
             if random.random() < epsilon:
-                return _any(random, 1, n_actions, act.action_mask)
-            return best(act.observations, act.action_mask)
+                return _any(random, 1, n_actions, mask)
+            return best(observations, mask)
         anyhow = random.random(count) < epsilon
         # Most of the network's work can be spared where all actions are random.
         if anyhow.all():
-            return _any(random, count, n_actions, act.action_mask)
-        actions = best(act.observations, act.action_mask)
+            return _any(random, count, n_actions, mask)
+        actions = best(observations, mask)
         if anyhow.any():
-            drawn = _any(random, count, n_actions, act.action_mask)
-            actions = numpy.where(anyhow, drawn, actions)
+            actions = numpy.where(anyhow, _any(random, count, n_actions, mask), actions)
         return actions
 
 

@@ -142,8 +142,10 @@ class DQNModule(Module):
         return {"outputs": outputs, "q_values": self.head.values(outputs)}
 
     def _best(self, observations: Any, mask: Any) -> Any:
-        values, _ = self.network.act(observations, explore=self.noisy)
-        return best(values, mask)
+        # At every step: looked up by nn.Module it would cost as much as one layer.
+        network: Any = self._modules["network"]
+        values, _ = network.act(observations, explore=self.noisy)
+        return values.argmax(1) if mask is None else best(values, mask)
 
 
 def best(values: Any, mask: Any) -> Any:
