@@ -135,9 +135,9 @@ class OpenReplay(OpenFeed):
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """Keep it; from `learning_starts` on, draw batches."""
-        added = self._ring.add(experience)
+        before = self._ring.add(experience)
         if self._priorities is not None:
-            self._priorities.add(*self._ring.changed(added))
+            self._priorities.add(*self._ring.changed(before))
         described = self._described
         if step <= described.learning_starts or not self._ring.holds_any():
             return
@@ -182,11 +182,15 @@ class OpenReplay(OpenFeed):
         while updates > 0:
             rows = self._ring.draw(self._random, size * min(updates, together))
             columns = self._columns(rows)
-            for start in range(0, len(rows), size):
-                part = slice(start, start + size)
-                yield Work(Batch({name: _cut(column, part) for name, column in columns.items()}))
             updates -= len(rows) // size
-            if together == 1:
+            if len(rows) == size:
+                yield Work(Batch(columns))
+            else:
+                for start in range(0, len(rows), size):
+                    part = slice(start, start + size)
+                    cut = {name: _cut(column, part) for name, column in columns.items()}
+                    yield Work(Batch(cut))
+            if together == 1 and updates > 0:
                 together = max(_DRAWN_AT_ONCE // max(_bytes(columns), 1), 1)
 
     def _by_priority(self, priorities: Priorities, step: int) -> Work:

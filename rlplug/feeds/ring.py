@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
-import attrs
 import numpy
 from gymnasium import spaces
-from numpy.typing import NDArray
 
-from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.batch.nested import each, paired
 from rlplug.errors import RequestError
 from rlplug.feeds.experience import Experience
 from rlplug.feeds.feed import FeedSetting
 from rlplug.feeds.formats import bytes_of, room_for
+from rlplug.feeds.ring_writer import FINAL, TERMINATED, TRUNCATED, Index, RingWriter
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "Added", "Index", "Ring"]
-
-Index: TypeAlias = NDArray[numpy.int64]
-
-TERMINATED, TRUNCATED, FINAL = 1, 2, 4
-"""What is known of a row; a FINAL one holds only the observation that ended an episode."""
-
-
-@attrs.frozen(eq=False)
-class Added:
-    """Where an addition wrote, and how many rows each environment had before."""
-
-    rows: Index
-    before: Index
+__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "Index", "Ring"]
 
 
 class Ring:
@@ -62,7 +48,7 @@ class Ring:
         self.heads = numpy.zeros(self.num_envs, numpy.int64)
         """How many rows each environment has written so far."""
         self.starts = numpy.arange(self.num_envs) * self.rows
-        self._counted = numpy.empty((0, 1), numpy.int64)
+        self._writer = RingWriter(self)
 
     @staticmethod
     def bytes_needed(setting: FeedSetting, size: int) -> int:
@@ -72,122 +58,26 @@ class Ring:
         row += bytes_of(setting.action_space, double=double) + (8 if double else 4) + 1
         return row * setting.num_envs * (_live(setting, size) + stack)
 
-    # -- writing -------------------------------------------------------------------------------
+    def add(self, experience: Experience) -> Index:
+        """Take in what was collected; how many rows each environment had before."""
+        return self._writer.add(experience)
 
-    def add(self, experience: Experience) -> Added:
-        """Take in what was collected."""
-        if experience.begins_anew and self.heads.any():
-            # What would have come next never came: it ends its episode without a verdict.
-            self.flags[self._slots(self.heads)] = FINAL
-            self.heads = self.heads + 1
-        before = self.heads
-        at = before + self._steps(experience.steps)
-        ended = self._ends(experience)
-        if ended is not None:
-            # Each end takes a row of its own, which all later rows make room for.
-            at[1:] += ended.cumsum(0)[:-1]
-        slots = self._slots(at).reshape(-1)
-        self._write(slots, experience)
-        self.heads = before + experience.steps
-        if ended is not None:
-            self._write_finals(at, ended, experience)
-            self.heads = self.heads + ended.sum(0)
-        following = experience.following
-        names = self._seen_names(following)
-        self._put(self._slots(self.heads), {name: following[name] for name in names})
-        return Added(slots, before)
+    def changed(self, before: Index) -> tuple[Index, Index]:
+        """The rows that can be drawn since then, and those that cannot any more."""
+        fresh = self._between(before, self.heads)
+        fresh = fresh[(self.flags[fresh] & FINAL) == 0]
+        lost = numpy.maximum(before - self.live, 0), numpy.maximum(self.heads - self.live, 0)
+        return fresh, self._between(*lost)
 
-    def changed(self, added: Added) -> tuple[Index, Index]:
-        """The rows that can be drawn since an addition, and those that cannot any more."""
-        fresh = added.rows[(self.flags[added.rows] & FINAL) == 0]
-        return fresh, self._outlived(added.before)
-
-    def _ends(self, experience: Experience) -> Any:
-        """Where episodes ended, if those ends have no rows among what was collected."""
-        columns = experience.columns
-        if experience.stepped is not None or not (
-            numpy.count_nonzero(columns["terminated"]) or numpy.count_nonzero(columns["truncated"])
-        ):
-            return None
-        return experience.ended()
-
-    def _steps(self, steps: int) -> Index:
-        """0, 1, … below each other."""
-        if len(self._counted) < steps:
-            self._counted = numpy.arange(steps)[:, None]
-        return self._counted[:steps]
-
-    def _write(self, slots: Index, experience: Experience) -> None:
-        columns = experience.columns
-        seen = self._seen_names(columns)
-        self._put(slots, {name: self._by_time(experience, name) for name in seen})
-        for name in columns:
-            if name not in _NOT_DONE:
-                column = self._by_time(experience, name)
-                paired(self._room(self.done, name, column), column, _write_to(slots))
-        flags = self._by_time(experience, "truncated").astype(numpy.uint8)
-        flags <<= 1
-        flags |= self._by_time(experience, "terminated")
-        if experience.stepped is not None:
-            flags[~experience.grid(experience.stepped).reshape(-1)] = FINAL
-        self.flags[slots] = flags
-
-    def _write_finals(self, at: Index, ended: Any, experience: Experience) -> None:
-        times, envs = numpy.nonzero(ended)
-        slots = self.starts[envs] + (at[times, envs] + 1) % self.rows
-        self._put(
-            slots,
-            {
-                name: experience.after(name, times, envs)
-                for name in self._seen_names(experience.following)
-            },
-        )
-        self.flags[slots] = FINAL
-
-    def _seen_names(self, columns: Mapping[str, Any]) -> list[str]:
-        """What is seen before acting; masks within observations are kept with them."""
-        masks = ACTION_MASK in columns and not self.mask_is_seen
-        return ["observations", ACTION_MASK] if masks else ["observations"]
-
-    def _put(self, slots: Index, seen: Mapping[str, Any]) -> None:
-        """Keep observations; of a stack only the newest frame."""
-        for name, column in seen.items():
-            column = to_arrays(column)
-            if name == "observations" and self.stack > 1:
-                column = each(column, lambda leaf: leaf[:, -1])
-            paired(self._room(self.kept, name, column), column, _write_to(slots))
-
-    def _room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
-        """Where a column is kept; what acting alone knows of is made room for when it comes."""
-        if name not in rooms:
-            total = self.num_envs * self.rows
-            rooms[name] = each(
-                column, lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype)
-            )
-        return rooms[name]
-
-    def _by_time(self, experience: Experience, name: str) -> Any:
-        column = to_arrays(experience.columns[name])
-        if not experience.by_environment:
-            return column
-        return each(experience.grid(column), lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
-
-    def _outlived(self, before: Index) -> Index:
-        """The rows that were live before and are not now."""
-        oldest = numpy.maximum(before - self.live, 0)
-        newest = numpy.maximum(self.heads - self.live, 0)
-        counts = newest - oldest
+    def _between(self, first: Index, last: Index) -> Index:
+        """Where the rows with these numbers lie, from the first to before the last."""
+        counts = last - first
         if not counts.any():
             return _NOTHING
         envs = numpy.repeat(numpy.arange(self.num_envs), counts)
         steps = numpy.arange(len(envs)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
-        gone: Index = self.starts[envs] + (oldest[envs] + steps) % self.rows
-        return gone
-
-    def _slots(self, at: Index) -> Index:
-        """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
-        slots: Index = self.starts + at % self.rows
-        return slots
+        rows: Index = self.starts[envs] + (first[envs] + steps) % self.rows
+        return rows
 
     # -- drawing -------------------------------------------------------------------------------
 
@@ -195,23 +85,38 @@ class Ring:
         """Rows that are transitions, each with the same probability."""
         sizes = numpy.minimum(self.heads, self.live)
         ends = sizes.cumsum()
-        rows = self._nth(random.integers(ends[-1], size=count), sizes, ends)
-        missed = numpy.flatnonzero(self.flags[rows] & FINAL)
+        total = ends[-1]
+        rows = self._nth(random.integers(total, size=count), ends)
+        missed = (self.flags.take(rows) & FINAL).nonzero()[0]
         while len(missed):
-            rows[missed] = self._nth(random.integers(ends[-1], size=len(missed)), sizes, ends)
-            missed = missed[(self.flags[rows[missed]] & FINAL) != 0]
+            again = self._nth(random.integers(total, size=len(missed)), ends)
+            rows[missed] = again
+            missed = missed[(self.flags.take(again) & FINAL) != 0]
         return rows
 
     def holds_any(self) -> bool:
         """Whether there is a transition to draw."""
         return bool(self.heads.any())
 
-    def _nth(self, places: Index, sizes: Index, ends: Index) -> Index:
+    def _nth(self, places: Index, ends: Index) -> Index:
         """The live rows with these numbers, counted through all environments from the oldest."""
+        if self.num_envs == 1:
+            places += self.heads[0] - ends[0]
+            places %= self.rows
+            return places
         envs = numpy.searchsorted(ends, places, side="right")
         at = self.heads[envs] - ends[envs] + places
         found: Index = self.starts[envs] + at % self.rows
         return found
+
+    def room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
+        """Where a column is kept; what acting alone knows of is made room for when it comes."""
+        if name not in rooms:
+            total = self.num_envs * self.rows
+            rooms[name] = each(
+                column, lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype)
+            )
+        return rooms[name]
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -243,7 +148,7 @@ class Ring:
         for name, rooms in (("kept", self.kept), ("done", self.done)):
             for column, part in saved[name].items():
                 flat = each(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
-                paired(self._room(rooms, column, flat), part, put)
+                paired(self.room(rooms, column, flat), part, put)
         put(self.flags, saved["flags"])
 
     def _cut(self, rooms: Mapping[str, Any], used: int) -> dict[str, Any]:
@@ -255,18 +160,9 @@ class Ring:
         return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])[:, :used]
 
 
-_NOT_DONE = frozenset(("observations", ACTION_MASK, "terminated", "truncated"))
-
 _NOTHING: Index = numpy.empty(0, numpy.int64)
 
 
 def _live(setting: FeedSetting, size: int) -> int:
     # Of two rows that follow each other one is a transition: there is always one to draw.
     return max(size // setting.num_envs, 2)
-
-
-def _write_to(slots: Index) -> Any:
-    def write(room: Any, part: Any) -> None:
-        room[slots] = part
-
-    return write

@@ -28,8 +28,8 @@ class Transitions:
     def at(self, rows: Index, scale: Any = None) -> dict[str, Any]:
         """The columns of these rows; `scale` is applied to the reward of each step."""
         ring, gamma = self._ring, self._gamma
-        flags = ring.flags[rows]
-        rewards = ring.done["rewards"][rows]
+        flags = ring.flags.take(rows)
+        rewards = ring.done["rewards"].take(rows)
         if scale is not None:
             rewards = scale(rewards)
         spans, discounts = 1, numpy.full(len(rows), gamma, rewards.dtype)

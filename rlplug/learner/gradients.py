@@ -90,7 +90,8 @@ def deliver(
             continue
         if weight != 1.0:
             gradient = gradient * weight
-        param.grad = laid_out(gradient if param.grad is None else param.grad + gradient, param)
+        before = param.grad
+        param.grad = laid_out(gradient if before is None else before + gradient, param)
 
 
 def laid_out(gradient: Tensor, param: nn.Parameter) -> Tensor:

@@ -15,6 +15,7 @@ from rlplug.errors import RunFailedError
 from rlplug.learner.results import labelled
 from rlplug.learner.turns import note_gradients
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
+from rlplug.optim.flushing import Flushed
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.together import FusedAdams, can_step_together
 
@@ -55,6 +56,7 @@ class Stepping:
             for one in member.optimizers
             if can_step_together([one.optimizer])
         }
+        self._flushed = Flushed()
         self._nonfinite: list[Any] = []
         self._overflows: list[Tensor] = []
 
@@ -155,9 +157,9 @@ class Stepping:
         verdict: bool | Tensor = False
         if self._precision.scaler is None:
             if not self._reads:
-                verdict = ~torch.isfinite(norms.total)
+                verdict = ~torch.isfinite(torch.as_tensor(norms.total))
                 self._nonfinite.append(verdict.to(torch.float32))
-            elif not math.isfinite(norms.total.item()):
+            elif not math.isfinite(float(norms.total)):
                 self._nonfinite.append(1)
                 verdict = self._answer(gradients)
                 norms = measure(gradients, section.norm_type)
@@ -203,10 +205,11 @@ class Stepping:
         elif bad is False:
             adam = self._adams.get(one.name)
             # What is wrapped around an optimizer's step since then must be called.
-            if adam is None or len(gradients) != len(one.params) or not adam.is_plain():
-                one.optimizer.step()
-            else:
-                adam.step(gradients)
+            with self._flushed:
+                if adam is None or len(gradients) != len(one.params) or not adam.is_plain():
+                    one.optimizer.step()
+                else:
+                    adam.step(gradients)
         else:
             guarded_step(one.optimizer, bad)
         self._passed(one, metrics)

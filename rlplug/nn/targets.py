@@ -30,7 +30,7 @@ class TargetNetwork(nn.Module):
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
         # In a tuple, so that it is not registered: it belongs to the module, not to its target.
         self._source: tuple[nn.Module, ...] = ()
-        self._counted: tuple[int, int, int] | None = None
+        self._counted: tuple[Tensor, int, int] | None = None
 
     def init(self: TargetT, model: nn.Module) -> TargetT:
         """Follow this network from now on."""
@@ -64,18 +64,23 @@ class TargetNetwork(nn.Module):
 
     def _count(self, now: int | None = None) -> tuple[int, int]:
         """Advance the clock, by one or to `now`; what it was and what it is."""
-        before = self._read_clock()
+        # Past nn.Module's slow attributes, which would be most of the time here.
+        clock = self._buffers["clock"]
+        assert clock is not None
+        counted = self._counted
+        # The number is remembered, so that a clock on another device is not waited for.
+        if counted is not None and counted[0] is clock and counted[1] == clock._version:
+            before = counted[2]
+        else:
+            before = int(clock)
         after = before + 1 if now is None else now
-        self.clock.fill_(after)
-        # Past nn.Module's slow assignment, which would be most of the time here.
-        vars(self)["_counted"] = (id(self.clock), self.clock._version, after)
+        clock.fill_(after)
+        vars(self)["_counted"] = (clock, clock._version, after)
         return before, after
 
-    def _read_clock(self) -> int:
-        # The number is remembered, so that a clock on another device is not waited for.
-        if self._counted is not None and self._counted[:2] == (id(self.clock), self.clock._version):
-            return self._counted[2]
-        return int(self.clock)
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is remembered of the clock: a copy has a clock of its own."""
+        return {**self.__dict__, "_counted": None}
 
 
 class FixedTarget(TargetNetwork):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy
 import torch
 from torch import Tensor
 
@@ -14,22 +17,35 @@ def global_norm(gradients: list[Tensor], norm_type: float = 2.0) -> Tensor:
 
 
 class Norms:
-    """The norm of each gradient, and of all as one vector."""
+    """The norm of all gradients as one vector, and that of each."""
 
-    __slots__ = ("each", "norm_type", "total")
+    __slots__ = ("_each", "_gradients", "norm_type", "total")
 
-    def __init__(self, each: Tensor, norm_type: float) -> None:
-        self.each = each
+    def __init__(self, gradients: list[Tensor], norm_type: float) -> None:
+        self._gradients = gradients
+        self._each: Tensor | None = None
         self.norm_type = norm_type
-        self.total = _norm(each, norm_type)
+        self.total: Tensor | float
+        """A number where reading it waits for nobody."""
+        if norm_type == 2.0 and all([one.is_cpu and one.dtype in _OF_NUMPY for one in gradients]):
+            self.total = _length(gradients)
+        else:
+            self.total = _norm(self.each, norm_type)
+
+    @property
+    def each(self) -> Tensor:
+        """The norms one by one."""
+        if self._each is None:
+            self._each = torch.stack(_each(self._gradients, self.norm_type))
+        return self._each
 
 
 def measure(gradients: list[Tensor], norm_type: float = 2.0) -> Norms:
     """Their norms; they are finite exactly if every number is."""
-    return Norms(torch.stack(_each(gradients, norm_type)), norm_type)
+    return Norms(gradients, norm_type)
 
 
-def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor:
+def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor | float:
     """Clip in place, by `global_norm`, each tensor's `norm`, or `value`; the global norm after."""
     if by == "value":
         torch._foreach_clamp_min_(gradients, -limit)
@@ -39,12 +55,16 @@ def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor
         factors = (limit / (norms.each + 1e-6)).clamp_(max=1.0)
         torch._foreach_mul_(gradients, list(factors.unbind()))
         return _norm(norms.each * factors, norms.norm_type)
-    # Only on the CPU is a number read for free, and then most steps need no arithmetic.
-    if norms.total.device.type == "cpu" and norms.total.item() + 1e-6 <= limit:
-        return norms.total
-    factor = (limit / (norms.total + 1e-6)).clamp_(max=1.0)
+    total = norms.total
+    if isinstance(total, float):
+        # Most steps need no arithmetic.
+        share = min(limit / (total + 1e-6), 1.0)
+        if share < 1.0:
+            torch._foreach_mul_(gradients, share)
+        return total * share
+    factor = (limit / (total + 1e-6)).clamp_(max=1.0)
     torch._foreach_mul_(gradients, factor)
-    return norms.total * factor
+    return total * factor
 
 
 def zero_nonfinite(gradients: list[Tensor]) -> None:
@@ -53,10 +73,24 @@ def zero_nonfinite(gradients: list[Tensor]) -> None:
         gradient.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _each(gradients: list[Tensor], norm_type: float) -> list[Tensor]:
-    return list(torch._foreach_norm(gradients, norm_type))
+def _each(gradients: list[Tensor], norm_type: float) -> tuple[Tensor, ...]:
+    return tuple(torch._foreach_norm(gradients, norm_type))
 
 
 def _norm(norms: Tensor, norm_type: float) -> Tensor:
     total: Tensor = torch.linalg.vector_norm(norms, norm_type)
     return total
+
+
+def _length(gradients: list[Tensor]) -> float:
+    """The length of all as one vector: NumPy needs a third of the time that torch does."""
+    total = 0.0
+    # What is not finite is for the caller to see.
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        for gradient in gradients:
+            flat = (gradient.detach() if gradient.requires_grad else gradient).numpy().ravel()
+            total += float(numpy.dot(flat, flat))
+    return math.sqrt(total)
+
+
+_OF_NUMPY = (torch.float32, torch.float64)

@@ -30,7 +30,8 @@ class FusedAdams:
         self._held: list[Tensor] = []
         self._averages: list[Tensor] = []
         self._squares: list[Tensor] = []
-        self._counts = torch.zeros(0)
+        self._counts: Any = torch.zeros(0)
+        """How often each parameter was stepped, all of them in one."""
         self._steps: list[Tensor] = []
         self._kernel = torch._fused_adam_
         if (
@@ -61,8 +62,11 @@ class FusedAdams:
             return
         group = self._optimizers[0].param_groups[0]
         beta1, beta2 = group["betas"]
-        with torch.no_grad():
-            self._counts += 1
+        self._counts += 1
+        # As torch.no_grad does it, in a tenth of the time.
+        followed = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
             self._kernel(
                 self._params,
                 gradients,
@@ -78,9 +82,14 @@ class FusedAdams:
                 amsgrad=False,
                 maximize=group["maximize"],
             )
+        finally:
+            torch._C._set_grad_enabled(followed)
 
     def _is_current(self) -> bool:
         """Whether no optimizer got new state since, as loading one does."""
+        if len(self._firsts) == 1 and self._held:
+            one, param = self._firsts[0]
+            return one.state[param]["step"] is self._held[0]
         return bool(self._held) and all(
             one.state[param]["step"] is held
             for (one, param), held in zip(self._firsts, self._held, strict=True)
@@ -91,8 +100,10 @@ class FusedAdams:
         if not all(states):
             return False
         # The counts become views of one tensor, so that one addition moves all of them.
-        self._counts = torch.stack([state["step"] for state in states])
-        self._steps = list(self._counts.unbind())
+        counts = torch.stack([state["step"] for state in states])
+        self._steps = list(counts.unbind())
+        # NumPy adds one in a fraction of what a call of torch takes.
+        self._counts = counts.numpy() if counts.device.type == "cpu" else counts
         for state, step in zip(states, self._steps, strict=True):
             state["step"] = step
         self._averages = [state["exp_avg"] for state in states]

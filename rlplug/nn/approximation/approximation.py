@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,9 +153,9 @@ def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
     if not gradients:
         return
     norms = measure(gradients)
-    if not torch.isfinite(norms.total):
+    if not math.isfinite(norms.total):
         raise RunFailedError(
-            f"the gradients of {name!r} have the norm {norms.total.item()}.",
+            f"the gradients of {name!r} have the norm {float(norms.total)}.",
             "try: a smaller learning rate, or look for NaN in what it was given",
         )
     clip(gradients, norms, limit, "global_norm")
