@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlplug.errors import PluginError, did_you_mean
 from rlplug.plugin import Loss
 
-__all__ = ["KnownLoss"]
+__all__ = ["KnownLoss", "fitted"]
 
 Gradients: TypeAlias = Callable[[Mapping[str, float]], Mapping[str, Tensor]]
 """From a weight for each term, 1 for those left out, to gradients by the parameters' names."""
@@ -75,25 +75,32 @@ class KnownLoss(Loss):
         self, named: Mapping[str, nn.Parameter], weights: Mapping[str, float]
     ) -> tuple[list[nn.Parameter], list[Tensor]]:
         """The parameters that are trained, and their gradients."""
-        params, gradients = [], []
-        for name, gradient in self.find(weights).items():
-            param = named.get(name)
-            if param is None:
-                raise PluginError(
-                    f"a KnownLoss has a gradient of {name!r}, which its module does not have. "
-                    f"{did_you_mean(name, named, sentence=True)}".rstrip(),
-                    "name parameters as module.named_parameters() does",
-                )
-            if gradient.shape != param.shape:
-                raise PluginError(
-                    f"a KnownLoss has a gradient of {name!r} of shape {tuple(gradient.shape)}, "
-                    f"the parameter has {tuple(param.shape)}.",
-                    "give gradients the shapes of their parameters",
-                )
-            if param.requires_grad:
-                params.append(param)
-                gradients.append(gradient)
-        return params, gradients
+        return fitted(self.find(weights), named)
+
+
+def fitted(
+    found: Mapping[str, Tensor], named: Mapping[str, nn.Parameter]
+) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """The parameters among them that are trained, and their gradients, which must fit."""
+    params, gradients = [], []
+    for name, gradient in found.items():
+        param = named.get(name)
+        if param is None:
+            raise PluginError(
+                f"a KnownLoss has a gradient of {name!r}, which its module does not have. "
+                f"{did_you_mean(name, named, sentence=True)}".rstrip(),
+                "name parameters as module.named_parameters() does",
+            )
+        if gradient.shape != param.shape:
+            raise PluginError(
+                f"a KnownLoss has a gradient of {name!r} of shape {tuple(gradient.shape)}, "
+                f"the parameter has {tuple(param.shape)}.",
+                "give gradients the shapes of their parameters",
+            )
+        if param.requires_grad:
+            params.append(param)
+            gradients.append(gradient)
+    return params, gradients
 
 
 class _Known(torch.autograd.Function):
@@ -111,9 +118,9 @@ class _Known(torch.autograd.Function):
         weights = {name: whole + part for name, part in zip(loss.numbers, parts, strict=True)}
         held, gradients = loss.pairs(dict(loss.module.named_parameters()), weights)
         scale = 1.0 if loss.numbers else whole
-        # Detached, so that the graph can be gone through again after a parameter took them.
+        # Copies, so that the graph can be gone through again after a parameter took them.
         found = {
-            id(param): (gradient if scale == 1.0 else gradient * scale).detach()
+            id(param): gradient.clone() if scale == 1.0 else gradient * scale
             for param, gradient in zip(held, gradients, strict=True)
         }
         return (None, None, *[found.get(id(param)) for param in params])

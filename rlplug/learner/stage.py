@@ -20,6 +20,7 @@ from rlplug.learner.gradients import (
     take_separately,
     take_whole,
 )
+from rlplug.learner.known import KnownGradients
 from rlplug.learner.results import average
 from rlplug.learner.shown import show_gradients
 from rlplug.learner.stepping import Stepping
@@ -66,6 +67,7 @@ class Stage:
             and not self._stepping.keeps_window
         )
         """Whether gradients that a plugin knows can be taken as they are."""
+        self._known = KnownGradients(member, copies=self._hooked)
         self._seen_once = not self._direct
         """Whether it is known that there is something to compile."""
         self._compiled: CompiledChain | None = None
@@ -99,6 +101,7 @@ class Stage:
         if self._window:
             self._window.clear()
         self._terms = {}
+        self._known.together = None
 
     def take(self, batch: Batch, weight: float = 1.0) -> bool | None:
         """Losses and gradients of one minibatch; None if nobody has a loss, False to stop."""
@@ -130,7 +133,7 @@ class Stage:
             for params, found in gradients:
                 deliver(params, found, weight)
         elif known is not None:
-            deliver(*known.pairs(self.member.named, _EVENLY), weight)
+            self._known.take(known.find(_EVENLY), weight)
         else:
             self._take_gradients(combined, weight, whole=len(ready) == len(self.turns.all))
         return True
@@ -143,7 +146,7 @@ class Stage:
         else:
             stepping.unscale(self.acting)
             self.finish_gradients(total_weight)
-            stepping.step(self.acting, self.metrics)
+            stepping.step(self.acting, self.metrics, self._known.together)
         self.turns.advance()
 
     def step_only(self) -> None:

@@ -14,6 +14,8 @@ from torch.optim import LBFGS
 from rlplug.errors import RunFailedError
 from rlplug.learner.results import labelled
 from rlplug.learner.turns import note_gradients
+from rlplug.nn.activations import Array
+from rlplug.nn.closed import Gradients
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.flushing import Flushed
 from rlplug.optim.guard import guarded_step
@@ -57,6 +59,7 @@ class Stepping:
             if can_step_together([one.optimizer])
         }
         self._flushed = Flushed()
+        self._together: Gradients | None = None
         self._nonfinite: list[Any] = []
         self._overflows: list[Tensor] = []
 
@@ -73,8 +76,17 @@ class Stepping:
         scaler = self._precision.scaler
         return 1.0 if scaler is None else 1.0 / scaler.get_scale()
 
-    def step(self, acting: Sequence[Registered], metrics: dict[str, Any]) -> None:
-        """Clip and step every optimizer that acts and got gradients."""
+    def step(
+        self,
+        acting: Sequence[Registered],
+        metrics: dict[str, Any],
+        together: Gradients | None = None,
+    ) -> None:
+        """Clip and step every optimizer that acts and got gradients.
+
+        `together` are all of the gradients, where they lie side by side.
+        """
+        self._together = together
         parts: list[tuple[Registered, list[Tensor]]] = []
         for one in acting:
             gradients = [param.grad for param in one.params if param.grad is not None]
@@ -84,8 +96,8 @@ class Stepping:
             elif one.unanswered >= 0:
                 note_gradients(one, gradients)
         if self._section.clip_over == "module" and len(parts) > 1:
-            together = [gradient for _, gradients in parts for gradient in gradients]
-            verdict = self._clip("default", together, metrics)
+            everything = [gradient for _, gradients in parts for gradient in gradients]
+            verdict = self._clip("default", everything, metrics)
             for one, gradients in parts:
                 self._move(one, gradients, verdict, metrics)
             return
@@ -153,7 +165,8 @@ class Stepping:
         section = self._section
         if section.nonfinite == "zero" and not self._reads:
             zero_nonfinite(gradients)
-        norms = measure(gradients, section.norm_type)
+        flat = self._flat(gradients)
+        norms = measure(gradients, section.norm_type, flat)
         verdict: bool | Tensor = False
         if self._precision.scaler is None:
             if not self._reads:
@@ -162,12 +175,17 @@ class Stepping:
             elif not math.isfinite(float(norms.total)):
                 self._nonfinite.append(1)
                 verdict = self._answer(gradients)
-                norms = measure(gradients, section.norm_type)
+                norms = measure(gradients, section.norm_type, flat)
         metrics[labelled("grad_norm", name)] = norms.total
         if section.max_grad_norm and verdict is not True:
             after = clip(gradients, norms, section.max_grad_norm, section.clip_by)
             metrics[labelled("grad_norm_clipped", name)] = after
         return verdict
+
+    def _flat(self, gradients: list[Tensor]) -> Array | None:
+        """The array that holds these gradients, and nothing else."""
+        together = self._together
+        return together.flat if together is not None and together.are(gradients) else None
 
     def _answer(self, gradients: list[Tensor]) -> bool:
         policy = self._section.nonfinite

@@ -75,13 +75,18 @@ class ActorCritic(ActingNetwork):
         return self.policy_head.completed(outputs), values.squeeze(1)
 
     def closed_form(self, prefix: str) -> ClosedForm | None:
-        """The outputs of the policy's linear layer, and values, if both bodies are plain."""
+        """The outputs of the policy's linear layer, and values, if both bodies are plain.
+
+        Beside them lies `log_std`, where there is one.
+        """
         critic = self.critic_body
         if critic is None or critic.memory is not None:
             return None
         actor_way = (self.body.encoder, [*self.body.hidden, self.policy_head.linear])
         critic_way = (critic.encoder, [*critic.hidden, self.value_head.linear])
-        return ClosedForm.of(self, [actor_way, critic_way], prefix)
+        log_std = self.policy_head.log_std
+        beside = [] if log_std is None else [log_std]
+        return ClosedForm.of(self, [actor_way, critic_way], prefix, beside)
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""

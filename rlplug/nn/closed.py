@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -13,12 +14,30 @@ from rlplug.nn.arrays import ArrayForward, NoArraysError, Views
 from rlplug.nn.dense import Stack, Tape, is_followed, read_layers
 from rlplug.nn.encoders import FlatEncoder
 
-__all__ = ["ClosedForm", "Outputs", "Way", "renewed"]
+__all__ = ["ClosedForm", "Gradients", "Outputs", "Way", "renewed"]
 
 Way: TypeAlias = "tuple[nn.Module, Sequence[nn.Module]]"
 """An encoder, and the layers from there to an output."""
 
 Trace: TypeAlias = "tuple[Array, Tape]"
+
+
+class Gradients(dict[str, Tensor]):
+    """Gradients by the names of their parameters, side by side in one array.
+
+    They are written again by the next backward pass: who keeps them copies them.
+    """
+
+    def __init__(self, names: Sequence[str], arrays: Sequence[Array], flat: Array) -> None:
+        super().__init__(zip(names, map(torch.from_numpy, arrays), strict=True))
+        self.arrays = arrays
+        self.flat = flat
+        """All their numbers."""
+        self._ids = frozenset(map(id, self.values()))
+
+    def are(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether these are all of them, in whatever order, and no others."""
+        return len(gradients) == len(self) and self._ids.issuperset(map(id, gradients))
 
 
 class ClosedForm:
@@ -27,7 +46,13 @@ class ClosedForm:
     It reads the weights where the network has them: optimizers move both.
     """
 
-    def __init__(self, network: nn.Module, ways: Sequence[Way], prefix: str) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        ways: Sequence[Way],
+        prefix: str,
+        beside: Sequence[nn.Parameter] = (),
+    ) -> None:
         self._views = views = Views(noisy=False)
         for part in network.modules():
             for name, child in part._modules.items():
@@ -36,22 +61,33 @@ class ClosedForm:
         names = {id(param): prefix + name for name, param in network.named_parameters()}
         self._encoders: list[ArrayForward] = []
         self._stacks: list[Stack] = []
-        self._names: list[list[str]] = []
+        groups: list[Sequence[Tensor]] = []
         for encoder, layers in ways:
             if type(encoder) is not FlatEncoder:
                 raise NoArraysError
             self._encoders.append(encoder.array_forward(views))
             self._stacks.append(_stack(views, layers))
-            self._names.append([names[id(param)] for param in self._stacks[-1].params])
+            groups.append(self._stacks[-1].params)
+        *self._by_way, others, self.gradients = _room_for([*groups, beside], names)
+        """All of them, as the last backward passes left them."""
+        self.beside = others.arrays
+        """Where the gradients of what lies `beside` the ways are to be written."""
 
     @classmethod
-    def of(cls, network: nn.Module, ways: Sequence[Way], prefix: str) -> ClosedForm | None:
+    def of(
+        cls,
+        network: nn.Module,
+        ways: Sequence[Way],
+        prefix: str,
+        beside: Sequence[nn.Parameter] = (),
+    ) -> ClosedForm | None:
         """None if the network is not as plain, or not on the CPU.
 
-        `prefix` is what stands before the names of the network's parameters.
+        `prefix` is what stands before the names of the network's parameters; `beside` are those
+        whose gradients the caller finds.
         """
         try:
-            return cls(network, ways, prefix)
+            return cls(network, ways, prefix, beside)
         except NoArraysError:
             return None
 
@@ -69,10 +105,13 @@ class ClosedForm:
         """The outputs alone."""
         return self._stacks[way].last_outputs(self._encoders[way](observations))
 
-    def backward(self, way: int, trace: Trace, slopes: Array) -> Mapping[str, Tensor]:
+    def backward(self, way: int, trace: Trace, slopes: Array) -> Gradients:
         """The gradients of all parameters on a way, given that of its outputs."""
-        found, _ = self._stacks[way].backward(*trace, slopes)
-        return dict(zip(self._names[way], map(torch.from_numpy, found), strict=True))
+        found = self._by_way[way]
+        if slopes.dtype != found.flat.dtype:
+            slopes = slopes.astype(found.flat.dtype)
+        self._stacks[way].backward(*trace, slopes, into=found.arrays)
+        return found
 
 
 class Shown(Protocol):
@@ -122,3 +161,25 @@ def _stack(views: Views, layers: Sequence[nn.Module]) -> Stack:
         views.of(layer, "weight")
         views.of(layer, "bias")
     return Stack(found)
+
+
+def _room_for(groups: Sequence[Sequence[Tensor]], names: Mapping[int, str]) -> list[Gradients]:
+    """Where the gradients of each group are written, all of them side by side."""
+    params = [param for group in groups for param in group]
+    if len({id(param) for param in params}) < len(params) or len({p.dtype for p in params}) > 1:
+        # What lies on two ways gets a sum of two gradients, which nobody adds up here.
+        raise NoArraysError
+    flat = numpy.zeros(sum(param.numel() for param in params), params[0].detach().numpy().dtype)
+    rooms: list[Gradients] = []
+    start = 0
+    for group in groups:
+        first = start
+        arrays = []
+        for param in group:
+            arrays.append(flat[start : start + param.numel()].reshape(param.shape))
+            start += param.numel()
+        rooms.append(Gradients([names[id(param)] for param in group], arrays, flat[first:start]))
+    rooms.append(
+        Gradients([names[id(p)] for p in params], [a for r in rooms for a in r.arrays], flat)
+    )
+    return rooms

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy
-import torch
 from torch import Tensor
 
 from rlplug.nn import ActorCritic, ClosedForm
@@ -61,11 +60,9 @@ class Pass:
         """Those of everything that is trained, given those of parameters and values."""
         size = self._size
         by_outputs = by_parameters[:, :size] if self._has_std else by_parameters
-        found = {
-            **self._closed.backward(_ACTOR, self._actor, by_outputs.T),
-            **self._closed.backward(_CRITIC, self._critic, by_values[None]),
-        }
+        closed = self._closed
+        closed.backward(_ACTOR, self._actor, by_outputs.T)
+        closed.backward(_CRITIC, self._critic, by_values[None])
         if self._has_std:
-            by_std = numpy.add.reduce(by_parameters[:, size:], 0)
-            found[_PREFIX + "policy_head.log_std"] = torch.from_numpy(by_std)
-        return found
+            numpy.add.reduce(by_parameters[:, size:], 0, out=closed.beside[0])
+        return closed.gradients

@@ -72,18 +72,22 @@ def check_remembers_the_sign(subject: Subject) -> None:
     _check_can_be_played(subject, TMaze, one_step=False)
     if not _has_memory(bench_of(subject, case).module):
         raise DoesNotApply("its module has no memory: initial_state gives None")
-    module = train(subject, TMaze, steps=8_000)
-    player = Player(case, module, seed=1, num_envs=16)
-    player.batch(40, greedy=True)
-    earned = [reward for reward in player.rewards if reward]
-    mean = sum(earned) / len(earned)
-    if mean < 0.8:
-        raise CheckFailed(
-            "a mean return of nearly 1 in the T-maze",
-            f"{mean:.2f}; 0 is what forgetting earns",
-            place(type(module), "initial_state", "forward_exploration")
-            + ": Acted.state, and the state's way into forward_train",
-        )
+    means = []
+    # Now and then a memory settles on one turn for good; forgetting fails with every seed.
+    for seed in range(3):
+        module = train(subject, TMaze, steps=8_000, seed=seed)
+        player = Player(case, module, seed=1, num_envs=16)
+        player.batch(40, greedy=True)
+        earned = [reward for reward in player.rewards if reward]
+        means.append(sum(earned) / len(earned))
+        if means[-1] >= 0.8:
+            return
+    raise CheckFailed(
+        "a mean return of nearly 1 in the T-maze, with one of three seeds",
+        f"{', '.join(f'{mean:.2f}' for mean in means)}; 0 is what forgetting earns",
+        place(type(module), "initial_state", "forward_exploration")
+        + ": Acted.state, and the state's way into forward_train",
+    )
 
 
 def _check_can_be_played(subject: Subject, make: Callable[[], Any], *, one_step: bool) -> None:
