@@ -44,6 +44,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
         """Which environment raised, and in which of its methods."""
         box = first.observation_space
         self._box = box if isinstance(box, spaces.Box) else None
+        self._shape = None if self._box is None else self._box.shape
         self._whole_numbers = isinstance(first.action_space, spaces.Discrete)
 
     def reset(
@@ -92,7 +93,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
     ) -> dict[str, Any]:
         """`step` into arrays of one row each; no row of the last two may be True before."""
         infos: dict[str, Any] = {}
-        shape = None if self._box is None else self._box.shape
+        shape = self._shape
         index, doing = 0, "step"
         each = actions if self._whole_numbers else iterate(self.action_space, actions)
         try:
@@ -100,8 +101,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
                 observation, rewards[index], ends, cut, info = env.step(action)
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
-                    final = {"final_obs": observation, "final_info": info}
-                    infos = self._add_info(infos, final, index)
+                    infos = self._add_final(infos, observation, info, index)
                     doing = "reset"
                     observation, info = env.reset()
                     doing = "step"
@@ -114,6 +114,18 @@ class InTurn(VectorEnv[Any, Any, Any]):
             self.failed = (index, doing)
             raise
         return infos
+
+    def _add_final(
+        self, infos: dict[str, Any], observation: Any, info: dict[str, Any], index: int
+    ) -> dict[str, Any]:
+        """Tell how an episode ended; plain arrays without Gymnasium's search for their kind."""
+        if self._box is None:
+            return self._add_info(infos, {"final_obs": observation, "final_info": info}, index)
+        if "final_obs" not in infos:
+            infos["final_obs"] = numpy.zeros((self.num_envs, *self._box.shape), self._box.dtype)
+            infos["_final_obs"] = numpy.zeros(self.num_envs, numpy.bool_)
+        infos["final_obs"][index], infos["_final_obs"][index] = observation, True
+        return self._add_info(infos, {"final_info": info}, index) if info else infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each."""

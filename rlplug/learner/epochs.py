@@ -20,6 +20,9 @@ Cut: TypeAlias = "list[tuple[Stage, list[Batch]]]"
 
 def train(learner: Owned, work: Work, num_iters: int, minibatch_size: int) -> None:
     """Pass over every module's batch `num_iters` times; all gradients before any step."""
+    if num_iters == 1 and len(work) == 1 and _comes_alone(learner, work[0][1], minibatch_size):
+        _train_once(learner, *work[0])
+        return
     live = list(work)
     for _ in range(num_iters):
         cut = [
@@ -44,6 +47,22 @@ def train(learner: Owned, work: Work, num_iters: int, minibatch_size: int) -> No
         live = [(stage, batch) for stage, batch in live if stage not in stopped]
         if not live:
             break
+
+
+def _comes_alone(learner: Owned, batch: Batch, minibatch_size: int) -> bool:
+    """Whether a batch is one minibatch, with which nothing else takes part in a step."""
+    whole = minibatch_size == 0 or minibatch_size >= batch.rows
+    return whole and learner.peers.size == 1 and learner.shared_stage is None
+
+
+def _train_once(learner: Owned, stage: Stage, batch: Batch) -> None:
+    """One minibatch of one module: what replay and streams do all the time."""
+    stage.start()
+    if stage.take(batch):
+        stage.step()
+        stage.update_targets()
+        learner.precision.stepped()
+    stage.epoch_ended()
 
 
 def _epoch(learner: Owned, cut: Cut) -> set[Stage]:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy
 
 from rlplug.batch.nested import leaves
+from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience, Finals
 
-__all__ = ["Health"]
+__all__ = ["Health", "failed"]
 
 
 class Health:
@@ -101,3 +102,20 @@ class Health:
 
 def _finite_rows(leaf: Any) -> Any:
     return numpy.isfinite(leaf).reshape(len(leaf), -1).all(1)
+
+
+def failed(
+    environments: Environments, what: str, timestep: int, error: Exception
+) -> EnvironmentFailedError:
+    """Which environment raised in which method, and after how many steps."""
+    told = getattr(environments.vector, "failed", None)
+    which = ""
+    if told is not None:
+        index, what = told
+        if environments.num_envs > 1:
+            which = f" ({index + 1} of {environments.num_envs})"
+    return EnvironmentFailedError(
+        f"environment {environments.name!r}{which} failed in {what} after "
+        f"{timestep:,} steps: {type(error).__name__}: {error}",
+        "try: mend the environment (--debug shows where); what was recorded stays",
+    )

@@ -10,7 +10,7 @@ import numpy
 from rlplug.batch.nested import each, paired, to_arrays
 from rlplug.errors import PluginError
 
-__all__ = ["Storage"]
+__all__ = ["Rooms", "Storage"]
 
 
 class Storage:
@@ -61,3 +61,22 @@ class Storage:
         """A column by time and environment, without a copy."""
         grid = leaf.reshape(*self._shape, *leaf.shape[1:])
         return grid.swapaxes(0, 1) if self._by_environment else grid
+
+
+class Rooms:
+    """Where environments themselves write a collection, by time."""
+
+    def __init__(self, storage: Storage, num_envs: int, observations: Any) -> None:
+        places = storage.places
+        self.seen = [*places("observations", observations), numpy.empty_like(observations)]
+        """One more than there are steps: what will be acted on next."""
+        self.rewards = places("rewards", numpy.zeros(num_envs))
+        self.terminated = places("terminated", numpy.zeros(num_envs, bool))
+        self.truncated = places("truncated", numpy.zeros(num_envs, bool))
+        self._ends = storage.columns["terminated"], storage.columns["truncated"]
+
+    def begin(self, observations: Any) -> None:
+        """Begin a collection with what was seen last; no episode has ended in it."""
+        self.seen[0][:] = observations
+        for ends in self._ends:
+            ends.fill(False)

@@ -12,10 +12,10 @@ from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
 from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.feeds.experience import Experience
-from rlplug.plugin import ActInput, Module
+from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import Health
-from rlplug.sampling.storage import Storage
+from rlplug.sampling.health import Health, failed
+from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
 from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
@@ -66,7 +66,9 @@ class VectorSampler:
         self._filled = vector if type(vector) is InTurn and vector.fills and steps > 1 else None
         self._normalization = environments.normalization
         self._seen: Columns = {}
-        self._rooms: list[list[Any]] = []
+        self._rooms: Rooms | None = None
+        self._chosen: list[Any] = []
+        """Where actions are kept by time, once it is known what they look like."""
         self._begins_anew = True
         # One for all collections: making it anew would cost a stream more than filling it.
         self._experience = Experience(
@@ -189,17 +191,28 @@ class VectorSampler:
         """Several steps, of which the environments write what they give where it is kept."""
         storage, act, interval = self._storage, self._act, self._state_interval or self._steps
         self._experience.states = states = []
-        seen, rewards, terminated, truncated = self._places(self._seen["observations"])
-        sent, normalization = self._sent, self._normalization
+        explore, sent = self._module.forward_exploration, self._sent
+        normalization = self._normalization
+        last, rooms, chosen = self._seen["observations"], self._rooms, self._chosen
+        if rooms is None:
+            rooms = self._rooms = Rooms(storage, self._num_envs, last)
+        rooms.begin(last)
+        seen, rewards = rooms.seen, rooms.rewards
+        terminated, truncated = rooms.terminated, rooms.truncated
+        if normalization is None:
+            act.observations = seen[0]
         for time in range(self._steps):
-            now = timestep + time * self._num_envs
+            act.timestep = now = timestep + time * self._num_envs
             if act.state is not None and time % interval == 0:
                 states.append(each(act.state, _copied))
-            columns = self._decide(now)
-            storage.write(time, columns)
-            actions, following = columns["actions"], seen[time + 1]
+            acted = explore(act)
+            actions, following = acted.actions, seen[time + 1]
             if type(actions) is not numpy.ndarray:
                 actions = to_arrays(actions)
+            if chosen and act.action_mask is None and act.state is None and not acted.extras:
+                chosen[time][:] = actions
+            else:
+                storage.write(time, self._noted(acted))
             try:
                 infos: Mapping[str, Any] = vector.fill(
                     sent(actions), following, rewards[time], terminated[time], truncated[time]
@@ -219,25 +232,10 @@ class VectorSampler:
             else:
                 act.observations = normalization.observations(following)
         self._seen = {**self._seen, "observations": following}
+        grid = storage.columns["actions"]
+        if not chosen and type(grid) is numpy.ndarray:
+            self._chosen = storage.places("actions", grid)
         return self._told(storage)
-
-    def _places(self, observations: Any) -> list[list[Any]]:
-        """Where a collection is written, by time; what was seen last is its first observation."""
-        if not self._rooms:
-            n, places = self._num_envs, self._storage.places
-            self._rooms = [
-                [*places("observations", observations), numpy.empty_like(observations)],
-                places("rewards", numpy.zeros(n)),
-                places("terminated", numpy.zeros(n, bool)),
-                places("truncated", numpy.zeros(n, bool)),
-            ]
-        seen = self._rooms[0]
-        seen[0][:] = observations
-        if self._normalization is None:
-            self._act.observations = seen[0]
-        for name in ("terminated", "truncated"):
-            self._storage.columns[name].fill(False)
-        return self._rooms
 
     def _told(self, storage: Storage) -> Columns:
         """The columns of several steps, which the tally takes in."""
@@ -253,9 +251,12 @@ class VectorSampler:
 
     def _decide(self, timestep: int) -> Columns:
         """The actions of one step, what the module wants kept with them, and what it may do."""
+        self._act.timestep = timestep
+        return self._noted(self._module.forward_exploration(self._act))
+
+    def _noted(self, acted: Acted) -> Columns:
+        """What is stored of an answer, and remembered of it."""
         act = self._act
-        act.timestep = timestep
-        acted = self._module.forward_exploration(act)
         if act.state is not None:
             act.state = acted.state
         columns = {"actions": acted.actions}
@@ -304,17 +305,7 @@ class VectorSampler:
         )
 
     def _failed(self, what: str, timestep: int, error: Exception) -> EnvironmentFailedError:
-        failed = getattr(self._environments.vector, "failed", None)
-        which = ""
-        if failed is not None:
-            index, what = failed
-            if self._environments.num_envs > 1:
-                which = f" ({index + 1} of {self._environments.num_envs})"
-        return EnvironmentFailedError(
-            f"environment {self._environments.name!r}{which} failed in {what} after "
-            f"{timestep:,} steps: {type(error).__name__}: {error}",
-            "try: mend the environment (--debug shows where); what was recorded stays",
-        )
+        return failed(self._environments, what, timestep, error)
 
 
 def _copied(leaf: Any) -> Any:

@@ -78,7 +78,7 @@ class Plain:
         total = numpy.add.reduce
 
         def gradients(_: Mapping[str, float]) -> Mapping[str, Tensor]:
-            spread = numpy.zeros_like(outputs)
+            spread = numpy.zeros(outputs.shape, outputs.dtype)
             spread[taken] = slopes
             return self._online.backward(0, trace, spread)
 
