@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.optim import SGD
 
 from rlplug import KnownLoss, Loss
 from rlplug.errors import PluginError
+from rlplug.nn.closed import Gradients
 
 
 def known(self: Any, module: Any, batch: Any) -> KnownLoss:
@@ -129,3 +131,70 @@ def test_what_is_known_needs_no_compiler(make: Any, batch: Any) -> None:
     assert not learner.stages["default"].is_compiled
     learner.update({"default": batch(5.0)}, timestep=2)
     assert weights_of(learner) == pytest.approx((2 - 0.1 * 10, 2 - 0.1 * 6))
+
+
+class Lasting:
+    """Gradients that are written again in place, as closed forms do."""
+
+    def __init__(self) -> None:
+        self.flat = numpy.zeros(2, numpy.float32)
+        self.found = Gradients(["weight", "other"], [self.flat[:1], self.flat[1:]], self.flat)
+
+    def loss(self, module: Any, batch: Any) -> KnownLoss:
+        """mean(x) * (weight + 2 * other)."""
+        mean = float(batch["x"].mean())
+
+        def gradients(_: Mapping[str, float]) -> Mapping[str, Tensor]:
+            self.flat[:] = mean, 2 * mean
+            return self.found
+
+        return KnownLoss(module, mean * (module.weight.item() + 2 * module.other.item()), gradients)
+
+
+def updated(make: Any, batch: Any, means: list[float], **options: Any) -> Any:
+    lasting = Lasting()
+
+    def loss(self: Any, module: Any, batch: Any) -> KnownLoss:
+        return lasting.loss(module, batch)
+
+    learner = make(compute_loss_for_module=loss, **options)
+    for timestep, mean in enumerate(means, 1):
+        learner.update({"default": batch(mean)}, timestep=timestep)
+    return learner
+
+
+def test_gradients_written_in_place_are_those_of_each_update(make: Any, batch: Any) -> None:
+    learner = updated(make, batch, [1.0, 2.0, 3.0])
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 6, 2 - 0.1 * 12))
+
+
+def test_they_are_clipped_as_any_others(make: Any, batch: Any) -> None:
+    limit = 5**0.5
+    learner = updated(make, batch, [1.0, 2.0, 3.0], learning={"max_grad_norm": limit})
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 3, 2 - 0.1 * 6))
+
+
+def test_who_keeps_them_keeps_what_was_seen(make: Any, batch: Any) -> None:
+    kept: list[Tensor] = []
+
+    def keep(self: Any, gradients: Any) -> None:
+        kept.append(gradients["weight"])
+
+    updated(make, batch, [1.0, 2.0, 3.0], addons={"keeps": {"postprocess_gradients": keep}})
+    assert [one.item() for one in kept] == [1.0, 2.0, 3.0]
+
+
+def test_a_parameter_that_is_frozen_on_the_way_stays(make: Any, batch: Any) -> None:
+    learner = updated(make, batch, [1.0, 2.0])
+    learner.modules["default"].other.requires_grad_(False)
+    learner.update({"default": batch(3.0)}, timestep=3)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 6, 2 - 0.1 * 6))
+
+
+def test_autograd_may_go_through_them_twice(make: Any, batch: Any) -> None:
+    learner = updated(make, batch, [])
+    module = learner.modules["default"]
+    loss = Lasting().loss(module, batch(3.0))
+    for _ in range(2):
+        loss.value.backward(retain_graph=True)
+    assert (module.weight.grad.item(), module.other.grad.item()) == (6.0, 12.0)

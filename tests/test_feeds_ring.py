@@ -1,0 +1,76 @@
+"""One environment writes stretches of rows, several write them scattered: to the same place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from gymnasium import spaces
+
+from rlplug.feeds import Experience, FeedSetting
+from rlplug.feeds.experience import Finals
+from rlplug.feeds.ring import Ring
+
+SEEN = spaces.Dict({"place": spaces.Box(0, 9999, (2,)), "kind": spaces.Discrete(9)})
+
+
+def ring(size: int) -> Ring:
+    return Ring(
+        FeedSetting(
+            observation_space=SEEN,
+            action_space=spaces.Discrete(3),
+            num_envs=1,
+            steps=1_000,
+            seed=0,
+        ),
+        size,
+    )
+
+
+def seen(random: numpy.random.Generator, n: int) -> dict[str, Any]:
+    return {"place": random.integers(9999, size=(n, 2)), "kind": random.integers(9, size=n)}
+
+
+def happened(random: numpy.random.Generator, steps: int, anew: bool) -> Experience:
+    """Some steps, of which some end their episodes one way or the other."""
+    ends = random.random(steps)
+    places = numpy.flatnonzero(ends < 0.3)
+    return Experience(
+        {
+            "observations": seen(random, steps),
+            "actions": random.integers(3, size=steps),
+            "rewards": random.random(steps),
+            "terminated": ends < 0.2,
+            "truncated": (ends >= 0.2) & (ends < 0.3),
+            "drawn": random.random((steps, 1)),
+        },
+        steps=steps,
+        num_envs=1,
+        following={"observations": seen(random, 1)},
+        finals=Finals(places, {"observations": seen(random, len(places))}) if len(places) else None,
+        begins_anew=anew,
+    )
+
+
+@pytest.mark.parametrize("size", [12, 13, 50], ids=str)
+def test_stretches_lie_where_scattered_rows_would(size: int) -> None:
+    random = numpy.random.default_rng(size)
+    one, other = ring(size), ring(size)
+    other._writer._add_stretches = other._writer._add_scattered  # type: ignore[method-assign]
+    for number in range(40):
+        experience = happened(random, int(random.integers(1, 6)), number % 7 == 3)
+        before = one.add(experience)
+        assert before.tolist() == other.add(experience).tolist()
+        assert one.heads.tolist() == other.heads.tolist()
+        fresh, _ = one.changed(before)
+        assert len(set(fresh.tolist())) == experience.steps
+        live = (one.heads[0] - 1 - numpy.arange(min(one.heads[0], one.live))) % one.rows
+        assert (one.flags[live] == other.flags[live]).all()
+        for name in ("actions", "rewards", "drawn"):
+            kept = live[(one.flags[live] & 4) == 0]
+            assert (one.done[name][kept] == other.done[name][kept]).all()
+        for name in ("place", "kind"):
+            shown = [*live, one.heads[0] % one.rows]
+            mine, others = one.kept["observations"][name], other.kept["observations"][name]
+            assert (mine[shown] == others[shown]).all()
