@@ -22,9 +22,9 @@ def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_preset_for_cartpole_balances_it() -> None:
-    # benchmarks/learn_ppo.py has all seeds and 100,000 steps.
+    # benchmarks/learn_ppo.py has all seeds and 100,000 steps. At 40,000 this seed is at the edge.
     options = {"run.preset": "cartpole", "tracking.enabled": False, "evaluation.every": 0}
-    result = run(PPO, steps=40_000, seed=1, options=options)
+    result = run(PPO, steps=60_000, seed=1, options=options)
     assert result.metrics["eval/return_mean"] >= 475.0
 
 
