@@ -71,12 +71,6 @@ class KnownLoss(Loss):
         params = [param for param in self.module.parameters() if param.requires_grad]
         return _Known.apply(self, params, *params)  # type: ignore[no-any-return, no-untyped-call] # untyped in torch
 
-    def pairs(
-        self, named: Mapping[str, nn.Parameter], weights: Mapping[str, float]
-    ) -> tuple[list[nn.Parameter], list[Tensor]]:
-        """The parameters that are trained, and their gradients."""
-        return fitted(self.find(weights), named)
-
 
 def fitted(
     found: Mapping[str, Tensor], named: Mapping[str, nn.Parameter]
@@ -116,7 +110,7 @@ class _Known(torch.autograd.Function):
         loss, params = ctx.known
         whole, *parts = (0.0 if slope is None else float(slope) for slope in slopes)
         weights = {name: whole + part for name, part in zip(loss.numbers, parts, strict=True)}
-        held, gradients = loss.pairs(dict(loss.module.named_parameters()), weights)
+        held, gradients = fitted(loss.find(weights), dict(loss.module.named_parameters()))
         scale = 1.0 if loss.numbers else whole
         # Copies, so that the graph can be gone through again after a parameter took them.
         found = {

@@ -61,7 +61,7 @@ def _train_once(learner: Owned, stage: Stage, batch: Batch) -> None:
     if stage.take(batch):
         stage.step()
         stage.update_targets()
-        learner.precision.stepped()
+    learner.precision.stepped()
     stage.epoch_ended()
 
 

@@ -31,11 +31,9 @@ class KnownGradients:
     def take(self, found: Mapping[str, Tensor], weight: float) -> None:
         """Add them to what earlier minibatches of the same step left."""
         if found is self._last and weight == 1.0 and self._same_as_before(found):
-            fresh = True
             for param, gradient in zip(self._params, self._tensors, strict=True):
-                fresh = fresh and param.grad is None
-                param.grad = gradient if param.grad is None else param.grad + gradient
-            self.together = self._last if fresh else None
+                param.grad = gradient
+            self.together = self._last
             return
         params, gradients = fitted(found, self._named)
         self._last = None
@@ -47,11 +45,11 @@ class KnownGradients:
         deliver(params, gradients, weight)
 
     def _same_as_before(self, found: Mapping[str, Tensor]) -> bool:
-        """Whether every one is the tensor it was, and its parameter is still trained."""
+        """Whether every one is the tensor it was, for a parameter that is trained and has none."""
         return (
             len(found) == len(self._tensors)
             and all(map(is_, found.values(), self._tensors))
-            and all(param.requires_grad for param in self._params)
+            and all(param.requires_grad and param.grad is None for param in self._params)
         )
 
 

@@ -179,17 +179,15 @@ _DTYPES = (torch.float32, torch.float64)
 _TWINS = (("forward", "array_forward"), ("step", "array_forward"), ("values", "array_values"))
 
 
-def _as_it_is(features: Any) -> Any:
-    return features
-
-
 def _then(first: ArrayForward, second: ArrayForward) -> ArrayForward:
     return lambda features: second(first(features))
 
 
 def _chain(steps: list[ArrayForward]) -> ArrayForward:
-    if len(steps) < 3:
-        return _then(*steps) if len(steps) == 2 else steps[0] if steps else _as_it_is
+    if len(steps) == 1:
+        return steps[0]
+    if len(steps) == 2:
+        return _then(*steps)
 
     def forward(features: Any) -> Any:
         for step in steps:

@@ -87,9 +87,6 @@ class FusedAdams:
 
     def _is_current(self) -> bool:
         """Whether no optimizer got new state since, as loading one does."""
-        if len(self._firsts) == 1 and self._held:
-            one, param = self._firsts[0]
-            return one.state[param]["step"] is self._held[0]
         return bool(self._held) and all(
             one.state[param]["step"] is held
             for (one, param), held in zip(self._firsts, self._held, strict=True)

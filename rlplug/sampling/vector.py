@@ -10,7 +10,7 @@ import numpy
 from rlplug.batch.nested import each, to_arrays
 from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
-from rlplug.errors import EnvironmentFailedError, RlplugError
+from rlplug.errors import RlplugError
 from rlplug.feeds.experience import Experience
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
@@ -86,7 +86,7 @@ class VectorSampler:
         except RlplugError:
             raise
         except Exception as error:
-            raise self._failed("reset", 0, error) from error
+            raise failed(self._environments, "reset", 0, error) from error
         self._begins_anew = True
         if self._normalization is not None:
             self._normalization.forget_episodes()
@@ -223,7 +223,7 @@ class VectorSampler:
             except RlplugError:
                 raise
             except Exception as error:
-                raise self._failed("step", now, error) from error
+                raise failed(self._environments, "step", now, error) from error
             if infos or act.action_mask is not None:
                 self.tally.add_infos(infos)
                 self._see(following, infos)
@@ -285,7 +285,7 @@ class VectorSampler:
         except RlplugError:
             raise
         except Exception as error:
-            raise self._failed("step", timestep, error) from error
+            raise failed(self._environments, "step", timestep, error) from error
         self._see(observations, infos)
         return told
 
@@ -303,9 +303,6 @@ class VectorSampler:
         act.observations = (
             observations if normalization is None else normalization.observations(observations)
         )
-
-    def _failed(self, what: str, timestep: int, error: Exception) -> EnvironmentFailedError:
-        return failed(self._environments, what, timestep, error)
 
 
 def _copied(leaf: Any) -> Any:

@@ -50,8 +50,7 @@ class Exploration:
         epsilon = self.epsilon(act.timestep, act.steps)
         if epsilon <= 0:
             return best(observations, mask)
-        plain = type(observations) is numpy.ndarray
-        count = len(observations) if plain else _count(observations)
+        count = _count(observations)
         if count == 1:
             if random.random() < epsilon:
                 return _any(random, 1, n_actions, mask)
