@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rlplug.batch.nested import leaves
 from rlplug.errors import UnsupportedSpaceError
 
-__all__ = ["bytes_of", "room_for", "widened"]
+__all__ = ["bytes_of", "room_for", "widener"]
 
 
 def room_for(
@@ -35,14 +35,24 @@ def bytes_of(space: spaces.Space[Any], *, double: bool = False, frame_stack: int
     return sum(leaf.nbytes for leaf in leaves(arrays))
 
 
-def widened(space: spaces.Space[Any], column: Any) -> Any:
-    """Choices as whole numbers that can be indices; numbers and pictures as they are."""
+def widener(space: spaces.Space[Any]) -> Callable[[Any], Any]:
+    """Makes choices whole numbers that can be indices; numbers and pictures stay as they are."""
     if isinstance(space, spaces.Dict):
-        return {name: widened(part, column[name]) for name, part in space.spaces.items()}
+        parts = {name: widener(part) for name, part in space.spaces.items()}
+        return lambda column: {name: widen(column[name]) for name, widen in parts.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(widened(part, one) for part, one in zip(space.spaces, column, strict=True))
+        each = tuple(map(widener, space.spaces))
+        return lambda column: tuple(widen(one) for widen, one in zip(each, column, strict=True))
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return column.astype(numpy.int64)
+        return _as_indices
+    return _as_it_is
+
+
+def _as_indices(column: Any) -> Any:
+    return column.astype(numpy.int64)
+
+
+def _as_it_is(column: Any) -> Any:
     return column
 
 

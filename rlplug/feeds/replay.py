@@ -140,14 +140,13 @@ class OpenReplay(OpenFeed):
             self._priorities.add(*self._ring.changed(before))
         described = self._described
         if step <= described.learning_starts or not self._ring.holds_any():
-            return
+            return iter(())
         updates = described.gradient_steps
         updates = experience.count if updates < 0 else updates
-        if self._priorities is None:
-            yield from self._uniform(updates)
-        else:
-            for _ in range(updates):
-                yield self._by_priority(self._priorities, step)
+        priorities = self._priorities
+        if priorities is None:
+            return self._uniform(updates)
+        return (self._by_priority(priorities, step) for _ in range(updates))
 
     def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
         """Take back the priorities of what was drawn."""

@@ -83,31 +83,37 @@ class Ring:
 
     def draw(self, random: numpy.random.Generator, count: int) -> Index:
         """Rows that are transitions, each with the same probability."""
-        sizes = numpy.minimum(self.heads, self.live)
-        ends = sizes.cumsum()
-        total = ends[-1]
-        rows = self._nth(random.integers(total, size=count), ends)
-        missed = (self.flags.take(rows) & FINAL).nonzero()[0]
-        while len(missed):
-            again = self._nth(random.integers(total, size=len(missed)), ends)
-            rows[missed] = again
-            missed = missed[(self.flags.take(again) & FINAL) != 0]
-        return rows
+        # A few more than wanted, for some turn out to be no transitions.
+        rows = self._some(random, count + (count >> 3) + 8)
+        while len(rows) < count:
+            rows = numpy.concatenate((rows, self._some(random, count)))
+        return rows[:count]
 
     def holds_any(self) -> bool:
         """Whether there is a transition to draw."""
-        return bool(self.heads.any())
+        return bool(numpy.count_nonzero(self.heads))
 
-    def _nth(self, places: Index, ends: Index) -> Index:
-        """The live rows with these numbers, counted through all environments from the oldest."""
+    def _some(self, random: numpy.random.Generator, count: int) -> Index:
+        """The transitions among so many live rows, each of which is as likely as the others."""
+        # Many times as fast as `integers`, and as fair to one part in 2**53 of the rows.
+        places = random.random(count)
         if self.num_envs == 1:
-            places += self.heads[0] - ends[0]
-            places %= self.rows
-            return places
-        envs = numpy.searchsorted(ends, places, side="right")
-        at = self.heads[envs] - ends[envs] + places
-        found: Index = self.starts[envs] + at % self.rows
-        return found
+            head = int(self.heads[0])
+            live = min(head, self.live)
+            places *= live
+            rows: Index = places.astype(numpy.int64)
+            rows += head - live
+            rows %= self.rows
+        else:
+            sizes = numpy.minimum(self.heads, self.live)
+            ends = sizes.cumsum()
+            places *= ends[-1]
+            rows = places.astype(numpy.int64)
+            envs = numpy.searchsorted(ends, rows, side="right")
+            rows += self.heads[envs] - ends[envs]
+            rows %= self.rows
+            rows += self.starts[envs]
+        return rows[self.flags.take(rows) < FINAL]
 
     def room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
         """Where a column is kept; what acting alone knows of is made room for when it comes."""

@@ -176,4 +176,7 @@ class RingWriter:
 
 
 def _pair(room: Any, column: Any, pairs: Pairs) -> None:
+    if type(room) is numpy.ndarray:
+        pairs.append((room, column))
+        return
     paired(room, column, lambda leaf, part: pairs.append((leaf, part)))

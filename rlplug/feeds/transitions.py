@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 
 from rlplug.batch.nested import each
-from rlplug.feeds.formats import widened
+from rlplug.feeds.formats import widener
 from rlplug.feeds.ring import FINAL, TERMINATED, TRUNCATED, Index, Ring
 from rlplug.spaces import ACTION_MASK
 
@@ -24,6 +24,8 @@ class Transitions:
         self._ring = ring
         self._gamma = gamma
         self._n_step = n_step
+        self._widen_seen = widener(ring.setting.observation_space)
+        self._widen_done = widener(ring.setting.action_space)
 
     def at(self, rows: Index, scale: Any = None) -> dict[str, Any]:
         """The columns of these rows; `scale` is applied to the reward of each step."""
@@ -32,15 +34,18 @@ class Transitions:
         rewards = ring.done["rewards"].take(rows)
         if scale is not None:
             rewards = scale(rewards)
-        spans, discounts = 1, numpy.full(len(rows), gamma, rewards.dtype)
+        spans = 1
         if self._n_step > 1:
             spans, rewards, flags = self._lengthened(rows, rewards, flags, scale)
             discounts = (gamma**spans).astype(rewards.dtype)
+        else:
+            discounts = numpy.empty_like(rewards)
+            discounts.fill(gamma)
         following = self._later(rows, spans)
         found = {
             "observations": self._stacked(rows),
             "next_observations": self._stacked(following),
-            "actions": self._chosen(rows),
+            "actions": self._widen_done(_taken(ring.done["actions"], rows)),
             "rewards": rewards,
             "terminated": (flags & TERMINATED) != 0,
             "truncated": (flags & TRUNCATED) != 0,
@@ -54,7 +59,7 @@ class Transitions:
             found["next_action_mask"] = ring.kept[ACTION_MASK][following]
         for name, room in ring.done.items():
             if name not in found:
-                found[name] = each(room, lambda leaf: leaf.take(rows, axis=0))
+                found[name] = _taken(room, rows)
         return found
 
     def _lengthened(
@@ -93,10 +98,9 @@ class Transitions:
     def _stacked(self, rows: Index) -> Any:
         """Observations; of stacks the frames that lead to them, none from an earlier episode."""
         ring = self._ring
-        space = ring.setting.observation_space
         kept = ring.kept["observations"]
         if ring.stack == 1:
-            return widened(space, each(kept, lambda leaf: leaf.take(rows, axis=0)))
+            return self._widen_seen(_taken(kept, rows))
         frames = numpy.empty((len(rows), ring.stack), numpy.int64)
         frames[:, -1] = at = rows
         starts = rows - rows % ring.rows
@@ -110,9 +114,9 @@ class Transitions:
             begun |= first | ((ring.flags[before] & FINAL) != 0)
             at = numpy.where(begun, at, before)
             frames[:, -1 - back] = at
-        return widened(space, each(kept, lambda leaf: leaf[frames]))
+        return self._widen_seen(each(kept, lambda leaf: leaf[frames]))
 
-    def _chosen(self, rows: Index) -> Any:
-        ring = self._ring
-        kept = each(ring.done["actions"], lambda leaf: leaf.take(rows, axis=0))
-        return widened(ring.setting.action_space, kept)
+
+def _taken(kept: Any, rows: Index) -> Any:
+    """These rows of whatever is kept."""
+    return each(kept, lambda leaf: leaf.take(rows, axis=0))

@@ -266,7 +266,8 @@ def is_followed() -> bool:
     # Asked first: what follows cannot be compiled itself.
     return torch.compiler.is_compiling() or (
         torch.get_num_threads() != 1
-        or torch.is_autocast_enabled("cpu")
+        # The first question is a fourth of the second.
+        or (torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"))
         or torch._C._functorch.peek_interpreter_stack() is not None
         or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
     )

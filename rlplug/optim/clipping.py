@@ -100,10 +100,10 @@ def _is_numpys(gradient: Tensor) -> bool:
 
 def _length(gradients: list[Tensor], flat: NDArray[Any] | None) -> float:
     """The length of all as one vector: NumPy needs a third of the time that torch does."""
-    arrays = [flat] if flat is not None else map(_numbers, gradients)
-    # What is not finite is for the caller to see.
-    with numpy.errstate(over="ignore", invalid="ignore"):
-        return math.sqrt(sum(float(numpy.dot(array, array)) for array in arrays))
+    # What is not finite is for the caller to see: `dot` would warn of it.
+    if flat is not None:
+        return math.sqrt(numpy.vdot(flat, flat))
+    return math.sqrt(sum(float(numpy.vdot(one, one)) for one in map(_numbers, gradients)))
 
 
 def _numbers(gradient: Tensor) -> NDArray[Any]:
