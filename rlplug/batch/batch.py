@@ -32,10 +32,12 @@ class Batch(Mapping[str, Any]):
     for a memory, `continued` (whether the next one goes on) have one row per fragment instead.
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_checked", "_columns")
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns: dict[str, Any] = dict(columns)
+        self._checked = 0
+        """How many rows it has, once it is known that every column fits."""
 
     def __getitem__(self, name: str) -> Any:
         column = self._columns[name]
@@ -74,6 +76,8 @@ class Batch(Mapping[str, Any]):
     @property
     def rows(self) -> int:
         """How many rows every column has."""
+        if self._checked:
+            return self._checked
         for name, column in self._columns.items():
             if name not in SIDE_TABLES:
                 return len(first_leaf(column))
@@ -81,7 +85,11 @@ class Batch(Mapping[str, Any]):
 
     def with_columns(self, columns: Mapping[str, Column]) -> Batch:
         """A batch with these columns replaced or added; this one stays as it is."""
-        return Batch({**self._columns, **columns})
+        made = Batch({**self._columns, **columns})
+        rows = self._checked
+        if rows and all(_is_plain(name, column, rows) for name, column in columns.items()):
+            made._checked = rows
+        return made
 
     def without(self, names: frozenset[str]) -> Batch:
         """A batch without these columns."""
@@ -110,16 +118,15 @@ class Batch(Mapping[str, Any]):
 
     def check(self) -> None:
         """Refuse columns whose lengths differ, and fragments that do not fit the rows."""
+        if self._checked:
+            return
         rows = self.rows
         if not rows:
             raise RequestError("the batch has no rows.", "leave its module out of the update")
         for name, column in self._columns.items():
-            # Nearly every column is a plain tensor or array of the right length.
-            plain = type(column) in _PLAIN
-            if name not in SIDE_TABLES and plain:
-                if column.ndim and len(column) == rows:
-                    continue
-            elif name in SIDE_TABLES:
+            if _is_plain(name, column, rows):
+                continue
+            if name in SIDE_TABLES:
                 self._check_table(name, column)
                 continue
             for leaf in leaves(column):
@@ -135,6 +142,7 @@ class Batch(Mapping[str, Any]):
                         f"but {first!r} has {rows} rows.",
                         "give every column one value per row",
                     )
+        self._checked = rows
 
     def extended(self) -> Extended:
         """Each fragment with its final observation appended, for one pass over all of them."""
@@ -144,19 +152,15 @@ class Batch(Mapping[str, Any]):
 
     def _stays(self, device: torch.device, dtype: torch.dtype | None) -> bool:
         """Whether every column can be read as it is; on the CPU, arrays can."""
-        right = None if dtype is None else _ARRAY_FORMATS.get(dtype)
+        formats = _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
         for column in self._columns.values():
             if type(column) is numpy.ndarray:
-                kind = column.dtype.kind
-                fits = device.type == "cpu" and (
-                    kind in "biu"
-                    or (kind == "f" and dtype is None)
-                    or (right is not None and column.dtype == right)
-                )
+                # One letter each: comparing formats themselves takes several times as long.
+                fits = column.dtype.char in formats
             else:
                 fits = isinstance(column, Tensor) and (
                     column.device == device
-                    and (dtype is None or column.dtype == dtype or not column.is_floating_point())
+                    and (dtype in (None, column.dtype) or not column.is_floating_point())
                 )
             if not fits:
                 return False
@@ -185,9 +189,22 @@ class Batch(Mapping[str, Any]):
         }
 
 
+def _is_plain(name: str, column: Any, rows: int) -> bool:
+    """Whether this is what nearly every column is: a tensor or array of the right length."""
+    return (
+        type(column) in _PLAIN and name not in SIDE_TABLES and column.ndim and len(column) == rows
+    )
+
+
 _PLAIN = frozenset((Tensor, numpy.ndarray))
 
-_ARRAY_FORMATS = {torch.float32: numpy.dtype("f4"), torch.float64: numpy.dtype("f8")}
+_WHOLE_NUMBERS = "?bBhHiIlLqQ"
+_ARRAY_FORMATS = {
+    None: _WHOLE_NUMBERS + "efd",
+    torch.float32: _WHOLE_NUMBERS + "f",
+    torch.float64: _WHOLE_NUMBERS + "d",
+}
+"""NumPy's letters for what can be read as it is where a format is wanted for fractions."""
 
 _WORTH_PINNING = 4096
 """Numbers in a column: below, pinning costs more than it saves."""

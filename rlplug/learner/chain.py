@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlplug.learner.losses import Combined, combine, taken_as_known
 from rlplug.losses import KnownLoss
+
+Answers: TypeAlias = "list[tuple[str, Any]]"
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rlplug.learner.precision import Precision
     from rlplug.plugin import LearnerView
 
-__all__ = ["losses_of"]
+__all__ = ["added", "answers_of", "losses_of"]
 
 
 def losses_of(
@@ -31,18 +33,28 @@ def losses_of(
 
     With `direct`, a loss that comes alone and knows its gradients is left without a graph.
     """
-    module = member.module
     if precision.format is None:
-        fwd_out = module.forward_train(batch)
-        answers = calls.compute_loss_for_module(
-            member.module_id, module, batch, fwd_out, names, learner
-        )
+        answers = answers_of(member, calls, learner, batch, names)
     else:
         with precision.around_forward():
-            fwd_out = module.forward_train(batch)
-            answers = calls.compute_loss_for_module(
-                member.module_id, module, batch, fwd_out, names, learner
-            )
+            answers = answers_of(member, calls, learner, batch, names)
+    return added(answers, member, names, direct=direct)
+
+
+def answers_of(
+    member: Member, calls: HookCalls, learner: LearnerView, batch: Batch, names: tuple[str, ...]
+) -> Answers:
+    """What all plugins say about a minibatch."""
+    module = member.module
+    return calls.compute_loss_for_module(
+        member.module_id, module, batch, module.forward_train(batch), names, learner
+    )
+
+
+def added(
+    answers: Answers, member: Member, names: tuple[str, ...], *, direct: bool
+) -> Combined | None:
+    """The answers added up, as `losses_of` has them."""
     if not answers:
         return None
     if direct and len(answers) == 1 and isinstance(answers[0][1], KnownLoss):

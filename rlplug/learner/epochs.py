@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlplug.batch import Batch, minibatches
@@ -20,25 +20,12 @@ Cut: TypeAlias = "list[tuple[Stage, list[Batch]]]"
 
 def train(learner: Owned, work: Work, num_iters: int, minibatch_size: int) -> None:
     """Pass over every module's batch `num_iters` times; all gradients before any step."""
-    if num_iters == 1 and len(work) == 1 and _comes_alone(learner, work[0][1], minibatch_size):
-        _train_once(learner, *work[0])
+    if len(work) == 1 and _comes_alone(learner, work[0][1], minibatch_size):
+        _train_alone(*work[0], num_iters, minibatch_size)
         return
     live = list(work)
     for _ in range(num_iters):
-        cut = [
-            (
-                stage,
-                list(
-                    minibatches(
-                        batch,
-                        minibatch_size,
-                        stage.shuffler,
-                        whole_fragments=stage.member.sequences,
-                    )
-                ),
-            )
-            for stage, batch in live
-        ]
+        cut = [(stage, list(_minibatches(stage, batch, minibatch_size))) for stage, batch in live]
         stopped = _epoch(learner, cut)
         for stage, _ in cut:
             stage.epoch_ended()
@@ -49,20 +36,24 @@ def train(learner: Owned, work: Work, num_iters: int, minibatch_size: int) -> No
             break
 
 
+def _minibatches(stage: Stage, batch: Batch, size: int) -> Iterator[Batch]:
+    return minibatches(batch, size, stage.shuffler, whole_fragments=stage.member.sequences)
+
+
 def _comes_alone(learner: Owned, batch: Batch, minibatch_size: int) -> bool:
-    """Whether a batch is one minibatch, with which nothing else takes part in a step."""
-    whole = minibatch_size == 0 or minibatch_size >= batch.rows
-    return whole and learner.peers.size == 1 and learner.shared_stage is None
+    """Whether nothing takes part in a step but one minibatch of one module."""
+    if learner.peers.size > 1 or learner.shared_stage is not None:
+        return False
+    return learner.learning.accumulate == 1 or not 0 < minibatch_size < batch.rows
 
 
-def _train_once(learner: Owned, stage: Stage, batch: Batch) -> None:
-    """One minibatch of one module: what replay and streams do all the time."""
-    stage.start()
-    if stage.take(batch):
-        stage.step()
-        stage.update_targets()
-    learner.precision.stepped()
-    stage.epoch_ended()
+def _train_alone(stage: Stage, batch: Batch, num_iters: int, minibatch_size: int) -> None:
+    """The same for one module whose minibatches come alone: most runs do nothing else."""
+    for _ in range(num_iters):
+        goes_on = all(map(stage.alone, _minibatches(stage, batch, minibatch_size)))
+        stage.epoch_ended()
+        if not goes_on:
+            break
 
 
 def _epoch(learner: Owned, cut: Cut) -> set[Stage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import is_
+from operator import attrgetter, is_
 
 from torch import Tensor, nn
 
@@ -30,10 +30,8 @@ class KnownGradients:
 
     def take(self, found: Mapping[str, Tensor], weight: float) -> None:
         """Add them to what earlier minibatches of the same step left."""
-        if found is self._last and weight == 1.0 and self._same_as_before(found):
-            for param, gradient in zip(self._params, self._tensors, strict=True):
-                param.grad = gradient
-            self.together = self._last
+        fresh = weight == 1.0 and all(param.grad is None for param in self._params)
+        if fresh and self.hold(found):
             return
         params, gradients = fitted(found, self._named)
         self._last = None
@@ -44,13 +42,28 @@ class KnownGradients:
                 gradients = [one.clone() for one in gradients]
         deliver(params, gradients, weight)
 
-    def _same_as_before(self, found: Mapping[str, Tensor]) -> bool:
-        """Whether every one is the tensor it was, for a parameter that is trained and has none."""
-        return (
-            len(found) == len(self._tensors)
-            and all(map(is_, found.values(), self._tensors))
-            and all(param.requires_grad and param.grad is None for param in self._params)
-        )
+    @property
+    def may_hold(self) -> bool:
+        """Whether there were gradients that can be taken as they are when they come again."""
+        return self._last is not None
+
+    def hold(self, found: Mapping[str, Tensor]) -> bool:
+        """Let parameters have these instead of what they had; False if they were never taken."""
+        if (
+            found is not self._last
+            or len(found) != len(self._tensors)
+            or not all(map(is_, found.values(), self._tensors))
+            or not all(map(_is_trained, self._params))
+        ):
+            return False
+        for param, gradient in zip(self._params, self._tensors, strict=True):
+            if param.grad is not gradient:
+                param.grad = gradient
+        self.together = self._last
+        return True
+
+
+_is_trained = attrgetter("requires_grad")
 
 
 def _lie_alike(params: list[nn.Parameter], gradients: list[Tensor]) -> bool:

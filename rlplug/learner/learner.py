@@ -173,7 +173,10 @@ class Learner(ByHand):
                 chosen[module_id] = placed[module_id]
         if not self.prepares:
             return chosen
-        with torch.no_grad():
+        # As torch.no_grad does it, in a tenth of the time.
+        followed = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
             for module_id, batch in chosen.items():
                 given = self.calls.prepare_batch(
                     module_id, members[module_id].module, batch, placed, self.timestep, self
@@ -181,6 +184,8 @@ class Learner(ByHand):
                 if given is not batch:
                     given.check()
                 chosen[module_id] = given
+        finally:
+            torch._C._set_grad_enabled(followed)
         return chosen
 
     def _placed(self, member: Member, batch: Batch) -> Batch:

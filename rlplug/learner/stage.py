@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlplug.learner.chain import losses_of
-from rlplug.learner.compiled import CompiledChain
+from rlplug.learner.chain import added, answers_of, losses_of
+from rlplug.learner.compiled import CompiledChain, Found
 from rlplug.learner.culprits import culprits
 from rlplug.learner.gradients import (
     add_terms,
@@ -25,6 +25,7 @@ from rlplug.learner.results import average
 from rlplug.learner.shown import show_gradients
 from rlplug.learner.stepping import Stepping
 from rlplug.learner.turns import Turns, moved
+from rlplug.losses import KnownLoss
 from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.balance import balanced, summed
 from rlplug.seeding import derive
@@ -68,6 +69,16 @@ class Stage:
         )
         """Whether gradients that a plugin knows can be taken as they are."""
         self._known = KnownGradients(member, copies=self._hooked)
+        self._names = tuple([one.name for one in member.optimizers])
+        self._plain = (
+            self._direct
+            and not self._hooked
+            and not learner.compute.compile
+            and self._precision.format is None
+            and not self.turns.places
+            and member.optimizers[0].scheduler is None
+        )
+        """Whether there is nothing between gradients that a plugin knows and a step."""
         self._seen_once = not self._direct
         """Whether it is known that there is something to compile."""
         self._compiled: CompiledChain | None = None
@@ -103,6 +114,26 @@ class Stage:
         self._terms = {}
         self._known.together = None
 
+    def alone(self, batch: Batch) -> bool:
+        """All of a minibatch with which nothing else takes part in a step; False to stop."""
+        answer: bool | None
+        if self._plain and self._known.may_hold:
+            answers = answers_of(self.member, self._calls, self._learner, batch, self._names)
+            if len(answers) == 1 and self._step_by(answers[0][1], batch):
+                self.update_targets()
+                return True
+            self.start()
+            combined = added(answers, self.member, self._names, direct=True)
+            answer = self._received(combined, None, batch, 1.0, self.turns.ready())
+        else:
+            self.start()
+            answer = self.take(batch)
+        if answer:
+            self.step()
+            self.update_targets()
+        self._precision.stepped()
+        return answer is not False
+
     def take(self, batch: Batch, weight: float = 1.0) -> bool | None:
         """Losses and gradients of one minibatch; None if nobody has a loss, False to stop."""
         ready = self.turns.ready()
@@ -113,6 +144,18 @@ class Stage:
         else:
             combined, gradients = self._losses(batch, names, direct=self._direct), None
             self._seen_once = True
+        return self._received(combined, gradients, batch, weight, ready)
+
+    def _received(
+        self,
+        combined: Combined | None,
+        gradients: Found | None,
+        batch: Batch,
+        weight: float,
+        ready: list[Registered],
+    ) -> bool | None:
+        """What `take` does once the losses are there."""
+        compiled = self._compiled
         if combined is None:
             self.skipped += 1
             return None
@@ -202,6 +245,20 @@ class Stage:
         rows = {name: torch.cat(parts) for name, parts in self.rows.items()}
         self.rows = {}
         return rows
+
+    def _step_by(self, loss: Any, batch: Batch) -> bool:
+        """Step by a loss whose gradients are kept where they were; whether it is one."""
+        if type(loss) is not KnownLoss or loss.stop is not None:
+            return False
+        if not self._known.hold(loss.find(_EVENLY)):
+            return False
+        self.metrics = metrics = {**loss.numbers, **loss.metrics}
+        metrics["loss"] = loss.number
+        self.history.append(metrics)
+        if loss.rows:
+            self.keep_rows(loss.rows, batch)
+        self._stepping.step_one(self.member.optimizers[0], metrics, self._known.together)
+        return True
 
     def _losses(
         self, batch: Batch, names: tuple[str, ...], *, direct: bool = False

@@ -14,7 +14,6 @@ from torch.optim import LBFGS
 from rlplug.errors import RunFailedError
 from rlplug.learner.results import labelled
 from rlplug.learner.turns import note_gradients
-from rlplug.nn.activations import Array
 from rlplug.nn.closed import Gradients
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.flushing import Flushed
@@ -59,7 +58,6 @@ class Stepping:
             if can_step_together([one.optimizer])
         }
         self._flushed = Flushed()
-        self._together: Gradients | None = None
         self._nonfinite: list[Any] = []
         self._overflows: list[Tensor] = []
 
@@ -86,7 +84,6 @@ class Stepping:
 
         `together` are all of the gradients, where they lie side by side.
         """
-        self._together = together
         parts: list[tuple[Registered, list[Tensor]]] = []
         for one in acting:
             gradients = [param.grad for param in one.params if param.grad is not None]
@@ -97,12 +94,24 @@ class Stepping:
                 note_gradients(one, gradients)
         if self._section.clip_over == "module" and len(parts) > 1:
             everything = [gradient for _, gradients in parts for gradient in gradients]
-            verdict = self._clip("default", everything, metrics)
+            verdict = self._clip("default", everything, metrics, together)
             for one, gradients in parts:
                 self._move(one, gradients, verdict, metrics)
             return
         for one, gradients in parts:
-            self._move(one, gradients, self._clip(one.name, gradients, metrics), metrics)
+            verdict = self._clip(one.name, gradients, metrics, together)
+            self._move(one, gradients, verdict, metrics)
+
+    def step_one(
+        self,
+        one: Registered,
+        metrics: dict[str, Any],
+        together: Gradients | None,
+    ) -> None:
+        """`step` for an optimizer that acts alone, and got gradients."""
+        one.unanswered = -1
+        gradients = [gradient for param in one.params if (gradient := param.grad) is not None]
+        self._move(one, gradients, self._clip(one.name, gradients, metrics, together), metrics)
 
     def step_with_closure(
         self,
@@ -124,7 +133,7 @@ class Stepping:
             nonlocal first
             loss = again(total_weight, first=first)
             gradients = [param.grad for param in one.params if param.grad is not None]
-            bad = self._clip(one.name, gradients, metrics if first else {})
+            bad = self._clip(one.name, gradients, metrics if first else {}, None)
             first = False
             if bool(bad):
                 raise _SkippedError
@@ -160,12 +169,18 @@ class Stepping:
                 found.clear()
         return counts
 
-    def _clip(self, name: str, gradients: list[Tensor], metrics: dict[str, Any]) -> bool | Tensor:
+    def _clip(
+        self,
+        name: str,
+        gradients: list[Tensor],
+        metrics: dict[str, Any],
+        together: Gradients | None,
+    ) -> bool | Tensor:
         """Measure, answer what is not finite, clip; whether the step is bad."""
         section = self._section
         if section.nonfinite == "zero" and not self._reads:
             zero_nonfinite(gradients)
-        flat = self._flat(gradients)
+        flat = together.flat if together is not None and together.are(gradients) else None
         norms = measure(gradients, section.norm_type, flat)
         verdict: bool | Tensor = False
         if self._precision.scaler is None:
@@ -181,11 +196,6 @@ class Stepping:
             after = clip(gradients, norms, section.max_grad_norm, section.clip_by)
             metrics[labelled("grad_norm_clipped", name)] = after
         return verdict
-
-    def _flat(self, gradients: list[Tensor]) -> Array | None:
-        """The array that holds these gradients, and nothing else."""
-        together = self._together
-        return together.flat if together is not None and together.are(gradients) else None
 
     def _answer(self, gradients: list[Tensor]) -> bool:
         policy = self._section.nonfinite
