@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rlplug.nn.activations import Array, array_activation
+from rlplug.nn.standing import time_of_standing
 
 __all__ = [
     "ArrayForward",
@@ -135,8 +136,19 @@ class Plan:
 
     def __init__(self, forward: ArrayForward, views: Views) -> None:
         self.forward = forward
-        self.current = views.current
         self.weights = views.weights
+        self._views = views
+        self._seen: object = _NEVER
+
+    def current(self) -> bool:
+        """Whether the network still has the weights that this was made of."""
+        now = time_of_standing()
+        if now is self._seen:
+            return True
+        if not self._views.current():
+            return False
+        self._seen = _NEVER if now is None else now
+        return True
 
 
 def linear_in_numpy(weight: Array, bias: Array | None) -> ArrayForward:
@@ -171,6 +183,8 @@ def plan_arrays(module: nn.Module, *, noisy: bool = False) -> Plan | None:
     except NoArraysError:
         return None
 
+
+_NEVER = object()
 
 _WIDE = 16_384
 """Weights from which the product is turned round; measured with 1 to 256 rows."""

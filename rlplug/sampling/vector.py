@@ -12,6 +12,7 @@ from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
 from rlplug.errors import RlplugError
 from rlplug.feeds.experience import Experience
+from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
 from rlplug.sampling.health import Health, failed
@@ -65,6 +66,7 @@ class VectorSampler:
         # A subclass may say otherwise what a step gives.
         self._filled = vector if type(vector) is InTurn and vector.fills and steps > 1 else None
         self._normalization = environments.normalization
+        self._standing = Standing()
         self._seen: Columns = {}
         self._rooms: Rooms | None = None
         self._chosen: list[Any] = []
@@ -101,10 +103,9 @@ class VectorSampler:
         experience = self._experience
         if not several:
             columns = self._single(timestep)
-        elif self._filled is not None:
-            columns = self._several_filled(self._filled, timestep)
         else:
-            columns = self._several(timestep)
+            with self._standing:
+                columns = self._several(timestep)
         experience.columns = columns
         experience.following = self._seen if self._keep_next else _NOTHING
         experience.finals = self._borders.take_finals()
@@ -172,6 +173,8 @@ class VectorSampler:
 
     def _several(self, timestep: int) -> Columns:
         """Several steps, in the storage."""
+        if self._filled is not None:
+            return self._several_filled(self._filled, timestep)
         storage, interval = self._storage, self._state_interval or self._steps
         self._experience.states = states = []
         for time in range(self._steps):

@@ -52,9 +52,13 @@ class Exploration:
             return best(observations, mask)
         count = _count(observations)
         if count == 1:
-            if random.random() < epsilon:
-                return _any(random, 1, n_actions, mask)
-            return best(observations, mask)
+            drawn = random.random()
+            if drawn >= epsilon:
+                return best(observations, mask)
+            if mask is None:
+                # Below epsilon, its share of epsilon is as random as another number would be.
+                return numpy.array([int(drawn / epsilon * n_actions)])
+            return _any(random, 1, n_actions, mask)
         anyhow = random.random(count) < epsilon
         # Most of the network's work can be spared where all actions are random.
         if anyhow.all():

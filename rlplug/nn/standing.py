@@ -1,0 +1,37 @@
+"""Times in which no network gets other weights, so that looking once is enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Standing", "time_of_standing"]
+
+
+class Standing:
+    """Inside, whoever looked whether a network still has its weights need not look again.
+
+    Looking takes longer than a small layer, and acting does it at every step. Optimizers write
+    into weights, which everybody sees; only another tensor in the place of a weight would not be
+    noticed before the end.
+    """
+
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        self._before: object | None = None
+
+    def __enter__(self) -> None:
+        global _time
+        self._before, _time = _time, object()
+
+    def __exit__(self, *_: Any) -> None:
+        global _time
+        _time = self._before
+
+
+def time_of_standing() -> object | None:
+    """What tells one such time from another; None outside of them."""
+    return _time
+
+
+_time: object | None = None
