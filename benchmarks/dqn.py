@@ -79,6 +79,9 @@ def main() -> None:
     parser.add_argument("--only", choices=[part.name for part in PARTS])
     parser.add_argument("--quick", action="store_true", help="short runs, one repetition")
     parser.add_argument("--repeat", type=int, default=5, help="rounds in which all take turns")
+    parser.add_argument(
+        "--without", choices=[peer.name for peer in PEERS], action="append", default=[]
+    )
     said = parser.parse_args()
     if said.setup:
         for peer in PEERS:
@@ -96,7 +99,7 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
     missing: dict[str, str] = {}
     for turn in range(repeat):
         for peer in PEERS:
-            if peer.name in missing:
+            if peer.name in missing or peer.name in said.without:
                 continue
             print(f"\r{part.name}: turn {turn + 1} of {repeat}, {peer.name:<24}", end="")
             asked = [*part.arguments, f"--count={count}", f"--seed={turn + 1}"]

@@ -19,7 +19,7 @@ def drawn(steps: int, n: int, **options: Any) -> Rounds:
     return source.draw(numpy.random.default_rng(4), steps, n)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_arms=st.integers(2, 12), context_dim=st.integers(2, 9), arm_dim=st.integers(2, 9))
 def test_present_arms_have_norm_1_and_absent_ones_are_zeros_that_pay_nothing(
     num_arms: int, context_dim: int, arm_dim: int

@@ -18,7 +18,7 @@ def drawn(steps: int, n: int, **options: Any) -> Rounds:
     return source.draw(numpy.random.default_rng(4), steps, n)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_arms=st.integers(2, 20), context_dim=st.integers(2, 30), drift=st.sampled_from([0, 0.1]))
 def test_contexts_have_norm_1_and_no_arm_pays_more_than_the_best(
     num_arms: int, context_dim: int, drift: float

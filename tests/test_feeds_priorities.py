@@ -31,7 +31,7 @@ def test_a_row_that_is_set_again_counts_once_and_with_its_last_value() -> None:
     assert set(tree.draw(numpy.random.default_rng(0), 50).tolist()) == {8}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.integers(1, 3_000),
     st.lists(st.tuples(st.integers(0, 2_999), st.floats(0, 1e6)), min_size=1, max_size=60),

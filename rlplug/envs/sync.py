@@ -95,11 +95,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         shape = self._shape
         index, doing = 0, "step"
-        # Plain numbers, as people write them: Gymnasium checks an array's in ten times as long.
-        if self._whole_numbers:
-            each = numpy.asarray(actions).tolist()
-        else:
-            each = iterate(self.action_space, actions)
+        each = actions if self._whole_numbers else iterate(self.action_space, actions)
         try:
             for index, (env, action) in enumerate(zip(self.envs, each, strict=True)):
                 observation, rewards[index], ends, cut, info = env.step(action)

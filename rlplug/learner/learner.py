@@ -50,6 +50,13 @@ class Learner(ByHand):
         if minibatch_size < 0:
             raise RequestError(f"minibatch_size must be at least 0, got {minibatch_size}.")
         before = digests(self.calls) if self.updates == 0 else None
+        with self.standing:
+            results = self._update(batches, num_iters, minibatch_size)
+        if before is not None:
+            refuse_unsaved(self.calls, before)
+        return results
+
+    def _update(self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int) -> Results:
         prepared = self._prepare(batches)
         work = [
             (self.stages[module_id], batch)
@@ -61,10 +68,7 @@ class Learner(ByHand):
                 train(self, work, num_iters, minibatch_size)
             self.precision.update_finished()
         self.updates += 1
-        results = self._finish(prepared, bool(work))
-        if before is not None:
-            refuse_unsaved(self.calls, before)
-        return results
+        return self._finish(prepared, bool(work))
 
     def update_from_batch(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +21,7 @@ from rlplug.learner.optimizers import Optimizers, Registered, set_rate
 from rlplug.learner.peers import Peers
 from rlplug.learner.precision import Precision
 from rlplug.learner.stage import Stage
+from rlplug.nn.standing import Standing
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class Owned:
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
         self.followers: list[Registered] = []
         self.prepares = calls.implements("prepare_batch")
+        # Of add-ons nobody knows what they put in the place of a weight in the midst of an update.
+        self.standing: AbstractContextManager[None] = nullcontext() if calls.addons else Standing()
         self.keeps_parts = False
         self.kept_parts: dict[str, list[dict[str, Any]]] = {}
         self.registered_metrics: dict[str, dict[str, Any]] = {}

@@ -39,9 +39,11 @@ class ActingNetwork(nn.Module):
         plan = self._plans.get(explore)
         if plan is None or not plan.current():
             plan = self._plan(explore)
-        if plan is None or rows_of(observations) * plan.weights > _LARGEST_IN_NUMPY:
+        plain = type(observations) is numpy.ndarray
+        rows = len(observations) if plain else rows_of(observations)
+        if plan is None or rows * plan.weights > _LARGEST_IN_NUMPY:
             return self._act_in_torch(observations, state, explore)
-        if type(observations) is not numpy.ndarray:
+        if not plain:
             observations = to_arrays(observations)
         answer: tuple[Array, Mapping[str, Array] | None] = plan.forward(observations, state)
         return answer

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, Stateless, Views
 from rlplug.nn.closed import ClosedForm
 from rlplug.nn.dense import dense, stack_of
 from rlplug.nn.distributions import make_distribution
@@ -122,6 +122,8 @@ class ActorCritic(ActingNetwork):
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
         body, head = views.part(self, "body"), views.part(self, "policy_head")
+        if isinstance(body, Stateless):
+            return Stateless(body.chain, head)
         critic = None
         if self.body.memory is not None and self.critic_body is not None:
             critic = views.part(self, "critic_body")

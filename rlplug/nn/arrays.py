@@ -9,13 +9,15 @@ import numpy
 import torch
 from torch import nn
 
+from rlplug.nn import standing
 from rlplug.nn.activations import Array, array_activation
-from rlplug.nn.standing import time_of_standing
 
 __all__ = [
     "ArrayForward",
+    "Chain",
     "NoArraysError",
     "Plan",
+    "Stateless",
     "Views",
     "linear_in_numpy",
     "plan_arrays",
@@ -52,6 +54,7 @@ class Views:
         self._slots: list[tuple[dict[str, Any], str]] = []
         self._parts: list[nn.Module] = []
         self._hooks: list[dict[int, Any]] = []
+        self._seen: object = _NEVER
 
     def of(self, module: nn.Module, name: str) -> Array:
         """A view of one parameter or buffer of a module."""
@@ -94,6 +97,15 @@ class Views:
 
     def current(self) -> bool:
         """Whether every view still shows the weights of the module."""
+        now = standing.time
+        if now is self._seen:
+            return True
+        if not self._show_weights():
+            return False
+        self._seen = _NEVER if now is None else now
+        return True
+
+    def _show_weights(self) -> bool:
         # This runs at every step: comparing whole lists is the fastest that Python has.
         try:
             return (
@@ -104,25 +116,28 @@ class Views:
         except (AttributeError, KeyError):
             return False
 
-    def _linear(self, layer: nn.Linear) -> ArrayForward:
+    def _linear(self, layer: nn.Linear, bend: ArrayForward | None = None) -> ArrayForward:
         bias = None if layer._parameters["bias"] is None else self.of(layer, "bias")
-        return linear_in_numpy(self.of(layer, "weight"), bias)
+        return linear_in_numpy(self.of(layer, "weight"), bias, bend)
 
     def sequential(self, layers: nn.Sequential) -> ArrayForward:
         """The forward pass of layers one after the other."""
         steps: list[ArrayForward] = []
-        own = False
+        linear: nn.Linear | None = None
         for name in layers._modules:
             layer = self.keep(layers, name)
             activation = array_activation(layer)
-            if activation is None:
+            if linear is not None:
+                steps.append(self._linear(linear, activation))
+            elif activation is not None:
+                # It works in place, and somebody else's array is not its to change.
+                steps += (numpy.copy, activation)
+            linear = layer if type(layer) is nn.Linear else None
+            if linear is None and activation is None:
                 steps.append(self.forward(layer))
-                own = type(layer) is nn.Linear
-                continue
-            # Activations work in place, and somebody else's array is not theirs to change.
-            steps.append(_then(steps.pop() if own else numpy.copy, activation))
-            own = True
-        return _chain(steps)
+        if linear is not None:
+            steps.append(self._linear(linear))
+        return Chain(*steps)
 
     def _refuse_hooks(self, module: nn.Module) -> None:
         hooks = (module._forward_hooks, module._forward_pre_hooks)
@@ -137,22 +152,48 @@ class Plan:
     def __init__(self, forward: ArrayForward, views: Views) -> None:
         self.forward = forward
         self.weights = views.weights
-        self._views = views
-        self._seen: object = _NEVER
-
-    def current(self) -> bool:
-        """Whether the network still has the weights that this was made of."""
-        now = time_of_standing()
-        if now is self._seen:
-            return True
-        if not self._views.current():
-            return False
-        self._seen = _NEVER if now is None else now
-        return True
+        self.current = views.current
 
 
-def linear_in_numpy(weight: Array, bias: Array | None) -> ArrayForward:
-    """A linear layer on views of its weights, multiplied the way that suits their size."""
+class Chain:
+    """Array functions one after the other; chains in it are taken apart, and called no more."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, *parts: ArrayForward) -> None:
+        self.steps: tuple[ArrayForward, ...] = tuple(
+            step for part in parts for step in (part.steps if isinstance(part, Chain) else (part,))
+        )
+
+    def __call__(self, features: Any) -> Any:
+        for step in self.steps:
+            features = step(features)
+        return features
+
+
+class Stateless:
+    """What a network without memory does to observations, whatever its state."""
+
+    __slots__ = ("chain", "steps")
+
+    def __init__(self, *parts: ArrayForward) -> None:
+        self.chain = Chain(*parts)
+        self.steps = self.chain.steps
+
+    def __call__(self, observations: Any, state: Any) -> tuple[Any, None]:
+        # As the chain does, at every step of an environment: one call less.
+        for step in self.steps:
+            observations = step(observations)
+        return observations, None
+
+
+def linear_in_numpy(
+    weight: Array, bias: Array | None, bend: ArrayForward | None = None
+) -> ArrayForward:
+    """A linear layer on views of its weights, multiplied the way that suits their size.
+
+    `bend` is an activation that works in place.
+    """
     if weight.size >= _WIDE:
         column = 0 if bias is None else bias[:, None]
 
@@ -160,17 +201,18 @@ def linear_in_numpy(weight: Array, bias: Array | None) -> ArrayForward:
             # With few rows, wide weights are read as they lie: turned, they cost twice as much.
             out: Array = numpy.dot(weight, features.T)
             out += column
-            return out.T
+            return out.T if bend is None else bend(out.T)
 
         return wide
     turned = weight.T
-    if bias is None:
-        return lambda features: numpy.dot(features, turned)
+    # Of the shape of one row of outputs: NumPy need not stretch it where there is no other.
+    row = None if bias is None else bias[None]
 
     def narrow(features: Array) -> Array:
         out: Array = numpy.dot(features, turned)
-        out += bias
-        return out
+        if row is not None:
+            out += row
+        return out if bend is None else bend(out)
 
     return narrow
 
@@ -191,24 +233,6 @@ _WIDE = 16_384
 
 _DTYPES = (torch.float32, torch.float64)
 _TWINS = (("forward", "array_forward"), ("step", "array_forward"), ("values", "array_values"))
-
-
-def _then(first: ArrayForward, second: ArrayForward) -> ArrayForward:
-    return lambda features: second(first(features))
-
-
-def _chain(steps: list[ArrayForward]) -> ArrayForward:
-    if len(steps) == 1:
-        return steps[0]
-    if len(steps) == 2:
-        return _then(*steps)
-
-    def forward(features: Any) -> Any:
-        for step in steps:
-            features = step(features)
-        return features
-
-    return forward
 
 
 def _speaks_for_itself(module: nn.Module) -> bool:

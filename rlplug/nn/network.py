@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, Stateless, Views
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import make_encoder, width_of
 from rlplug.nn.layers import HiddenLayers, MakeLinear
@@ -87,7 +87,7 @@ class Body(nn.Module):
         """`step` on arrays."""
         encoder, hidden = views.part(self, "encoder"), views.part(self, "hidden")
         if self.memory is None:
-            return lambda observations, state: (hidden(encoder(observations)), None)
+            return Stateless(encoder, hidden)
         memory = views.part(self, "memory")
         return lambda observations, state: memory(hidden(encoder(observations)), state)
 
@@ -120,6 +120,8 @@ class Network(ActingNetwork):
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
         body, head = views.part(self, "body"), views.part(self, "head")
+        if isinstance(body, Stateless):
+            return Stateless(body.chain, head)
 
         def forward(observations: Any, state: Any) -> Any:
             features, after = body(observations, state)

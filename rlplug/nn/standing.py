@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Standing", "time_of_standing"]
+__all__ = ["Standing", "time"]
 
 
 class Standing:
@@ -21,17 +21,13 @@ class Standing:
         self._before: object | None = None
 
     def __enter__(self) -> None:
-        global _time
-        self._before, _time = _time, object()
+        global time
+        self._before, time = time, object()
 
     def __exit__(self, *_: Any) -> None:
-        global _time
-        _time = self._before
+        global time
+        time = self._before
 
 
-def time_of_standing() -> object | None:
-    """What tells one such time from another; None outside of them."""
-    return _time
-
-
-_time: object | None = None
+time: object | None = None
+"""What tells one such time from another; None outside of them."""

@@ -100,22 +100,27 @@ class Borders:
         # Counting is four times as fast as asking for any.
         if not numpy.count_nonzero(ended):
             return
-        rows = numpy.flatnonzero(ended)
+        rows = ended.nonzero()[0]
         self._forget(act, rows)
         if not self._keep_finals:
             return
         known = infos.get("_final_obs")
+        if known is None or numpy.count_nonzero(known[rows]) < len(rows):
+            rows = self._with_finals(rows, known, outcome["truncated"])
+        if len(rows):
+            self._keep(time, rows, _picked(infos["final_obs"], rows), infos)
+
+    def _with_finals(self, rows: Any, known: Any, truncated: Any) -> Any:
+        """Those of the rows that have a final observation; it may be missing where none counts."""
         if known is None:
             known = numpy.zeros(self._num_envs, dtype=bool)
-        if (outcome["truncated"] & ~known).any():
+        if (truncated & ~known).any():
             raise EnvironmentFailedError(
                 f"environment {self._name!r} truncates episodes without handing over 'final_obs': "
                 "what follows cannot be valued.",
                 "try: --set sampling.vectorization=sync",
             )
-        rows = numpy.flatnonzero(ended & known)
-        if len(rows):
-            self._keep(time, rows, _picked(infos["final_obs"], rows), infos)
+        return rows[known[rows]]
 
     def _keep(self, time: int, rows: Any, observations: Any, infos: Mapping[str, Any]) -> None:
         self._places.append(time * self._num_envs + rows)
@@ -145,12 +150,12 @@ class Borders:
 
 def _picked(finals: Any, rows: Any) -> Any:
     """The final observations of these rows, from a vector's array or column of objects."""
+    if type(finals) is numpy.ndarray and finals.dtype != object:
+        return finals[rows]
     if isinstance(finals, Mapping):
         return {name: _picked(part, rows) for name, part in finals.items()}
     if isinstance(finals, tuple):
         return tuple(_picked(part, rows) for part in finals)
-    if finals.dtype != object:
-        return finals[rows]
     return _together([finals[row] for row in rows])
 
 

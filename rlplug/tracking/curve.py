@@ -72,7 +72,8 @@ def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -
     figure.tight_layout(rect=(0.005, 0.0, 0.995, 0.87), w_pad=2.5)
     beside = file.with_suffix(".new.png")
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(beside)
+    # A sixth more bytes, in two thirds of the time.
+    figure.savefig(beside, pil_kwargs={"compress_level": 1})
     os.replace(beside, file)
 
 

@@ -47,10 +47,12 @@ class Exploration:
     def choose(self, act: ActInput, best: Best, n_actions: int) -> Any:
         """The best actions, each replaced by a random one with the chance of this step."""
         observations, mask, random = act.observations, act.action_mask, act.random
-        epsilon = self.epsilon(act.timestep, act.steps)
+        epsilon = self.final
+        if act.timestep < self.fraction * (act.steps or RUN_STEPS):
+            epsilon = self.epsilon(act.timestep, act.steps)
         if epsilon <= 0:
             return best(observations, mask)
-        count = _count(observations)
+        count = len(observations) if type(observations) is numpy.ndarray else _count(observations)
         if count == 1:
             drawn = random.random()
             if drawn >= epsilon:
@@ -78,7 +80,7 @@ def _any(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) 
 
 
 def _count(observations: Any) -> int:
-    while not isinstance(observations, numpy.ndarray) and not hasattr(observations, "shape"):
+    while not hasattr(observations, "shape"):
         parts = observations.values() if hasattr(observations, "values") else observations
         observations = next(iter(parts))
     return len(observations)

@@ -82,7 +82,7 @@ def test_an_arm_without_data_is_as_unsure_as_the_penalty_leaves_it() -> None:
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, 60), max_size=6), seed=st.integers(0, 100))
 def test_rows_may_be_cut_into_batches_in_any_way(
     options: dict[str, Any], cuts: list[int], seed: int
@@ -97,7 +97,7 @@ def test_rows_may_be_cut_into_batches_in_any_way(
 
 
 @pytest.mark.parametrize("model", ["disjoint", "joint", "hybrid"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(order=st.permutations(range(20)))
 def test_without_a_discount_the_order_of_rows_does_not_matter(model: str, order: list[int]) -> None:
     one, two = module(model=model), module(model=model)
