@@ -151,6 +151,25 @@ def test_every_transition_is_drawn_equally_often() -> None:
     assert counts.max() < 1_000 + 5 * 29
 
 
+def test_transitions_of_all_environments_are_drawn_equally_often() -> None:
+    feed = Replay(buffer_size=8_000, batch_size=8_000).open(setting(num_envs=2))
+    ended = numpy.array([False, False, True, False, True, False, False, False])
+    columns = {
+        "observations": numpy.arange(8, dtype=numpy.float32)[:, None],
+        "actions": numpy.zeros(8, numpy.int64),
+        "rewards": numpy.zeros(8),
+        "terminated": ended,
+        "truncated": numpy.zeros(8, bool),
+    }
+    following = {"observations": numpy.array([[8], [9]], numpy.float32)}
+    (work,) = feed.take(Experience(columns, steps=4, num_envs=2, following=following), 1_000)
+    seen, counts = torch.unique(work.batch["observations"], return_counts=True)
+    assert seen.tolist() == list(range(8))
+    # 1,000 expected each, standard deviation 30.
+    assert counts.min() > 1_000 - 5 * 30
+    assert counts.max() < 1_000 + 5 * 30
+
+
 def test_environments_share_the_buffer_and_keep_apart() -> None:
     described = Replay(buffer_size=8, batch_size=8, gradient_steps=20, n_step=2, gamma=0.5)
     feed = described.open(setting(num_envs=2))

@@ -29,6 +29,7 @@ from rlplug.nn import (
 )
 from rlplug.nn.activations import ACTIVATIONS
 from rlplug.nn.arrays import plan_arrays
+from rlplug.nn.standing import Standing
 
 BOX = spaces.Box(-numpy.inf, numpy.inf, (4,))
 OBSERVATIONS = numpy.random.default_rng(0).standard_normal((8, 4)).astype(numpy.float32)
@@ -137,6 +138,21 @@ def test_acting_notices_that_weights_were_replaced(change: Callable[[Network], N
     assert_acts_in_numpy_as_in_torch(network)
     after = network.act(OBSERVATIONS)[0]
     assert after.dtype != before.dtype or after.tolist() != before.tolist()
+
+
+def test_where_weights_stand_still_it_looks_once_and_sees_what_is_written_into_them() -> None:
+    network = q_network()
+    with Standing():
+        before = network.act(OBSERVATIONS)[0]
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(2)
+        assert_acts_in_numpy_as_in_torch(network)
+        assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
+        replace_data(network)
+    assert_acts_in_numpy_as_in_torch(network)
+    with Standing():
+        assert_acts_in_numpy_as_in_torch(network)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))])

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 
 from rlplug import KnownLoss, Loss
 from rlplug.errors import PluginError
@@ -189,6 +189,64 @@ def test_a_parameter_that_is_frozen_on_the_way_stays(make: Any, batch: Any) -> N
     learner.modules["default"].other.requires_grad_(False)
     learner.update({"default": batch(3.0)}, timestep=3)
     assert weights_of(learner) == pytest.approx((2 - 0.1 * 6, 2 - 0.1 * 6))
+
+
+@pytest.mark.parametrize("names", [("weight", "other"), ("other", "weight")])
+def test_each_parameter_gets_its_own_in_whatever_order(
+    make: Any, batch: Any, names: tuple[str, str]
+) -> None:
+    def adam(self: Any, module: Any) -> Any:
+        # With so large an epsilon a step depends on the size of its gradient.
+        params = [getattr(module, name) for name in names]
+        return Adam(params, lr=0.1, eps=1.0, fused=True)
+
+    learner = updated(make, batch, [1.0, 1.0, 1.0], configure_optimizers_for_module=adam)
+    # Of a gradient that stays the same, Adam's averages are the gradient and its square.
+    weights = 2 - 3 * 0.1 * 1 / (1 + 1), 2 - 3 * 0.1 * 2 / (2 + 1)
+    assert weights_of(learner) == pytest.approx(weights, abs=1e-6)
+
+
+def test_they_serve_minibatches_in_several_passes(make: Any, batch: Any) -> None:
+    learner = updated(make, batch, [])
+    learner.update({"default": batch(1.0, 2.0, 3.0)}, timestep=1, num_iters=2, minibatch_size=1)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 12, 2 - 0.1 * 24))
+
+
+def test_what_is_not_finite_is_skipped_as_with_any_others(make: Any, batch: Any) -> None:
+    learner = updated(make, batch, [1.0, 2.0], learning={"nonfinite": "skip"})
+    results = learner.update({"default": batch(float("nan"))}, timestep=3)
+    assert float(results["default"]["nonfinite"]) == 1.0
+    learner.update({"default": batch(3.0)}, timestep=4)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 6, 2 - 0.1 * 12))
+
+
+def test_a_loss_without_them_in_between_moves_by_its_own(make: Any, batch: Any) -> None:
+    lasting = Lasting()
+
+    def loss(self: Any, module: Any, batch: Any) -> Any:
+        mean = float(batch["x"].mean())
+        return (mean * module.weight).sum() if mean > 5 else lasting.loss(module, batch)
+
+    learner = make(compute_loss_for_module=loss)
+    for timestep, mean in enumerate([1.0, 2.0, 10.0, 3.0], 1):
+        learner.update({"default": batch(mean)}, timestep=timestep)
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 16, 2 - 0.1 * 12))
+
+
+def test_a_loss_that_stops_ends_the_passes(make: Any, batch: Any) -> None:
+    lasting = Lasting()
+    taken: list[float] = []
+
+    def loss(self: Any, module: Any, batch: Any) -> KnownLoss:
+        taken.append(float(batch["x"].mean()))
+        known = lasting.loss(module, batch)
+        stop = torch.tensor(len(taken) == 4)
+        return KnownLoss(module, known.number, known.find, stop=stop)
+
+    learner = make(compute_loss_for_module=loss)
+    learner.update({"default": batch(1.0, 2.0, 3.0)}, timestep=1, num_iters=9, minibatch_size=1)
+    assert len(taken) == 4
+    assert weights_of(learner) == pytest.approx((2 - 0.1 * 6, 2 - 0.1 * 12))
 
 
 def test_autograd_may_go_through_them_twice(make: Any, batch: Any) -> None:
