@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -68,4 +67,4 @@ _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
 def _total(values: list[Any]) -> Any:
     if isinstance(values[0], Tensor):
         return torch.stack([value.detach().reshape(()) for value in values]).sum()
-    return float(numpy.sum([float(value) for value in values]))
+    return sum(map(float, values))

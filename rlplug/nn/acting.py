@@ -34,7 +34,9 @@ class ActingNetwork(nn.Module):
         """What decides n actions, as an array of n rows, and the memory's next state.
 
         No gradients, no dropout, batch statistics as they are; noisy layers are noisy only with
-        `explore`. Whether NumPy or torch computes it makes no difference beyond 1e-5.
+        `explore`. Whether NumPy or torch computes it makes no difference beyond 1e-5. What is
+        written into weights counts at once; another tensor in the place of one is noticed, but
+        during a collection or an update only once that is over.
         """
         plan = self._plans.get(explore)
         if plan is None or not plan.current():

@@ -10,9 +10,9 @@ __all__ = ["Standing", "time"]
 class Standing:
     """Inside, whoever looked whether a network still has its weights need not look again.
 
-    Looking takes longer than a small layer, and acting does it at every step. Optimizers write
-    into weights, which everybody sees; only another tensor in the place of a weight would not be
-    noticed before the end.
+    Looking takes longer than a small layer, and acting does it at every step. What optimizers
+    write into weights everybody sees; only another tensor in the place of one is not noticed
+    before the end.
     """
 
     __slots__ = ("_before",)
