@@ -36,6 +36,14 @@ def test_evaluations_are_drawn_beside_the_reward_with_their_spread() -> None:
     assert panel.evaluated.tolist() == [[4.0, 5.0, 1.0]]
 
 
+def test_where_episodes_go_on_their_returns_are_drawn_instead_of_rewards() -> None:
+    evaluated = Report(4, 0, {"eval/return_mean": 5.0})
+    reports = [report(2, reward_mean=1.0), report(3, reward_mean=1.0, return_mean=8.0), evaluated]
+    (panel,) = panels_of(reports, REWARD)
+    assert (panel.title, panel.steps.tolist(), panel.values.tolist()) == ("return mean", [3], [8])
+    assert panel.evaluated.tolist() == [[4.0, 5.0, 0.0]]
+
+
 def test_a_run_without_reward_and_regret_has_no_panels() -> None:
     assert panels_of([report(1, length=3.0)], REWARD) == []
 

@@ -16,6 +16,7 @@ BY_SEED = "rlplug-by-seed"
 _MODE = "workflowType=machine_learning"
 
 _COLUMNS = (
+    "metrics.`rollout/return_mean`",
     "metrics.`rollout/reward_mean`",
     "metrics.`rollout/regret_total`",
     "metrics.`eval/return_mean`",
