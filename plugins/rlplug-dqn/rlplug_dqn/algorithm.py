@@ -42,7 +42,7 @@ class DQN(Algorithm):
             "algorithm.gradient_steps": 4,
             "algorithm.double": True,
             "algorithm.n_step": 3,
-            "algorithm.tau": 0.005,
+            "algorithm.tau": 0.01,
             "algorithm.exploration_fraction": 0.16,
             "algorithm.exploration_final_eps": 0.04,
             "algorithm.gamma": 0.99,
