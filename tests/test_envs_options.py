@@ -288,6 +288,26 @@ def test_fire_is_pressed_after_a_reset() -> None:
     assert pressed == [1]
 
 
+def test_fire_is_pressed_after_a_lost_life_where_the_episode_goes_on() -> None:
+    pressed: list[int] = []
+
+    class Notes(Console):
+        def step(self, action: Any) -> Any:
+            pressed.append(action)
+            return super().step(action)
+
+    env = FireReset(Notes())
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(0)
+    # The second of them lost a life: instead of the third, fire.
+    assert pressed == [1, 0, 0, 1, 0]
+    env.step(0)
+    env.reset()
+    env.step(0)
+    assert pressed[5:] == [0, 1, 0]
+
+
 def test_preprocessing_is_for_atari_games() -> None:
     with pytest.raises(RequestError, match="is no Atari game"):
         atari(Counts(), episodic_life=True)

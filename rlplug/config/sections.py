@@ -48,7 +48,8 @@ class EnvSection:
         (), "Wrappers by import path, 'package.module:Class', the innermost first."
     )
     atari: bool = option(
-        False, "Atari: random no-ops, fire, every 4th frame, greyscale of 84 × 84 (needs ale-py)."
+        False,
+        "Atari: random no-ops, fire, every 4th frame, greyscale of 84 × 84 (needs rlplug[atari]).",
     )
     episodic_life: bool = option(
         True, "Atari: in training a lost life ends an episode; the game goes on all the same."

@@ -49,10 +49,30 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Presses fire after a reset, in games that wait for it."""
+    """Presses fire after a reset and after a lost life, in games that wait for it.
+
+    Evaluation plays whole games: who never learned to fire would wait there for their time limit.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._lives = 0
+        self._waits = False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of the game; fire instead, if it waits for that."""
+        answer = self.env.step(1 if self._waits else action)
+        lives = lives_of(self.env)
+        self._waits, self._lives = 0 < lives < self._lives, lives
+        return answer
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin to play."""
+        answer = self._begun(seed, options)
+        self._waits, self._lives = False, lives_of(self.env)
+        return answer
+
+    def _begun(self, seed: int | None, options: Any) -> tuple[Any, dict[str, Any]]:
         _, info = self.env.reset(seed=seed, options=options)
         started, _, terminated, truncated, started_info = self.env.step(1)
         if terminated or truncated:
@@ -68,7 +88,7 @@ def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
         env = AtariPreprocessing(env)
     except gymnasium.error.DependencyNotInstalled as error:
         raise RequestError(
-            "env.atari needs OpenCV to shrink frames.", "try: pip install opencv-python"
+            "env.atari needs OpenCV to shrink frames.", "try: pip install 'rlplug[atari]'"
         ) from error
     if episodic_life:
         env = EpisodicLife(env)
@@ -80,7 +100,7 @@ def no_game(name: str) -> RequestError:
     """What is said of an environment that has no frames to choose from."""
     return RequestError(
         f"env.atari: {name} is no Atari game.",
-        "try: --env ale_py:ALE/Breakout-v5, with pip install ale-py opencv-python",
+        "try: --env ale_py:ALE/Breakout-v5, with pip install 'rlplug[atari]'",
     )
 
 

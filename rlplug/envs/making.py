@@ -47,7 +47,7 @@ def spec_of(env: str) -> EnvSpec:
         guess = did_you_mean(env_id, sorted(gymnasium.registry), sentence=True)
         advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
         if env_id.startswith("ALE/") and not package:
-            advice = f"--env ale_py:{env_id}, with pip install ale-py opencv-python"
+            advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"
         raise RequestError(
             f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
         ) from error
