@@ -243,6 +243,7 @@ class Console(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.ale = self
         self.games = self.taken = 0
+        self.pressed: list[int] = []
 
     def lives(self) -> int:
         return 3 - self.taken // 2
@@ -256,6 +257,7 @@ class Console(gymnasium.Env[Any, Any]):
         return self._seen(), {}
 
     def step(self, action: Any) -> Any:
+        self.pressed.append(action)
         self.taken += action == 0
         return self._seen(), 0.0, self.lives() == 0, False, {}
 
@@ -277,35 +279,23 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on() -> None:
 
 
 def test_fire_is_pressed_after_a_reset() -> None:
-    pressed: list[int] = []
-
-    class Notes(Console):
-        def step(self, action: Any) -> Any:
-            pressed.append(action)
-            return super().step(action)
-
-    FireReset(Notes()).reset(seed=0)
-    assert pressed == [1]
+    console = Console()
+    FireReset(console).reset(seed=0)
+    assert console.pressed == [1]
 
 
 def test_fire_is_pressed_after_a_lost_life_where_the_episode_goes_on() -> None:
-    pressed: list[int] = []
-
-    class Notes(Console):
-        def step(self, action: Any) -> Any:
-            pressed.append(action)
-            return super().step(action)
-
-    env = FireReset(Notes())
+    console = Console()
+    env = FireReset(console)
     env.reset(seed=0)
     for _ in range(4):
         env.step(0)
     # The second of them lost a life: instead of the third, fire.
-    assert pressed == [1, 0, 0, 1, 0]
+    assert console.pressed == [1, 0, 0, 1, 0]
     env.step(0)
     env.reset()
     env.step(0)
-    assert pressed[5:] == [0, 1, 0]
+    assert console.pressed[5:] == [0, 1, 0]
 
 
 def test_preprocessing_is_for_atari_games() -> None:

@@ -14,7 +14,7 @@ Send: TypeAlias = Callable[[Any], Any]
 
 
 def sent_to(space: spaces.Space[Any]) -> Send:
-    """What a vector is sent: real numbers within their bounds, all else as it is.
+    """What environments are sent: real numbers within their bounds, all else as it is.
 
     What is stored stays what was chosen: only of that is the probability known.
     """

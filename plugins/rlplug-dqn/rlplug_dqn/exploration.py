@@ -47,9 +47,7 @@ class Exploration:
     def choose(self, act: ActInput, best: Best, n_actions: int) -> Any:
         """The best actions, each replaced by a random one with the chance of this step."""
         observations, mask, random = act.observations, act.action_mask, act.random
-        epsilon = self.final
-        if act.timestep < self.fraction * (act.steps or RUN_STEPS):
-            epsilon = self.epsilon(act.timestep, act.steps)
+        epsilon = self.epsilon(act.timestep, act.steps)
         if epsilon <= 0:
             return best(observations, mask)
         count = len(observations) if type(observations) is numpy.ndarray else _count(observations)
