@@ -10,6 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 
 from rlplug.envs import describe_env, long_episodes, make_environments
+from rlplug.envs.sync import InTurn
 from rlplug.errors import ConfigError, RequestError
 
 
@@ -121,3 +122,12 @@ def test_longer_episodes_are_recognised() -> None:
     assert long_episodes(OneStep, {}, seed=0) is None
     assert long_episodes("LinearBandit-v0", {}, seed=0) is None
     assert long_episodes(CartPoleEnv, {}, seed=0) is not None
+
+
+def test_as_many_actions_as_environments_are_wanted() -> None:
+    vector = InTurn([lambda: gymnasium.make("CartPole-v1")] * 2)
+    vector.reset(seed=0)
+    for wrong in (1, 3):
+        with pytest.raises(ValueError, match=f"{wrong} actions for 2 environments"):
+            vector.step(numpy.zeros(wrong, numpy.int64))
+    vector.close()

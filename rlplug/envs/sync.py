@@ -95,10 +95,12 @@ class InTurn(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         shape = self._shape
         index, doing = 0, "step"
-        each = actions if self._whole_numbers else iterate(self.action_space, actions)
+        each = actions if self._whole_numbers else tuple(iterate(self.action_space, actions))
+        if len(each) != self.num_envs:
+            raise ValueError(f"{len(each)} actions for {self.num_envs} environments")
         try:
-            for index, (env, action) in enumerate(zip(self.envs, each, strict=True)):
-                observation, rewards[index], ends, cut, info = env.step(action)
+            for index, env in enumerate(self.envs):
+                observation, rewards[index], ends, cut, info = env.step(each[index])
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter, is_
 
 from torch import Tensor, nn
@@ -20,11 +20,14 @@ class KnownGradients:
 
     def __init__(self, member: Member, *, copies: bool) -> None:
         self._named = member.named
+        self._moved = member.optimizers[0].params if len(member.optimizers) == 1 else []
         self._copies = copies
         """Whether somebody sees gradients who may keep them."""
         self._last: Gradients | None = None
         self._params: list[nn.Parameter] = []
         self._tensors: list[Tensor] = []
+        self.in_order: list[Tensor] = []
+        """Those that come again, as their optimizer has its parameters; empty if some do not."""
         self.together: Gradients | None = None
         """All that was taken since the last step, where it lies side by side."""
 
@@ -34,18 +37,14 @@ class KnownGradients:
         if fresh and self.hold(found):
             return
         params, gradients = fitted(found, self._named)
-        self._last = None
+        self._last, self.in_order = None, []
         if isinstance(found, Gradients):
             if not self._copies and len(params) == len(found) and _lie_alike(params, gradients):
                 self._last, self._params, self._tensors = found, params, gradients
+                self.in_order = _ordered(self._moved, params, gradients)
             if weight == 1.0:
                 gradients = [one.clone() for one in gradients]
         deliver(params, gradients, weight)
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether there were gradients that can be taken as they are when they come again."""
-        return self._last is not None
 
     def hold(self, found: Mapping[str, Tensor]) -> bool:
         """Let parameters have these instead of what they had; False if they were never taken."""
@@ -56,16 +55,27 @@ class KnownGradients:
             or not all(map(_is_trained, self._params))
         ):
             return False
-        for param, gradient in zip(self._params, self._tensors, strict=True):
-            if param.grad is not gradient:
+        if not all(map(is_, map(_gradient, self._params), self._tensors)):
+            for param, gradient in zip(self._params, self._tensors, strict=True):
                 param.grad = gradient
         self.together = self._last
         return True
 
 
 _is_trained = attrgetter("requires_grad")
+_gradient = attrgetter("grad")
 
 
-def _lie_alike(params: list[nn.Parameter], gradients: list[Tensor]) -> bool:
+def _lie_alike(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
     pairs = zip(params, gradients, strict=True)
     return all(param.stride() == gradient.stride() for param, gradient in pairs)
+
+
+def _ordered(
+    moved: Sequence[Tensor], params: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> list[Tensor]:
+    """The gradients in the order of the moved; none unless these are exactly the parameters."""
+    by_param = {id(param): gradient for param, gradient in zip(params, gradients, strict=True)}
+    if by_param.keys() != {id(param) for param in moved}:
+        return []
+    return [by_param[id(param)] for param in moved]

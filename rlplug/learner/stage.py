@@ -8,30 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlplug.learner.chain import added, answers_of, losses_of
-from rlplug.learner.compiled import CompiledChain, Found
+from rlplug.learner.backward import EVENLY, Backward
+from rlplug.learner.chain import added, answers_of
 from rlplug.learner.culprits import culprits
-from rlplug.learner.gradients import (
-    add_terms,
-    check_terms,
-    deliver,
-    laid_out,
-    take_by_term,
-    take_separately,
-    take_whole,
-)
-from rlplug.learner.known import KnownGradients
 from rlplug.learner.results import average
-from rlplug.learner.shown import show_gradients
 from rlplug.learner.stepping import Stepping
 from rlplug.learner.turns import Turns, moved
 from rlplug.losses import KnownLoss
 from rlplug.nn.targets import TargetNetwork
-from rlplug.optim.balance import balanced, summed
 from rlplug.seeding import derive
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
+    from rlplug.learner.compiled import Found
     from rlplug.learner.losses import Combined
     from rlplug.learner.member import Member
     from rlplug.learner.optimizers import Registered
@@ -53,44 +42,17 @@ class Stage:
         self._precision = learner.precision
         self.turns = Turns(member.optimizers)
         self._stepping = Stepping(member, learner, self._name_culprit)
-        section = learner.learning
-        self._balance = section.balance_grad_norms
-        self._limit = section.max_grad_norm
-        self._hooked = learner.calls.implements("postprocess_gradients")
-        self._by_term = self._balance or learner.calls.wants(
-            "postprocess_gradients", "term_gradients"
-        )
-        self._direct = (
-            len(member.optimizers) == 1
-            and not self._by_term
-            and not member.shared
-            and self._precision.scaler is None
-            and not self._stepping.keeps_window
-        )
-        """Whether gradients that a plugin knows can be taken as they are."""
-        self._known = KnownGradients(member, copies=self._hooked)
+        self._backward = Backward(member, learner, keeps_window=self._stepping.keeps_window)
         self._names = tuple([one.name for one in member.optimizers])
-        self._plain = (
-            self._direct
-            and not self._hooked
-            and not learner.compute.compile
-            and self._precision.format is None
+        self._is_plain = (
+            self._backward.is_plain
             and not self.turns.places
             and member.optimizers[0].scheduler is None
         )
         """Whether there is nothing between gradients that a plugin knows and a step."""
-        self._seen_once = not self._direct
-        """Whether it is known that there is something to compile."""
-        self._compiled: CompiledChain | None = None
-        if learner.compute.compile and not self._by_term:
-            self._compiled = CompiledChain(member, learner)
-        self._own = [p for p in member.named.values() if id(p) not in member.shared]
-        self._shared = [p for p in member.named.values() if id(p) in member.shared]
         parts = [part for held in member.parts() for part in held.modules()]
         self._targets = [part for part in parts if isinstance(part, TargetNetwork)]
         self._window: list[tuple[Batch, float, Tensor]] = []
-        self._terms: dict[str, dict[str, Tensor]] = {}
-        self._checked = not self._by_term
         self.acting: list[Registered] = []
         self.metrics: dict[str, Any] = {}
         self.history: list[dict[str, Any]] = []
@@ -103,21 +65,18 @@ class Stage:
     @property
     def is_compiled(self) -> bool:
         """Whether forward pass and gradients run as one compiled graph."""
-        return self._compiled is not None and self._compiled.works
+        return self._backward.is_compiled
 
     def start(self) -> None:
         """Forget the gradients of the last step."""
-        for param in self._own:
-            param.grad = None
+        self._backward.start()
         if self._window:
             self._window.clear()
-        self._terms = {}
-        self._known.together = None
 
     def alone(self, batch: Batch) -> bool:
         """All of a minibatch with which nothing else takes part in a step; False to stop."""
         answer: bool | None
-        if self._plain and self._known.may_hold:
+        if self._is_plain and self._backward.known.in_order:
             answers = answers_of(self.member, self._calls, self._learner, batch, self._names)
             if len(answers) == 1 and self._step_by(answers[0][1], batch):
                 self.update_targets()
@@ -137,13 +96,7 @@ class Stage:
     def take(self, batch: Batch, weight: float = 1.0) -> bool | None:
         """Losses and gradients of one minibatch; None if nobody has a loss, False to stop."""
         ready = self.turns.ready()
-        names = tuple([one.name for one in ready])
-        compiled = self._compiled
-        if compiled is not None and compiled.works and self._seen_once:
-            combined, gradients = compiled(batch, names)
-        else:
-            combined, gradients = self._losses(batch, names, direct=self._direct), None
-            self._seen_once = True
+        combined, gradients = self._backward.losses(batch, tuple([one.name for one in ready]))
         return self._received(combined, gradients, batch, weight, ready)
 
     def _received(
@@ -155,30 +108,22 @@ class Stage:
         ready: list[Registered],
     ) -> bool | None:
         """What `take` does once the losses are there."""
-        compiled = self._compiled
         if combined is None:
             self.skipped += 1
             return None
         known = combined.known
-        if known is not None and compiled is not None and compiled.works:
-            compiled.leave("its gradients are known in closed form, which is faster")
-        self.metrics = combined.metrics
-        self.metrics["loss"] = combined.total.detach() if known is None else known.number
-        self.history.append(self.metrics)
-        if combined.rows:
-            self.keep_rows(combined.rows, batch)
+        if known is None:
+            self._note(combined.metrics, combined.total.detach(), combined.rows, batch)
+        else:
+            self._backward.leave_graphs()
+            self._note(combined.metrics, known.number, combined.rows, batch)
         if combined.stop is not None and bool(combined.stop):
             return False
         self.acting = self._acting(ready, combined)
         if self._stepping.keeps_window:
             self._window.append((batch, weight, self.metrics["loss"]))
-        if gradients is not None:
-            for params, found in gradients:
-                deliver(params, found, weight)
-        elif known is not None:
-            self._known.take(known.find(_EVENLY), weight)
-        else:
-            self._take_gradients(combined, weight, whole=len(ready) == len(self.turns.all))
+        whole = len(ready) == len(self.turns.all)
+        self._backward.take(combined, gradients, self.acting, weight, whole=whole)
         return True
 
     def step(self, total_weight: float = 1.0) -> None:
@@ -189,7 +134,7 @@ class Stage:
         else:
             stepping.unscale(self.acting)
             self.finish_gradients(total_weight)
-            stepping.step(self.acting, self.metrics, self._known.together)
+            stepping.step(self.acting, self.metrics, self._backward.known.together)
         self.turns.advance()
 
     def step_only(self) -> None:
@@ -204,17 +149,7 @@ class Stage:
 
     def finish_gradients(self, total_weight: float) -> None:
         """Average over the minibatches of the step and let plugins change the result."""
-        gradients = [
-            param.grad for one in self.acting for param in one.params if param.grad is not None
-        ]
-        if total_weight != 1.0 and gradients:
-            torch._foreach_mul_(gradients, 1.0 / total_weight)
-        if self._by_term:
-            self._use_terms(total_weight)
-        if self._hooked:
-            show_gradients(
-                self._calls, self.member, self.acting, self._terms, self.metrics, self._learner
-            )
+        self._backward.finish(self.acting, self.metrics, total_weight, self._stepping.unscaling)
 
     def epoch_ended(self) -> None:
         """Move the schedulers that count passes over the batch."""
@@ -250,23 +185,23 @@ class Stage:
         """Step by a loss whose gradients are kept where they were; whether it is one."""
         if type(loss) is not KnownLoss or loss.stop is not None:
             return False
-        if not self._known.hold(loss.find(_EVENLY)):
+        known = self._backward.known
+        if not known.hold(loss.find(EVENLY)) or known.together is None:
             return False
-        self.metrics = metrics = {**loss.numbers, **loss.metrics}
-        metrics["loss"] = loss.number
-        self.history.append(metrics)
-        if loss.rows:
-            self.keep_rows(loss.rows, batch)
-        self._stepping.step_one(self.member.optimizers[0], metrics, self._known.together)
+        self._note({**loss.numbers, **loss.metrics}, loss.number, loss.rows, batch)
+        one = self.member.optimizers[0]
+        self._stepping.step_one(one, self.metrics, known.in_order, known.together.flat)
         return True
 
-    def _losses(
-        self, batch: Batch, names: tuple[str, ...], *, direct: bool = False
-    ) -> Combined | None:
-        learner = self._learner
-        return losses_of(
-            self.member, self._calls, learner, self._precision, batch, names, direct=direct
-        )
+    def _note(
+        self, metrics: dict[str, Any], loss: Any, rows: Mapping[str, Tensor], batch: Batch
+    ) -> None:
+        """Remember what is reported of a minibatch."""
+        self.metrics = metrics
+        metrics["loss"] = loss
+        self.history.append(metrics)
+        if rows:
+            self.keep_rows(rows, batch)
 
     def _acting(self, ready: list[Registered], combined: Combined) -> list[Registered]:
         if not combined.named:
@@ -275,36 +210,6 @@ class Stage:
         chosen = moved(pairs, combined.named, common=bool(combined.common))
         self._stepping.note_left_out([one for one in ready if one.name not in chosen])
         return [one for one in ready if one.name in chosen]
-
-    def _take_gradients(self, combined: Combined, weight: float, *, whole: bool) -> None:
-        if self._by_term:
-            if not self._checked:
-                check_terms(combined, self.member)
-                self._checked = True
-            terms = take_by_term(combined, self.acting, self.member, self._precision)
-            add_terms(self._terms, terms, weight)
-            total = summed(list(terms.values()))
-            named = self.member.named
-            deliver([named[name] for name in total], list(total.values()), weight)
-        elif combined.named or not whole:
-            take_separately(combined, self.acting, self._shared, self._precision, weight)
-        else:
-            take_whole(combined.total, self._precision, weight)
-
-    def _use_terms(self, total_weight: float) -> None:
-        factor = self._stepping.unscaling() / total_weight
-        terms = {
-            term: {name: gradient * factor for name, gradient in gradients.items()}
-            for term, gradients in self._terms.items()
-        }
-        self._terms = terms
-        if self._balance and terms:
-            total, norms = balanced(terms, self._limit)
-            for name, gradient in total.items():
-                param = self.member.named[name]
-                param.grad = laid_out(gradient, param)
-            for term, norm in norms.items():
-                self.metrics[f"grad_norm_of/{term}"] = norm
 
     def _again(self, total_weight: float, *, first: bool) -> Tensor:
         """Loss and gradients of this step, for an optimizer that asks for them repeatedly."""
@@ -327,7 +232,7 @@ class Stage:
         found = []
         for batch, _, _ in self._window:
             names = tuple(one.name for one in self.acting)
-            combined = self._losses(batch, names)
+            combined = self._backward.losses_once_more(batch, names)
             if combined is not None:
                 found += culprits(combined, self.member)
         return list(dict.fromkeys(found))
@@ -338,6 +243,3 @@ class Stage:
             self.rows.setdefault("indices", []).append(batch["indices"])
             for name, values in rows.items():
                 self.rows.setdefault(name, []).append(values)
-
-
-_EVENLY: Mapping[str, float] = {}

@@ -14,6 +14,7 @@ from torch.optim import LBFGS
 from rlplug.errors import RunFailedError
 from rlplug.learner.results import labelled
 from rlplug.learner.turns import note_gradients
+from rlplug.nn.activations import Array
 from rlplug.nn.closed import Gradients
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.flushing import Flushed
@@ -94,24 +95,24 @@ class Stepping:
                 note_gradients(one, gradients)
         if self._section.clip_over == "module" and len(parts) > 1:
             everything = [gradient for _, gradients in parts for gradient in gradients]
-            verdict = self._clip("default", everything, metrics, together)
+            verdict = self._clip("default", everything, metrics, _flat(everything, together))
             for one, gradients in parts:
                 self._move(one, gradients, verdict, metrics)
             return
         for one, gradients in parts:
-            verdict = self._clip(one.name, gradients, metrics, together)
+            verdict = self._clip(one.name, gradients, metrics, _flat(gradients, together))
             self._move(one, gradients, verdict, metrics)
 
     def step_one(
         self,
         one: Registered,
         metrics: dict[str, Any],
-        together: Gradients | None,
+        gradients: list[Tensor],
+        flat: Array,
     ) -> None:
-        """`step` for an optimizer that acts alone, and got gradients."""
+        """`step` for an optimizer that acts alone, by gradients in the order of its parameters."""
         one.unanswered = -1
-        gradients = [gradient for param in one.params if (gradient := param.grad) is not None]
-        self._move(one, gradients, self._clip(one.name, gradients, metrics, together), metrics)
+        self._move(one, gradients, self._clip(one.name, gradients, metrics, flat), metrics)
 
     def step_with_closure(
         self,
@@ -174,13 +175,12 @@ class Stepping:
         name: str,
         gradients: list[Tensor],
         metrics: dict[str, Any],
-        together: Gradients | None,
+        flat: Array | None,
     ) -> bool | Tensor:
         """Measure, answer what is not finite, clip; whether the step is bad."""
         section = self._section
         if section.nonfinite == "zero" and not self._reads:
             zero_nonfinite(gradients)
-        flat = together.flat if together is not None and together.are(gradients) else None
         norms = measure(gradients, section.norm_type, flat)
         verdict: bool | Tensor = False
         if self._precision.scaler is None:
@@ -246,3 +246,8 @@ class Stepping:
         one.acted = True
         if one.scheduler is not None:
             one.scheduler.stepped(metrics)
+
+
+def _flat(gradients: Sequence[Tensor], together: Gradients | None) -> Array | None:
+    """All their numbers in one array, where they lie so."""
+    return together.flat if together is not None and together.are(gradients) else None

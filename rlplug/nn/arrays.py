@@ -199,7 +199,7 @@ def linear_in_numpy(
 
         def wide(features: Array) -> Array:
             # With few rows, wide weights are read as they lie: turned, they cost twice as much.
-            out: Array = numpy.dot(weight, features.T)
+            out: Array = weight.dot(features.T)
             out += column
             return out.T if bend is None else bend(out.T)
 
@@ -209,7 +209,7 @@ def linear_in_numpy(
     row = None if bias is None else bias[None]
 
     def narrow(features: Array) -> Array:
-        out: Array = numpy.dot(features, turned)
+        out: Array = features.dot(turned)
         if row is not None:
             out += row
         return out if bend is None else bend(out)

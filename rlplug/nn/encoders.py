@@ -68,7 +68,8 @@ class FlatEncoder(nn.Module):
         width, dtype, scaled = self.out_features, scale.dtype, self._bytes
 
         def forward(observations: Array) -> Array:
-            if observations.dtype == dtype and observations.ndim == 2:
+            # NumPy has one object for each of its formats; another one is no mistake, only slower.
+            if observations.dtype is dtype and observations.ndim == 2:
                 return observations
             features = observations.reshape(len(observations), width).astype(dtype)
             return features * scale if scaled else features

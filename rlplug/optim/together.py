@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from rlplug.optim.unfollowed import Unfollowed
+
 __all__ = ["FusedAdams", "can_step_together"]
 
 _SETTINGS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")
@@ -63,10 +65,7 @@ class FusedAdams:
         group = self._optimizers[0].param_groups[0]
         beta1, beta2 = group["betas"]
         self._counts += 1
-        # As torch.no_grad does it, in a tenth of the time.
-        followed = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
-        try:
+        with Unfollowed():
             self._kernel(
                 self._params,
                 gradients,
@@ -82,8 +81,6 @@ class FusedAdams:
                 amsgrad=False,
                 maximize=group["maximize"],
             )
-        finally:
-            torch._C._set_grad_enabled(followed)
 
     def _is_current(self) -> bool:
         """Whether no optimizer got new state since, as loading one does."""

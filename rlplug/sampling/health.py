@@ -27,13 +27,9 @@ class Health:
 
     def check_seen(self, observations: Any, timestep: int) -> None:
         """What is about to be acted on, and what an update may value."""
-        if type(observations) is numpy.ndarray:
-            if not self._finite(observations):
-                raise self._broken_row("an observation", observations, timestep)
-            return
-        for leaf in leaves(observations):
-            if not self._finite(leaf):
-                raise self._broken_row("an observation", leaf, timestep)
+        leaf = self._first_broken(observations)
+        if leaf is not None:
+            raise self._broken_row("an observation", leaf, timestep)
 
     def check_step(self, rewards: Any, finals: Finals | None, timestep: int) -> None:
         """What one step of the vector gave."""
@@ -47,18 +43,23 @@ class Health:
         columns = experience.columns
         if not self._finite(columns["rewards"]):
             raise self._broken_step("a reward", columns["rewards"], experience, timestep)
-        for leaf in leaves(columns["observations"]):
-            if not self._finite(leaf):
-                # What was acted on is what the step before led to.
-                before = timestep - self._num_envs
-                raise self._broken_step("an observation", leaf, experience, before)
+        leaf = self._first_broken(columns["observations"])
+        if leaf is not None:
+            # What was acted on is what the step before led to.
+            before = timestep - self._num_envs
+            raise self._broken_step("an observation", leaf, experience, before)
         if experience.finals is not None:
             self._check_finals(experience.finals, timestep)
 
     def _check_finals(self, finals: Finals, timestep: int) -> None:
-        for leaf in leaves(finals.seen["observations"]):
-            if not self._finite(leaf):
-                raise self._message("a final observation", "", timestep)
+        if self._first_broken(finals.seen["observations"]) is not None:
+            raise self._message("a final observation", "", timestep)
+
+    def _first_broken(self, column: Any) -> Any:
+        """The first array with such a number; None if there is none."""
+        if type(column) is numpy.ndarray:
+            return None if self._finite(column) else column
+        return next((leaf for leaf in leaves(column) if not self._finite(leaf)), None)
 
     def _finite(self, leaf: Any) -> bool:
         """Nothing but NaN and infinity times zero is not zero."""

@@ -22,7 +22,7 @@ class Storage:
     def __init__(self, steps: int, num_envs: int, *, by_environment: bool) -> None:
         self.columns: dict[str, Any] = {}
         self._shape = (num_envs, steps) if by_environment else (steps, num_envs)
-        self._by_environment = by_environment
+        self._is_by_environment = by_environment
         self._grids: dict[str, Any] = {}
 
     def write(self, time: int, columns: Mapping[str, Any]) -> None:
@@ -37,6 +37,10 @@ class Storage:
             else:
                 paired(grid, to_arrays(column), lambda leaf, part: leaf.__setitem__(time, part))
 
+    def grid(self, name: str) -> Any:
+        """A column by time and environment; None if there is none."""
+        return self._grids.get(name)
+
     def places(self, name: str, example: Any) -> list[Any]:
         """Where the steps of a column lie, one array of `num_envs` rows for each time."""
         if name not in self._grids:
@@ -50,17 +54,16 @@ class Storage:
                 "return the same extras in every step",
             )
         self.columns[name] = each(to_arrays(column), self._room)
-        self._grids[name] = each(self.columns[name], self.by_time)
+        self._grids[name] = each(self.columns[name], self._by_time)
         return self._grids[name]
 
     def _room(self, part: Any) -> Any:
         first, second = self._shape
         return numpy.zeros((first * second, *part.shape[1:]), part.dtype)
 
-    def by_time(self, leaf: Any) -> Any:
-        """A column by time and environment, without a copy."""
+    def _by_time(self, leaf: Any) -> Any:
         grid = leaf.reshape(*self._shape, *leaf.shape[1:])
-        return grid.swapaxes(0, 1) if self._by_environment else grid
+        return grid.swapaxes(0, 1) if self._is_by_environment else grid
 
 
 class Rooms:

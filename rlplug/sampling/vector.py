@@ -242,15 +242,11 @@ class VectorSampler:
 
     def _told(self, storage: Storage) -> Columns:
         """The columns of several steps, which the tally takes in."""
-        kept = dict(storage.columns)
+        grid = storage.grid
         self.tally.add_steps(
-            *(
-                storage.by_time(kept[name])
-                for name in ("rewards", "terminated", "truncated", "stepped")
-                if name in kept
-            )
+            grid("rewards"), grid("terminated"), grid("truncated"), grid("stepped")
         )
-        return kept
+        return dict(storage.columns)
 
     def _decide(self, timestep: int) -> Columns:
         """The actions of one step, what the module wants kept with them, and what it may do."""
