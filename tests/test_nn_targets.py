@@ -146,3 +146,26 @@ def test_a_copy_of_a_module_has_a_target_that_follows_the_copy() -> None:
 def test_targets_that_cannot_follow_are_refused(make: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "part", "one more"])
+def test_a_target_follows_what_took_the_place_of_a_tensor(kind: str) -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    target = PolyakTarget(1.0).init(network)
+    target.update()
+    both: tuple[Any, Any] = (network, target.model)
+    for model in both:
+        layer, norm = model
+        if kind == "parameter":
+            layer.weight = nn.Parameter(torch.randn(3, 2))
+        elif kind == "buffer":
+            norm.running_mean = torch.randn(3)
+        elif kind == "part":
+            model[0] = nn.Linear(2, 3)
+        else:
+            layer.more = nn.Parameter(torch.randn(4))
+    target.update()
+    expected = network.state_dict()
+    found = target.model.state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, TypeVar
+from itertools import chain
+from operator import is_
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rlplug.errors import RequestError
+from rlplug.optim.unfollowed import Unfollowed
 
 __all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]
+
+Pair: TypeAlias = "tuple[list[Tensor], list[Tensor]]"
 
 TargetT = TypeVar("TargetT", bound="TargetNetwork")
 
@@ -31,6 +36,7 @@ class TargetNetwork(nn.Module):
         # In a tuple, so that it is not registered: it belongs to the module, not to its target.
         self._source: tuple[nn.Module, ...] = ()
         self._counted: tuple[Tensor, int, int] | None = None
+        self._listed: _Pairs | None = None
 
     def init(self: TargetT, model: nn.Module) -> TargetT:
         """Follow this network from now on."""
@@ -58,9 +64,17 @@ class TargetNetwork(nn.Module):
 
     def copy(self) -> None:
         """Take over all parameters and buffers of the source, exactly."""
-        source = _tensors(self.source)
-        with torch.no_grad():
-            torch._foreach_copy_(_tensors(self.model), source)
+        pairs = self._pairs()
+        with Unfollowed():
+            _copy(*pairs.params)
+            _copy(*pairs.buffers)
+
+    def _pairs(self) -> _Pairs:
+        """What of the copy follows what of the source; listed once, for listing takes long."""
+        source, pairs = self.source, self._listed
+        if pairs is None or not pairs.current():
+            pairs = vars(self)["_listed"] = _Pairs(self.model, source)
+        return pairs
 
     def _count(self, now: int | None = None) -> tuple[int, int]:
         """Advance the clock, by one or to `now`; what it was and what it is."""
@@ -79,8 +93,8 @@ class TargetNetwork(nn.Module):
         return before, after
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what is remembered of the clock: a copy has a clock of its own."""
-        return {**self.__dict__, "_counted": None}
+        """All but what is remembered of clock and tensors: a copy has its own."""
+        return {**self.__dict__, "_counted": None, "_listed": None}
 
 
 class FixedTarget(TargetNetwork):
@@ -129,14 +143,11 @@ class PolyakTarget(TargetNetwork):
             self._follow()
         return due
 
-    @torch.no_grad()
     def _follow(self) -> None:
-        torch._foreach_lerp_(
-            list(self.model.parameters()), list(self.source.parameters()), self.rate
-        )
-        buffers = list(self.model.buffers())
-        if buffers:
-            torch._foreach_copy_(buffers, list(self.source.buffers()))
+        pairs = self._pairs()
+        with Unfollowed():
+            torch._foreach_lerp_(*pairs.params, self.rate)
+            _copy(*pairs.buffers)
 
 
 class TrivialTarget(TargetNetwork):
@@ -161,8 +172,34 @@ class TrivialTarget(TargetNetwork):
         """Nothing: there is no copy."""
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+class _Pairs:
+    """The tensors of a copy and of its source, until one of them gets another."""
+
+    def __init__(self, model: nn.Module, source: nn.Module) -> None:
+        self.params: Pair = ([*model.parameters()], [*source.parameters()])
+        self.buffers: Pair = ([*model.buffers()], [*source.buffers()])
+        self._tables = [
+            table
+            for network in (model, source)
+            for part in network.modules()
+            for table in (part._parameters, part._buffers, part._modules)
+        ]
+        self._held = list(chain.from_iterable(map(_values, self._tables)))
+
+    def current(self) -> bool:
+        """Whether nothing was put in another's place, or beside the others."""
+        return sum(map(len, self._tables)) == len(self._held) and all(
+            map(is_, chain.from_iterable(map(_values, self._tables)), self._held)
+        )
+
+
+def _values(table: Any) -> Any:
+    return table.values()
+
+
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, source)
 
 
 def _at_least_one(update_frequency: int) -> int:

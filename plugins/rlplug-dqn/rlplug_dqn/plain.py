@@ -73,7 +73,10 @@ class Plain:
         outputs, trace = self._online.forward(0, batch.array("observations"))
         count = outputs.shape[1]
         row = self._row(count)
-        taken = batch.array("actions") - self._first_action, row.numbers
+        actions = batch.array("actions")
+        if self._first_action:
+            actions = actions - self._first_action
+        taken = actions, row.numbers
         values = outputs[taken]
         errors = values - batch.array("targets")
         if kind == "mse":
