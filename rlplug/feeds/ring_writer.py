@@ -53,7 +53,7 @@ class RingWriter:
     def _flags(self, experience: Experience) -> NDArray[numpy.uint8]:
         columns = experience.columns
         flags: NDArray[numpy.uint8] = columns["truncated"].astype(numpy.uint8)
-        flags <<= 1
+        flags += flags
         flags |= columns["terminated"]
         return flags
 
@@ -170,8 +170,13 @@ class RingWriter:
         return pairs
 
     def _finals(self, experience: Experience, times: Index, envs: Index) -> Pairs:
-        """What ended episodes."""
+        """What ended episodes, at all of these steps."""
         names = [name for name in ("observations", ACTION_MASK) if name in experience.following]
+        finals = experience.finals
+        complete = finals is not None and len(finals.places) == len(times)
+        if finals is not None and complete and all(name in finals.seen for name in names):
+            # One for each of them, in the same order.
+            return self._seen({name: finals.seen[name] for name in names})
         return self._seen({name: experience.after(name, times, envs) for name in names})
 
 

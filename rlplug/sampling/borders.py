@@ -74,7 +74,8 @@ class Borders:
         """The final observations since the last call."""
         if not self._places:
             return None
-        places = numpy.concatenate(self._places)
+        # Mostly one: then there is nothing to join.
+        places = self._places[0] if len(self._places) == 1 else numpy.concatenate(self._places)
         seen = self._finals[0]
         for more in self._finals[1:]:
             seen = {
@@ -100,12 +101,12 @@ class Borders:
         # Counting is four times as fast as asking for any.
         if not numpy.count_nonzero(ended):
             return
-        rows = ended.nonzero()[0]
+        rows = _ONLY if self._num_envs == 1 else ended.nonzero()[0]
         self._forget(act, rows)
         if not self._keep_finals:
             return
         known = infos.get("_final_obs")
-        if known is None or numpy.count_nonzero(known[rows]) < len(rows):
+        if known is None or numpy.count_nonzero(known.take(rows)) < len(rows):
             rows = self._with_finals(rows, known, outcome["truncated"])
         if len(rows):
             self._keep(time, rows, _picked(infos["final_obs"], rows), infos)
@@ -151,7 +152,7 @@ class Borders:
 def _picked(finals: Any, rows: Any) -> Any:
     """The final observations of these rows, from a vector's array or column of objects."""
     if type(finals) is numpy.ndarray and finals.dtype != object:
-        return finals[rows]
+        return finals.take(rows, axis=0)
     if isinstance(finals, Mapping):
         return {name: _picked(part, rows) for name, part in finals.items()}
     if isinstance(finals, tuple):
@@ -166,3 +167,7 @@ def _together(observations: list[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(_together(list(parts)) for parts in zip(*observations, strict=True))
     return numpy.stack(observations)
+
+
+_ONLY = numpy.zeros(1, numpy.int64)
+"""The row of an environment that has no others beside it."""
