@@ -4,9 +4,10 @@ python benchmarks/dqn.py --setup     one environment per peer, below .benchenvs/
 python benchmarks/dqn.py             everything; --only run, --quick
 
 CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment.
-Every measurement is a process of its own with one thread; peers take turns, rounds are repeated,
-and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL, without the
-copies of its buffer and without its TensorBoard.
+Every measurement is a process of its own with one thread. Peers take turns, each between two of
+rlplug's own, whose mean it is compared with: so the clock of a machine may drift. Rounds are
+repeated, and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL,
+without the copies of its buffer and without its TensorBoard.
 """
 
 from __future__ import annotations
@@ -95,30 +96,43 @@ def main() -> None:
 def compare(part: Part, count: int, said: argparse.Namespace) -> None:
     """Measure all peers in turns, and print what came out."""
     repeat = 1 if said.quick else said.repeat
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {RLPLUG.name: []}
+    ratios: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     for turn in range(repeat):
-        for peer in PEERS:
-            if peer.name in missing or peer.name in said.without:
-                continue
+
+        def measured(peer: Peer, turn: int = turn) -> dict[str, Any]:
             print(f"\r{part.name}: turn {turn + 1} of {repeat}, {peer.name:<24}", end="")
             asked = [*part.arguments, f"--count={count}", f"--seed={turn + 1}"]
             answer = peer.why_missing() or ask(peer, asked)
             if isinstance(answer, str):
                 missing[peer.name] = answer.replace("bandits.py", "dqn.py")
-            else:
-                found.setdefault(peer.name, []).append(answer)
+                return {}
+            found.setdefault(peer.name, []).append(answer)
+            return answer
+
+        before = measured(RLPLUG)
+        for peer in PEERS[1:]:
+            if peer.name in missing or peer.name in said.without:
+                continue
+            theirs, after = measured(peer), measured(RLPLUG)
+            if before and theirs and after:
+                ours = (before["cpu"] + after["cpu"]) / 2
+                ratios.setdefault(peer.name, []).append(theirs["cpu"] / ours)
+            before = after
     print(f"\r{'':<60}\r{part.title} ({count:,} each, medians of {repeat})")
     print(f"  {'':<20}{'version':>12}{'per CPU s':>12}{'per s':>10}{'rlplug is':>12}")
-    ratios: dict[str, float] = {}
+    medians = {name: statistics.median(each) for name, each in ratios.items()}
     for name, answers in found.items():
-        ratios[name] = ratio(found[RLPLUG.name], answers) if RLPLUG.name in found else 0.0
-        line = f"  {name:<20}{answers[0]['version']:>12}{rate(answers, 'cpu'):>12,.0f}"
-        print(f"{line}{rate(answers, 'wall'):>10,.0f}{ratios[name]:>10.2f} x")
+        if answers:
+            line = f"  {name:<20}{answers[0]['version']:>12}{rate(answers, 'cpu'):>12,.0f}"
+            line += f"{rate(answers, 'wall'):>10,.0f}{medians.get(name, 1):>10.2f} x"
+            each = ", ".join(f"{ratio:.2f}" for ratio in ratios.get(name, []))
+            print(f"{line}   {each}".rstrip())
     for name, why in missing.items():
         print(f"  {name:<20}{why}")
     for words, against, factor in part.targets:
-        known = [ratios[peer.name] for peer in against if peer.name in ratios]
+        known = [medians[peer.name] for peer in against if peer.name in medians]
         if known:
             met = "yes" if min(known) >= factor else "NO"
             print(f"  {factor:g} x {words}: {met}, {min(known):.2f} x")
@@ -128,12 +142,6 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
 def rate(answers: Sequence[dict[str, Any]], clock: str) -> float:
     """The median number per second of one clock."""
     return statistics.median(one["count"] / one[clock] for one in answers)
-
-
-def ratio(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> float:
-    """How many times the work per CPU second: the median over turns, each against its own."""
-    pairs = zip(ours, theirs, strict=True)
-    return statistics.median(other["cpu"] / one["cpu"] for one, other in pairs)
 
 
 def ask(peer: Peer, arguments: Sequence[str]) -> dict[str, Any] | str:
