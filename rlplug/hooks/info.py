@@ -37,5 +37,3 @@ class RunInfo:
     resumed: bool = False
     rerunnable: bool = True
     """False if it was started from Python with classes or instances that have no installed name."""
-    reward_metric: str = "rollout/reward_mean"
-    """The metric that says how well it goes."""

@@ -4,7 +4,6 @@ from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
 from rlplug.nn.closed import ClosedForm, Outputs, renewed
-from rlplug.nn.dense import is_followed
 from rlplug.nn.distributions import (
     Binary,
     Categorical,
@@ -15,6 +14,7 @@ from rlplug.nn.distributions import (
     make_distribution,
 )
 from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
+from rlplug.nn.followed import is_followed
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
 from rlplug.nn.images import ImageEncoder
 from rlplug.nn.initial import GAINS, orthogonal

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from rlplug.nn.activations import Array
 from rlplug.nn.arrays import ArrayForward, NoArraysError, Views
-from rlplug.nn.dense import Stack, Tape, is_followed, read_layers
 from rlplug.nn.encoders import FlatEncoder
+from rlplug.nn.followed import is_followed
+from rlplug.nn.stacks import Stack, Tape, read_layers
 
 __all__ = ["ClosedForm", "Gradients", "Outputs", "Way", "renewed"]
 

@@ -45,17 +45,18 @@ class Panel:
         return self.name.rpartition("/")[2].replace("_", " ")
 
 
+REWARD = "rollout/reward_mean"
 RETURN = "rollout/return_mean"
 
 
-def panels_of(reports: Iterable[Report], reward_metric: str) -> list[Panel]:
+def panels_of(reports: Iterable[Report]) -> list[Panel]:
     """The panels that a run has numbers for: its reward, then its regret.
 
     Where episodes have several steps, what a whole one earns says how well it goes.
     """
     kept = list(reports)
     names = {name for report in kept for name in report.metrics}
-    earned = RETURN if RETURN in names else reward_metric
+    earned = RETURN if RETURN in names else REWARD
     panels = [_panel(kept, name, evaluated=name == earned) for name in (earned, _regret(names))]
     return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
 

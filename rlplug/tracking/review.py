@@ -72,7 +72,7 @@ class Review:
         return [] if file is None else [file]
 
     def _draw(self, reports: list[Report], run: RunInfo) -> Path | None:
-        panels = panels_of(reports, run.reward_metric)
+        panels = panels_of(reports)
         if not panels:
             return None
         file = self._folder / "plots" / "learning_curve.png"

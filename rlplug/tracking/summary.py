@@ -16,6 +16,7 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
+_REWARD = "rollout/reward_mean"
 _HEADLINES = ("rollout/return_mean", "eval/return_mean", "time/steps_per_second", "time/seconds")
 
 
@@ -54,5 +55,5 @@ def summary(
 
 def _headlines(run: RunInfo, metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    names = dict.fromkeys([run.reward_metric, *regrets, *_HEADLINES])
+    names = dict.fromkeys([_REWARD, *regrets, *_HEADLINES])
     return [name for name in names if name in metrics]
