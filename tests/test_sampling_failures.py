@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import gymnasium
@@ -38,6 +39,8 @@ class Fails(gymnasium.Env[Any, Any]):
         self.taken += 1
         seen, reward, ends = numpy.zeros(2, numpy.float32), 1.0, False
         if self.taken == 2:
+            if self.how == "wants to leave":
+                sys.exit(3)
             if self.how == "raises":
                 raise ZeroDivisionError("out of fuel")
             if self.how == "other shape":
@@ -47,7 +50,16 @@ class Fails(gymnasium.Env[Any, Any]):
             if self.how in ("nan reward", "infinite reward"):
                 reward = numpy.nan if self.how == "nan reward" else numpy.inf
             ends = self.how in ("nan at the end", "dies on second reset", "cut short")
-        return seen, reward, ends and self.how != "cut short", self.how == "cut short" and ends, {}
+        info = {}
+        if self.how == "mask":
+            info["action_mask"] = numpy.array([self.taken != 2, False])
+        return (
+            seen,
+            reward,
+            ends and self.how != "cut short",
+            self.how == "cut short" and ends,
+            info,
+        )
 
 
 class Zero(Module):
@@ -70,6 +82,8 @@ SAID = {
     "nan reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
     "infinite reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
     "nan at the end": "environment 'Fails' gave a final observation that is not a finite number",
+    "mask": "'Fails' (2 of 2) gave an action mask that forbids every action after 104 steps.",
+    "wants to leave": "(2 of 2) failed in step after 102 steps: SystemExit: 3",
     "dies on second reset": "(2 of 2) failed in reset after 102 steps: OSError: no display",
 }
 
@@ -83,7 +97,9 @@ def test_a_failure_in_mid_episode_names_environment_and_step(how: str, steps: in
         made.collect(100)
     with pytest.raises(EnvironmentFailedError, match=re.escape(SAID[how])) as raised:
         made.collect(102 if steps == 1 else 100)
-    assert raised.value.hints[0].startswith("try: mend the environment")
+    assert raised.value.hints[0].startswith(
+        "try: allow at least one" if how == "mask" else "try: mend the environment"
+    )
 
 
 def test_a_failure_in_the_first_reset_is_named() -> None:
@@ -119,3 +135,35 @@ def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> Non
     made.collect(0)
     with pytest.raises(EnvironmentFailedError, match="truncates episodes without handing over"):
         made.collect(1)
+
+
+class Ends(gymnasium.Env[Any, Any]):
+    """Is terminated by its second step, after which nothing may be done."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        return numpy.zeros(1, numpy.float32), {"action_mask": numpy.array([True, False])}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        ends = self.taken == 2
+        mask = numpy.array([False, not ends])
+        return numpy.ones(1, numpy.float32), 1.0, ends, False, {"action_mask": mask}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("steps", [1, 6])
+def test_an_episode_that_has_ended_need_not_allow_anything(mode: AutoresetMode, steps: int) -> None:
+    class Allowed(Module):
+        def forward_exploration(self, act: ActInput) -> Acted:
+            assert act.action_mask.any(-1).all()
+            return Acted(act.action_mask.argmax(1))
+
+    vector = SyncVectorEnv([Ends], autoreset_mode=mode)
+    made = VectorSampler(Environments(vector, "Ends", mode), Allowed(), seed=0, steps=steps)
+    made.start()
+    for step in range(0, 12, steps):
+        made.collect(step)

@@ -76,6 +76,8 @@ def test_acting_as_in_training_draws_from_the_policy_s_own_seed() -> None:
     [
         (ROW, [1.0, 2.0], r"has shape \(2,\), expected \(3,\), or \(n, 3\) for n of them"),
         (ROW, "nonsense", "cannot be read as float32"),
+        (ROW, [1, numpy.nan, 3], "observation holds a number that is not finite"),
+        (ROW, [[1, 2, 3], [1, 2, numpy.inf]], "holds a number that is not finite"),
         (spaces.Box(0, 255, (2,), numpy.uint8), [1, 300], "must be uint8"),
         (spaces.Discrete(4), 0.5, "must be int64"),
         (spaces.Dict(a=ROW), {"b": [1, 2, 3]}, "a mapping with the keys a"),
@@ -105,6 +107,15 @@ def test_action_masks_come_beside_the_observation_or_in_it() -> None:
     inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(3))
     given = {"seen": [0, 0, 0], "action_mask": numpy.array([0, 0, 1], numpy.int8)}
     assert policy(inside, Masked()).predict(given) == 2
+
+
+def test_a_mask_that_allows_nothing_is_refused() -> None:
+    inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(2))
+    nothing = numpy.zeros((2, 2), numpy.int8)
+    with pytest.raises(RequestError, match="the action mask forbids every action"):
+        policy(ROW, Masked()).predict([0, 0, 0], action_mask=[False, False])
+    with pytest.raises(RequestError, match="the action mask forbids every action"):
+        policy(inside, Masked()).predict({"seen": numpy.zeros((2, 3)), "action_mask": nothing})
 
 
 def test_frames_are_stacked_until_reset_and_the_first_stands_for_those_before_it() -> None:

@@ -64,7 +64,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
                 rows.append(observation)
                 if info:
                     infos = self._add_info(infos, info, index)
-        except Exception:
+        except (Exception, SystemExit):
             self.failed = (index, "reset")
             raise
         return self._together(rows), infos
@@ -112,7 +112,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
                 seen[index] = observation
                 if info:
                     infos = self._add_info(infos, info, index)
-        except Exception:
+        except (Exception, SystemExit):
             self.failed = (index, doing)
             raise
         return infos

@@ -15,6 +15,8 @@ from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
+from rlplug.sampling.health import FAILURES
+from rlplug.sampling.masks import mask_of, opened
 from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
 
@@ -96,10 +98,8 @@ class Table:
         return stepped, numpy.asarray(paid, dtype=float), ended
 
     def _look(self, observations: Any, infos: Mapping[str, Any]) -> None:
-        if isinstance(observations, dict) and "action_mask" in observations:
-            self.act.action_mask = observations["action_mask"]
-        else:
-            self.act.action_mask = _stacked(infos.get("action_mask"))
+        mask = mask_of(observations, infos)
+        self.act.action_mask = None if mask is None else opened(mask, self._borders.resting)
         self.act.observations = self._see(observations)
 
 
@@ -114,17 +114,9 @@ class _Failures:
         """Nothing to prepare."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, RlplugError):
+        if isinstance(error, FAILURES) and not isinstance(error, RlplugError):
             raise EnvironmentFailedError(
                 f"environment {self.name!r} failed in {self.what} of an evaluation: "
                 f"{type(error).__name__}: {error}",
                 "try: mend the environment (--debug shows where); what was recorded stays",
             ) from error
-
-
-def _stacked(masks: Any) -> Any:
-    """Masks from infos, of which some may be missing: there everything is allowed."""
-    if masks is None or masks.dtype != object:
-        return masks
-    every = numpy.ones_like(next(row for row in masks if row is not None))
-    return numpy.stack([every if row is None else row for row in masks])

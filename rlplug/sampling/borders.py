@@ -41,6 +41,11 @@ class Borders:
         self._places: list[Any] = []
         self._finals: list[dict[str, Any]] = []
 
+    @property
+    def resting(self) -> Any:
+        """Where the next step does nothing but reset; None if none ever does."""
+        return self._ended if self._mode == AutoresetMode.NEXT_STEP else None
+
     def start(self) -> None:
         """Everything was reset."""
         self._ended = numpy.zeros(self._num_envs, dtype=bool)

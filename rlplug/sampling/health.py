@@ -10,8 +10,12 @@ from rlplug.batch.nested import leaves
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience, Finals
+from rlplug.sampling.masks import first_without_choice
 
-__all__ = ["Health", "failed"]
+__all__ = ["FAILURES", "Health", "failed"]
+
+FAILURES = (Exception, SystemExit)
+"""What an environment may raise; that it wants to end the process is a failure as well."""
 
 
 class Health:
@@ -50,6 +54,16 @@ class Health:
             raise self._broken_step("an observation", leaf, experience, before)
         if experience.finals is not None:
             self._check_finals(experience.finals, timestep)
+
+    def check_mask(self, mask: Any, timestep: int) -> None:
+        """What may be chosen next."""
+        row = first_without_choice(mask)
+        if row is not None:
+            raise EnvironmentFailedError(
+                f"environment {self._name!r}{self._which(row)} gave an action mask that forbids "
+                f"every action after {timestep:,} steps.",
+                "try: allow at least one, or end the episode before",
+            )
 
     def _check_finals(self, finals: Finals, timestep: int) -> None:
         if self._first_broken(finals.seen["observations"]) is not None:
@@ -106,7 +120,7 @@ def _finite_rows(leaf: Any) -> Any:
 
 
 def failed(
-    environments: Environments, what: str, timestep: int, error: Exception
+    environments: Environments, what: str, timestep: int, error: BaseException
 ) -> EnvironmentFailedError:
     """Which environment raised in which method, and after how many steps."""
     told = getattr(environments.vector, "failed", None)

@@ -15,7 +15,8 @@ from rlplug.feeds.experience import Experience
 from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import Health, failed
+from rlplug.sampling.health import FAILURES, Health, failed
+from rlplug.sampling.masks import mask_of, opened
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
 from rlplug.sampling.translation import sent_to
@@ -87,14 +88,14 @@ class VectorSampler:
             observations, infos = self._environments.reset(self._seed)
         except RlplugError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed(self._environments, "reset", 0, error) from error
         self._begins_anew = True
         if self._normalization is not None:
             self._normalization.forget_episodes()
         self._borders.start()
         self._act.state = self._module.initial_state(self._environments.num_envs)
-        self._see(observations, infos)
+        self._see(observations, infos, 0)
         self._health.check_seen(observations, 0)
 
     def collect(self, timestep: int) -> Experience:
@@ -225,11 +226,11 @@ class VectorSampler:
                     self._borders.cross(time, outcome, following, infos, act)
             except RlplugError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 raise failed(self._environments, "step", now, error) from error
             if infos or act.action_mask is not None:
                 self.tally.add_infos(infos)
-                self._see(following, infos)
+                self._see(following, infos, now + self._num_envs)
             elif normalization is None:
                 act.observations = following
             else:
@@ -283,21 +284,18 @@ class VectorSampler:
                 )
         except RlplugError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed(self._environments, "step", timestep, error) from error
-        self._see(observations, infos)
+        self._see(observations, infos, timestep + self._num_envs)
         return told
 
-    def _see(self, observations: Any, infos: Mapping[str, Any]) -> None:
+    def _see(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         self._seen = seen = {"observations": observations}
         act = self._act
-        if type(observations) is dict and "action_mask" in observations:
-            act.action_mask = seen["action_mask"] = observations["action_mask"]
-        else:
-            mask = infos.get("action_mask")
-            act.action_mask = None
-            if mask is not None:
-                act.action_mask = seen["action_mask"] = _stacked(mask)
+        act.action_mask = mask = mask_of(observations, infos)
+        if mask is not None:
+            act.action_mask = seen["action_mask"] = opened(mask, self._borders.resting)
+            self._health.check_mask(act.action_mask, timestep)
         normalization = self._normalization
         act.observations = (
             observations if normalization is None else normalization.observations(observations)
@@ -306,15 +304,6 @@ class VectorSampler:
 
 def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
-
-
-def _stacked(mask: Any) -> Any:
-    """Masks from infos, of which some may be missing: there everything is allowed."""
-    if mask.dtype != object:
-        return mask
-    known = next(row for row in mask if row is not None)
-    every = numpy.ones_like(known)
-    return numpy.stack([every if row is None else row for row in mask])
 
 
 _NOTHING: Columns = {}

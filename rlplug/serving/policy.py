@@ -13,6 +13,7 @@ from rlplug.batch.nested import each, first_leaf, to_arrays
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput, Module
+from rlplug.sampling.masks import first_without_choice
 from rlplug.sampling.translation import sent_to
 from rlplug.serving.memory import begun_anew
 from rlplug.serving.reader import Reader
@@ -117,5 +118,11 @@ class Policy:
 def _mask(rows: Any, given: Any, single: bool) -> Any:
     if given is not None:
         mask = numpy.asarray(given, dtype=bool)
-        return mask[None] if single else mask
-    return rows.get("action_mask") if isinstance(rows, dict) else None
+        mask = mask[None] if single else mask
+    else:
+        mask = rows.get("action_mask") if isinstance(rows, dict) else None
+    if mask is not None and first_without_choice(mask) is not None:
+        raise RequestError(
+            "the action mask forbids every action.", "allow at least one for each observation"
+        )
+    return mask

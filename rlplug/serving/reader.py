@@ -92,6 +92,11 @@ def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
         raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
     if not exact:
         raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
+    if wanted.dtype.kind == "f" and not numpy.isfinite(wanted).all():
+        # Every comparison with NaN is false: an action would come out, and mean nothing.
+        raise RequestError(
+            f"{path} holds a number that is not finite.", "give what the policy was trained on"
+        )
     return wanted
 
 
