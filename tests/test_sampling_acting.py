@@ -121,3 +121,37 @@ def test_extras_that_come_late_are_refused() -> None:
     made.start()
     with pytest.raises(PluginError, match="'log_prob' only from step 2 of a collection on"):
         made.collect(0)
+
+
+class NowAndThen(gymnasium.Env[Any, Any]):
+    """Tells a mask with every third observation from the second on."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        infos = {"action_mask": numpy.array([False, True])} if self.taken % 3 == 1 else {}
+        return numpy.zeros(1, numpy.float32), 0.0, False, False, infos
+
+
+@pytest.mark.parametrize("kind", [InTurn, SyncVectorEnv])
+@pytest.mark.parametrize("steps", [2, 7])
+def test_where_an_environment_tells_no_mask_everything_is_allowed(kind: Any, steps: int) -> None:
+    class Zeros(Module):
+        def forward_exploration(self, act: ActInput) -> Acted:
+            return Acted(numpy.zeros(len(act.observations), numpy.int64))
+
+    vector = kind([NowAndThen, NowAndThen])
+    environments = Environments(vector, "NowAndThen", vector.metadata["autoreset_mode"])
+    made = VectorSampler(environments, Zeros(), seed=0, steps=steps)
+    made.start()
+    for begun in (0, steps):
+        mask = made.collect(2 * begun).columns["action_mask"].reshape(steps, 2, 2)
+        for time in range(steps):
+            told = (begun + time) % 3 == 1
+            assert mask[time].tolist() == [[not told, True]] * 2

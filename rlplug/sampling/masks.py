@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["first_without_choice", "mask_of", "opened"]
+__all__ = ["everything_like", "first_without_choice", "mask_of", "opened"]
 
 
 def mask_of(observations: Any, infos: Mapping[str, Any]) -> Any:
@@ -16,7 +16,14 @@ def mask_of(observations: Any, infos: Mapping[str, Any]) -> Any:
     if type(observations) is dict and "action_mask" in observations:
         return observations["action_mask"]
     mask = infos.get("action_mask")
-    return None if mask is None else _stacked(mask)
+    return None if mask is None else _completed(mask, infos.get("_action_mask"))
+
+
+def everything_like(mask: Any) -> Any:
+    """A mask of the same form that allows everything."""
+    every = mask.copy() if isinstance(mask, numpy.ndarray) else mask.clone()
+    every[...] = 1
+    return every
 
 
 def opened(mask: Any, resting: Any) -> Any:
@@ -41,10 +48,15 @@ def _has_choice(mask: Any) -> NDArray[numpy.bool_]:
     return numpy.asarray(mask.any(-1), bool)
 
 
-def _stacked(mask: Any) -> Any:
+def _completed(mask: Any, told: Any) -> Any:
     """Masks from infos, of which some may be missing: there everything is allowed."""
-    if mask.dtype != object:
+    if mask.dtype == object:
+        known = next(row for row in mask if row is not None)
+        every = numpy.ones_like(known)
+        return numpy.stack([every if row is None else row for row in mask])
+    if told is None or told.all():
         return mask
-    known = next(row for row in mask if row is not None)
-    every = numpy.ones_like(known)
-    return numpy.stack([every if row is None else row for row in mask])
+    # Gymnasium has zeros where an environment said nothing.
+    mask = mask.copy()
+    mask[~told] = 1
+    return mask

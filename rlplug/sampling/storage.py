@@ -9,6 +9,7 @@ import numpy
 
 from rlplug.batch.nested import each, paired, to_arrays
 from rlplug.errors import PluginError
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["Rooms", "Storage"]
 
@@ -48,12 +49,15 @@ class Storage:
         return list(self._grids[name])
 
     def _add(self, name: str, column: Any, time: int) -> Any:
-        if time:
+        # An environment may begin to tell masks: until then everything was allowed.
+        if time and name != ACTION_MASK:
             raise PluginError(
                 f"the module returned {name!r} only from step {time + 1} of a collection on.",
                 "return the same extras in every step",
             )
         self.columns[name] = each(to_arrays(column), self._room)
+        if name == ACTION_MASK:
+            self.columns[name].fill(1)
         self._grids[name] = each(self.columns[name], self._by_time)
         return self._grids[name]
 

@@ -16,7 +16,7 @@ from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
 from rlplug.sampling.health import FAILURES, Health, failed
-from rlplug.sampling.masks import mask_of, opened
+from rlplug.sampling.masks import everything_like, mask_of, opened
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
 from rlplug.sampling.translation import sent_to
@@ -69,6 +69,8 @@ class VectorSampler:
         self._normalization = environments.normalization
         self._standing = Standing()
         self._seen: Columns = {}
+        self._everything: Any = None
+        """A mask that allows everything, for steps that bring none after others did."""
         self._rooms: Rooms | None = None
         self._chosen: list[Any] = []
         """Where actions are kept by time, once it is known what they look like."""
@@ -296,6 +298,10 @@ class VectorSampler:
         if mask is not None:
             act.action_mask = seen["action_mask"] = opened(mask, self._borders.resting)
             self._health.check_mask(act.action_mask, timestep)
+            if self._everything is None:
+                self._everything = everything_like(mask)
+        elif self._everything is not None:
+            act.action_mask = seen["action_mask"] = self._everything
         normalization = self._normalization
         act.observations = (
             observations if normalization is None else normalization.observations(observations)

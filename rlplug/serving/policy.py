@@ -116,6 +116,7 @@ class Policy:
 
 
 def _mask(rows: Any, given: Any, single: bool) -> Any:
+    mask: Any
     if given is not None:
         mask = numpy.asarray(given, dtype=bool)
         mask = mask[None] if single else mask
