@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.debug import debug_option
+from rlplug.cli.terminal import in_columns
 
 if TYPE_CHECKING:
     from rlplug.runs.evaluate import Evaluated
@@ -75,9 +76,8 @@ def _print(done: Evaluated) -> None:
     }
     if done.video is not None:
         rows["video"] = str(done.video)
-    width = max(len(name) for name in rows)
-    for name, value in rows.items():
-        click.echo(f"{name:<{width}}  {value}")
+    for line in in_columns(rows):
+        click.echo(line)
 
 
 def _as_json(done: Evaluated) -> dict[str, object]:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlplug.cli.terminal import console
+from rlplug.cli.terminal import console, in_columns
+from rlplug.tracking.headlines import RETURN, REWARD, worded
 
 if TYPE_CHECKING:
     from rlplug.runs.interrupts import RunInterrupted
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["print_interrupted", "print_json", "print_result"]
 
 _SHOWN = {
-    "rollout/return_mean": "return",
-    "rollout/reward_mean": "reward",
+    RETURN: "return",
+    REWARD: "reward",
     "eval/return_mean": "return, greedy",
     "rollout/regret_mean": "regret per step",
     "rollout/regret_total": "regret in all",
@@ -26,14 +27,8 @@ _SHOWN = {
 
 def print_result(result: RunResult) -> None:
     """A short table, where the run is, and the next command."""
-    from rich.table import Table
-
     shown = console()
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, value in _rows(result):
-        table.add_row(name, value)
-    shown.print(table)
-    for line in result.where:
+    for line in (*in_columns(dict(_rows(result))), *result.where):
         shown.print(line, markup=False)
 
 
@@ -56,9 +51,8 @@ def print_json(result: RunResult) -> None:
 
 def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     metrics = result.metrics
-    for name, word in _SHOWN.items():
-        if name in metrics:
-            yield word, f"{metrics[name]:,.4g}"
+    for word, value in worded(metrics, _SHOWN):
+        yield word, f"{value:,.4g}"
     seconds = metrics.get("time/seconds", 0.0)
     speed = f", {result.step / seconds:,.0f} a second" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"

@@ -7,9 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
-__all__ = ["console"]
+__all__ = ["console", "in_columns"]
 
 _UNBROKEN = 4000
 
@@ -27,3 +29,9 @@ def console(*, stderr: bool = False) -> Console:
     stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()
     width = None if stream.isatty() else _UNBROKEN
     return Plain(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+
+
+def in_columns(rows: Mapping[str, str]) -> list[str]:
+    """One line each, the values below each other."""
+    width = max(map(len, rows), default=0)
+    return [f"{name:<{width}}  {value}" for name, value in rows.items()]

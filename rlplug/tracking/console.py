@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
+from rlplug.tracking.headlines import RETURN, REWARD, worded
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["HEADLINES", "LiveConsole", "PlainConsole", "console_for"]
 
 HEADLINES = {
-    "rollout/return_mean": "return",
-    "rollout/reward_mean": "reward",
+    RETURN: "return",
+    REWARD: "reward",
     "rollout/regret_mean": "regret",
     "eval/return_mean": "eval",
 }
@@ -98,17 +100,18 @@ class PlainConsole:
         self._stream = stream
         self._steps = 0
         self._next = 0
-        self._evaluation: Mapping[str, float] = {}
+        self._latest: dict[str, float] = {}
 
     def run_started(self, run: RunInfo) -> None:
         self._steps = run.steps
         self._next = 0
-        self._evaluation = {}
+        self._latest = {}
         self._say(_title(run))
         if run.feed:
             self._say(run.feed)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._latest.update(metrics)
         tenth = _PLAIN_LINES * step // self._steps
         if tenth < self._next:
             return
@@ -116,11 +119,11 @@ class PlainConsole:
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{min(100 * step // self._steps, 100):>3}%"
-        news = headline({**metrics, **self._evaluation})
+        news = headline(self._latest)
         self._say(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {news}")
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
-        self._evaluation = metrics
+        self._latest.update(metrics)
 
     def _say(self, line: str) -> None:
         try:
@@ -139,8 +142,7 @@ def _clock(seconds: float) -> str:
 
 def headline(metrics: Mapping[str, float]) -> str:
     """`reward 0.91  regret 0.02`: what matters most."""
-    said = [f"{word} {metrics[name]:.3g}" for name, word in HEADLINES.items() if name in metrics]
-    return "  ".join(said)
+    return "  ".join(f"{word} {value:.3g}" for word, value in worded(metrics, HEADLINES))
 
 
 def _title(run: RunInfo) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy
 
+from rlplug.tracking.headlines import RETURN, REWARD
 from rlplug.tracking.journal import Report
 
 if TYPE_CHECKING:
@@ -43,10 +44,6 @@ class Panel:
     def title(self) -> str:
         """The metric in words."""
         return self.name.rpartition("/")[2].replace("_", " ")
-
-
-REWARD = "rollout/reward_mean"
-RETURN = "rollout/return_mean"
 
 
 def panels_of(reports: Iterable[Report]) -> list[Panel]:

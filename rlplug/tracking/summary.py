@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from rlplug.hooks.info import RunInfo
+from rlplug.tracking.headlines import RETURN, REWARD
 from rlplug.tracking.record import command_line
 
 __all__ = ["summary"]
@@ -16,8 +17,7 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
-_REWARD = "rollout/reward_mean"
-_HEADLINES = ("rollout/return_mean", "eval/return_mean", "time/steps_per_second", "time/seconds")
+_HEADLINES = (RETURN, "eval/return_mean", "time/steps_per_second", "time/seconds")
 
 
 def summary(
@@ -55,5 +55,5 @@ def summary(
 
 def _headlines(run: RunInfo, metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    names = dict.fromkeys([_REWARD, *regrets, *_HEADLINES])
+    names = dict.fromkeys([REWARD, *regrets, *_HEADLINES])
     return [name for name in names if name in metrics]
