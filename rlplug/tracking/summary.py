@@ -17,7 +17,7 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
-_HEADLINES = (RETURN, "eval/return_mean", "time/steps_per_second", "time/seconds")
+_HEADLINES = ("eval/return_mean", "time/steps_per_second", "time/seconds")
 
 
 def summary(
@@ -55,5 +55,5 @@ def summary(
 
 def _headlines(run: RunInfo, metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    names = dict.fromkeys([REWARD, *regrets, *_HEADLINES])
-    return [name for name in names if name in metrics]
+    earned = RETURN if RETURN in metrics else REWARD
+    return [name for name in (earned, *regrets, *_HEADLINES) if name in metrics]
