@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import pytest
 
+from rlplug.config import options_table
+from rlplug.config.sections import CORE_SECTIONS
 from rlplug.hooks import reference
 
 Cli = Callable[..., Any]
@@ -63,7 +65,8 @@ def test_listing_and_help_import_nothing_heavy(site: Path) -> None:
         "atexit.register(told)\n"
         "main(sys.argv[1:])\n"
     )
-    for command in (["--help"], ["plugins", "list"], ["plugins", "hooks"], ["run", "--help"]):
+    light = (["--help"], ["plugins", "list"], ["plugins", "hooks"], ["run", "--help"], ["options"])
+    for command in light:
         done = python("-c", script, *command, env={"PYTHONPATH": str(site)})
         assert (done.returncode, done.stderr) == (0, "imported []\n"), command
         assert done.stdout
@@ -92,6 +95,26 @@ def test_the_toml_that_show_prints_runs(rlplug: Cli, installed: Path, tmp_path: 
 
 def test_show_of_an_add_on_says_how_it_is_set(rlplug: Cli, installed: Path) -> None:
     assert "[addons.scale]\nscale = 1.0\n" in rlplug("plugins", "show", "scale").out
+
+
+def test_options_tells_what_every_option_of_the_core_does(rlplug: Cli) -> None:
+    done = rlplug("options")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert (
+        "[evaluation]  How often and how long a run is evaluated, and what that decides." in lines
+    )
+    listed = [line.split() for line in lines]
+    for kind in CORE_SECTIONS.values():
+        for row in options_table.rows(kind):
+            assert [row.name, *row.type.split(), *row.default.split(), *row.help.split()] in listed
+    assert not [line for line in lines if line != line.rstrip()]
+    only = rlplug("options", "checkpoint").out
+    assert "[checkpoint]" in only
+    assert "[run]" not in only
+    wrong = rlplug("options", "evalution")
+    assert wrong.code == 2
+    assert "Did you mean 'evaluation'?" in wrong.err
 
 
 # -- run, as far as checking goes ---------------------------------------------------------------
@@ -223,6 +246,7 @@ def test_output_to_a_pipe_has_no_colours_and_no_broken_lines(site: Path) -> None
         ("plugins hooks --markdown", "# Writing a plugin"),
         ("plugins hooks", "build(module_id, observation_space, action_space, config, seed)"),
         ("run --algo good --dry-run", "[run]"),
+        ("options", "[run]  What is run."),
         ("plugins show good", "algorithm 'good' (rlplug-good 0.1.0)  A plugin for a test"),
     ],
 )

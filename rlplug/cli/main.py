@@ -12,6 +12,7 @@ import click
 
 from rlplug.cli.debug import debug_option
 from rlplug.cli.eval import evaluate
+from rlplug.cli.options import options
 from rlplug.cli.plugins import plugins
 from rlplug.cli.run import run
 from rlplug.cli.ui import ui
@@ -52,6 +53,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(evaluate)
 cli.add_command(ui)
+cli.add_command(options)
 cli.add_command(plugins)
 
 

@@ -7,11 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.console import Console
 
-__all__ = ["console", "in_columns"]
+    from rlplug.config.options_table import OptionRow
+
+__all__ = ["console", "in_columns", "print_options"]
 
 _UNBROKEN = 4000
 
@@ -35,3 +37,18 @@ def in_columns(rows: Mapping[str, str]) -> list[str]:
     """One line each, the values below each other."""
     width = max(map(len, rows), default=0)
     return [f"{name:<{width}}  {value}" for name, value in rows.items()]
+
+
+def print_options(shown: Console, rows: Iterable[OptionRow]) -> None:
+    """Names, types, defaults and what they do, below each other."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("  name", "type", "default", ""):
+        table.add_column(heading, no_wrap=heading != "", overflow="fold")
+    for row in rows:
+        table.add_row(f"  {row.name}", row.type, row.default, row.help)
+    with shown.capture() as printed:
+        shown.print(table, markup=False)
+    # Cells are filled up with spaces, which nobody wants at the ends of lines.
+    print(*(line.rstrip() for line in printed.get().splitlines()), sep="\n", file=shown.file)

@@ -26,12 +26,14 @@ class OptionRow:
 def rows(config: type[Any]) -> list[OptionRow]:
     """One row per option, in the order of the class."""
     types = get_type_hints(config)
-    defaults = config()
+    # What a person must give has no valid default.
+    with attrs.validators.disabled():
+        defaults = config()
     return [
         OptionRow(
-            field.name,
+            "…" if field.metadata.get("rest") else field.name,
             _type(types[field.name], field),
-            json.dumps(plain(getattr(defaults, field.name))),
+            json.dumps(plain(getattr(defaults, field.name))).replace("Infinity", "inf"),
             field.metadata["help"],
         )
         for field in attrs.fields(config)

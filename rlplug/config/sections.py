@@ -25,7 +25,7 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class RunSection:
-    """`[run]`: what is run."""
+    """What is run."""
 
     algorithm: str = option("", "Name of the algorithm, as in --algo.", not_empty)
     env: str = option("", "Id of the environment; empty: the algorithm's own default.")
@@ -42,7 +42,7 @@ class RunSection:
 
 @attrs.frozen(kw_only=True)
 class EnvSection:
-    """`[env]`: how the environment is made, and what is seen of it."""
+    """How the environment is made, and what is seen of it."""
 
     wrappers: tuple[str, ...] = option(
         (), "Wrappers by import path, 'package.module:Class', the innermost first."
@@ -83,7 +83,7 @@ class EnvSection:
 
 @attrs.frozen(kw_only=True)
 class SamplingSection:
-    """`[sampling]`: how experience is collected."""
+    """How experience is collected."""
 
     num_envs: int = option(1, "Environments that are stepped together.", at_least(1))
     vectorization: str = option(
@@ -96,7 +96,7 @@ class SamplingSection:
 
 @attrs.frozen(kw_only=True)
 class TrackingSection:
-    """`[tracking]`: where a run is recorded."""
+    """Where a run is recorded."""
 
     enabled: bool = option(True, "Record the run in MLflow; false never imports mlflow.")
     uri: str = option(

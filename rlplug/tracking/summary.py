@@ -32,7 +32,7 @@ def summary(
     ]
     if error:
         lines += ["```text", error.strip(), "```", ""]
-    shown = [name for name in _headlines(run, metrics) if math.isfinite(metrics[name])]
+    shown = [name for name in _headlines(metrics) if math.isfinite(metrics[name])]
     if shown:
         lines += ["| metric | last value |", "|---|---:|"]
         lines += [f"| {name} | {metrics[name]:,.5g} |" for name in shown]
@@ -53,7 +53,7 @@ def summary(
     return "\n".join(lines)
 
 
-def _headlines(run: RunInfo, metrics: Mapping[str, float]) -> list[str]:
+def _headlines(metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
     earned = RETURN if RETURN in metrics else REWARD
     return [name for name in (earned, *regrets, *_HEADLINES) if name in metrics]

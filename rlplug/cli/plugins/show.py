@@ -11,7 +11,7 @@ import click
 
 from rlplug.cli.complete import names_of
 from rlplug.cli.debug import debug_option
-from rlplug.cli.terminal import console
+from rlplug.cli.terminal import console, print_options
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 
 __all__ = ["show"]
@@ -61,21 +61,15 @@ def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
 
 
 def _print_options(shown: Any, config: type[Any]) -> None:
-    from rich.table import Table
-
     from rlplug.config.options_table import rows
 
     shown.print("\n[bold]Options[/bold]")
     listed = rows(config)
-    if not listed:
+    if listed:
+        print_options(shown, listed)
+        shown.print("  those of every run: rlplug options", style="dim")
+    else:
         shown.print("  none")
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("  name", "type", "default", ""):
-        table.add_column(heading, no_wrap=heading != "", overflow="fold")
-    for row in listed:
-        table.add_row(f"  {row.name}", row.type, row.default, row.help)
-    shown.print(table, markup=False)
 
 
 def _print_presets(shown: Any, found: FoundPlugin, kind: Any) -> None:

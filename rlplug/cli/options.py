@@ -1,0 +1,53 @@
+"""`rlplug options`: the options that every run has, whatever its algorithm."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from rlplug.cli.debug import debug_option
+from rlplug.cli.terminal import console, print_options
+from rlplug.errors import RequestError, did_you_mean
+
+__all__ = ["options"]
+
+
+def _offered(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from rlplug.config.sections import CORE_SECTIONS
+
+    return [CompletionItem(name) for name in CORE_SECTIONS if name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("section", required=False, default="", shell_complete=_offered)
+@debug_option
+def options(section: str) -> None:
+    """Show the options that every run has.
+
+    \b
+    rlplug options
+    rlplug options evaluation
+    """
+    from rlplug.config.options_table import rows
+    from rlplug.config.sections import CORE_SECTIONS
+
+    if section and section not in CORE_SECTIONS:
+        raise RequestError(
+            f"there is no section {section!r}. "
+            f"{did_you_mean(section, CORE_SECTIONS, sentence=True)}".rstrip(),
+            f"sections: {', '.join(CORE_SECTIONS)}",
+        )
+    shown = console()
+    for name in [section] if section else CORE_SECTIONS:
+        kind = CORE_SECTIONS[name]
+        about = (kind.__doc__ or "").strip().partition("\n")[0]
+        shown.print(f"[bold]\\[{name}][/bold]  {about}")
+        print_options(shown, rows(kind))
+        shown.print()
+    shown.print(
+        "set one: --set evaluation.every=1000, or every = 1000 under [evaluation] in a file",
+        markup=False,
+    )
+    shown.print("options of an algorithm: rlplug plugins show NAME", markup=False)
