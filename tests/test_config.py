@@ -111,6 +111,7 @@ def problems(*settings: str, **arguments: Any) -> dict[str, str]:
         ("learning_rate", [[0, 0.1], [10, -1]], "must be at least 0, got -1.0"),
         ("learning_rate", [[5, 0.1]], "a schedule starts at step 0, this one at 5"),
         ("learning_rate", [[0, 1], [0, 2]], "the steps of a schedule must increase, got [0, 0]"),
+        ("learning_rate", "abc", "expected float or a schedule, [[step, value], …], got str 'abc'"),
         ("learning_rate", [1, 2], "a schedule is a list of [step, value] pairs, got 1"),
         ("learning_rat", 0.1, "unknown option, did you mean 'learning_rate'?"),
         ("zzz", 0.1, "unknown option"),

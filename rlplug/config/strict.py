@@ -72,7 +72,11 @@ def _value(
             _refuse_shape(raw, declared)
             value = _CONVERTER.structure(raw, declared)
     except Exception as error:
-        return None, list(_explain(error, where))
+        problems = list(_explain(error, where))
+        if field.metadata.get("schedulable") and not isinstance(raw, list | tuple):
+            wanted = f"expected {type_name(declared)} or a schedule, [[step, value], …]"
+            problems = [Problem(where, f"{wanted}, got {type(raw).__name__} {raw!r}")]
+        return None, problems
     if field.validator is not None:
         try:
             field.validator(None, field, value)
