@@ -159,6 +159,13 @@ def test_a_dry_run_prints_toml_whatever_keys_and_values_are(
     assert read["env"]["low"] == -math.inf
 
 
+IDLE = [
+    part
+    for option in ("episodes=0", "patience=2", "video=true")
+    for part in ("--set", f"evaluation.{option}")
+]
+
+
 def refused(rlplug: Cli, *arguments: str) -> str:
     done = rlplug(*arguments)
     assert (done.code, done.out) == (2, "")
@@ -188,6 +195,12 @@ def refused(rlplug: Cli, *arguments: str) -> str:
         (
             ["run", "--algo", "good", "--set", "gama=1"],
             "gama   unknown option, did you mean 'gamma'?",
+        ),
+        (["run", "--algo", "good", "--init-from", ""], "--init-from: nothing was given."),
+        (["run", "--algo", "", "--env", ""], "--algo, --env: nothing was given."),
+        (
+            ["run", "--algo", "good", *IDLE],
+            "patience and video had no effect with episodes = 0, which never evaluates",
         ),
         (["run", "--algo", "good", "--steps", "0"], "run.steps   must be at least 1, got 0"),
         (["run", "--algo", "good", "--steps", "many"], "'many' is not a valid integer"),

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 
+from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
 from rlplug.envs.sync import InTurn
 from rlplug.errors import ConfigError, RequestError
@@ -131,3 +132,26 @@ def test_as_many_actions_as_environments_are_wanted() -> None:
         with pytest.raises(ValueError, match=f"{wrong} actions for 2 environments"):
             vector.step(numpy.zeros(wrong, numpy.int64))
     vector.close()
+
+
+def test_the_same_environment_is_not_taken_twice() -> None:
+    one = OneStep()
+    first = make_environments(lambda: one, 1, {})
+    with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
+        make_environments(lambda: gymnasium.wrappers.TimeLimit(one, 9), 1, {})
+    first.vector.close()
+    # Once it is closed, nobody steps it any more.
+    make_environments(lambda: one, 1, {}).vector.close()
+    two = OneStep()
+    with pytest.raises(RequestError, match="given twice"):
+        make_environments(lambda: two, 2, {})
+
+
+def test_a_mask_among_observations_is_not_stacked() -> None:
+    class Masked(OneStep):
+        observation_space = gymnasium.spaces.Dict(
+            seen=gymnasium.spaces.Box(0, 1, (2,)), action_mask=gymnasium.spaces.MultiBinary(2)
+        )
+
+    with pytest.raises(RequestError, match=r"env.frame_stack = 3 would stack the 'action_mask'"):
+        make_environments(Masked, 1, EnvSection(frame_stack=3))

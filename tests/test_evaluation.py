@@ -118,7 +118,35 @@ def test_an_environment_that_raises_is_named() -> None:
             raise ArithmeticError("planted")
 
     environments = make_environments(lambda: Breaks(3), 1, {})
-    with pytest.raises(EnvironmentFailedError, match=r"in step of an evaluation: Arithm.*planted"):
+    with pytest.raises(
+        EnvironmentFailedError, match=r"in step of an evaluation after \d+ steps: Arithm.*planted"
+    ):
+        play(Ones(), environments, episodes=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("reward", "gave a reward that is not a finite number after 2 steps of an evaluation"),
+        (
+            "observation",
+            "an observation that is not a finite number after 2 steps of an evaluation",
+        ),
+        ("mask", "an action mask that forbids every action after 2 steps of an evaluation"),
+    ],
+)
+def test_what_training_refuses_an_evaluation_refuses_as_well(broken: str, said: str) -> None:
+    class Breaks(Walk):
+        def step(self, action: Any) -> Any:
+            seen, reward, ended, cut, info = super().step(action)
+            if self.taken == 2:
+                seen = seen * numpy.nan if broken == "observation" else seen
+                reward = numpy.nan if broken == "reward" else reward
+                info = {"action_mask": numpy.zeros(100, bool)} if broken == "mask" else info
+            return seen, reward, ended, cut, info
+
+    environments = make_environments(lambda: Breaks(3), 1, {})
+    with pytest.raises(EnvironmentFailedError, match=said):
         play(Ones(), environments, episodes=1, seed=0)
 
 

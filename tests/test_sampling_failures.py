@@ -17,6 +17,11 @@ from rlplug.envs.sync import InTurn
 from rlplug.errors import EnvironmentFailedError
 from rlplug.sampling import VectorSampler
 
+MASKS: dict[str, Any] = {
+    "mask of three": numpy.ones(3, bool),
+    "mask of nan": numpy.full(2, numpy.nan),
+}
+
 
 class Fails(gymnasium.Env[Any, Any]):
     """Does what no environment should, in its second step."""
@@ -53,6 +58,8 @@ class Fails(gymnasium.Env[Any, Any]):
         info = {}
         if self.how == "mask":
             info["action_mask"] = numpy.array([self.taken != 2, False])
+        if self.how in MASKS and self.taken == 2:
+            info["action_mask"] = MASKS[self.how]
         return (
             seen,
             reward,
@@ -86,6 +93,28 @@ SAID = {
     "wants to leave": "(2 of 2) failed in step after 102 steps: SystemExit: 3",
     "dies on second reset": "(2 of 2) failed in reset after 102 steps: OSError: no display",
 }
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("mask of three", "gave an action mask of shape (3,), expected (2,), after 102 steps."),
+        (
+            "mask of nan",
+            "gave an action mask with numbers that are neither true nor false after 10",
+        ),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_mask_that_is_none_is_refused(how: str, said: str, steps: int) -> None:
+    vector = InTurn([lambda: Fails(how)])
+    environments = Environments(vector, "Fails", AutoresetMode.SAME_STEP)
+    made = VectorSampler(environments, Zero(), seed=0, steps=steps)
+    made.start()
+    if steps == 1:
+        made.collect(100)
+    with pytest.raises(EnvironmentFailedError, match=re.escape(said)):
+        made.collect(101 if steps == 1 else 100)
 
 
 @pytest.mark.parametrize("how", SAID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from rlplug.cli.complete import names_of
 from rlplug.cli.debug import debug_option
+from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM
 
 if TYPE_CHECKING:
@@ -61,10 +63,12 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     \b
     rlplug run --algo linucb
     rlplug run --config run.toml --seed 1 --set alpha=0.5
+    rlplug options                 what --set can say of every run
     """
     from rlplug.registry import Registry
     from rlplug.runs.prepare import prepare
 
+    _refuse_empty(given)
     prepared = prepare(_request(**given), Registry.installed())
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
@@ -73,6 +77,14 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
         print_prepared(prepared, check(prepared))
         return 0
     return _carry_out(prepared, quiet=quiet, as_json=as_json)
+
+
+def _refuse_empty(given: Mapping[str, Any]) -> None:
+    """A variable of a script that was never set is no way to ask for a default."""
+    empty = [name for name in ("algo", "env", "preset", "init_from") if given[name] == ""]
+    if empty:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in empty)
+        raise RequestError(f"{names}: nothing was given.", "try: leave it out")
 
 
 def _carry_out(prepared: Prepared, *, quiet: bool, as_json: bool) -> int:

@@ -36,3 +36,17 @@ class EvaluationSection:
     video: bool = option(
         False, "Keep a video of an episode of every evaluation that is the best so far."
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.episodes:
+            return
+        idle = {
+            "stop_at_return": self.stop_at_return < float("inf"),
+            "patience": self.patience > 0,
+            "video": self.video,
+        }
+        said = [name for name, wanted in idle.items() if wanted]
+        if said:
+            raise ValueError(
+                f"{' and '.join(said)} had no effect with episodes = 0, which never evaluates"
+            )

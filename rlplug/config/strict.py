@@ -45,7 +45,8 @@ def structure(
     try:
         return config_class(**given), []
     except (TypeError, ValueError) as error:
-        return None, [Problem(path, str(error))]
+        # A class may have several things to say, one in a line.
+        return None, [Problem(path, line) for line in str(error).splitlines()]
 
 
 def type_name(declared: Any) -> str:

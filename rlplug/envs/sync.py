@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import gymnasium
 import numpy
@@ -26,7 +27,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
         self.envs: list[gymnasium.Env[Any, Any]] = []
         try:
             for make in makers:
-                self.envs.append(make())
+                self.envs.append(_new(make()))
         except BaseException:
             self.close()
             raise
@@ -132,6 +133,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close each."""
         for env in self.envs:
+            _in_use.pop(id(env.unwrapped), None)
             env.close()
 
     def _together(self, rows: list[Any]) -> Any:
@@ -159,6 +161,22 @@ class InTurn(VectorEnv[Any, Any, Any]):
                         f"not {first}.",
                         "try: a callable that makes alike environments",
                     )
+
+
+_in_use: WeakValueDictionary[int, gymnasium.Env[Any, Any]] = WeakValueDictionary()
+"""The environments that are stepped somewhere in this process, without what is around them."""
+
+
+def _new(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment, which nobody else may step meanwhile."""
+    inner = env.unwrapped
+    if id(inner) in _in_use:
+        raise RequestError(
+            f"the same {type(inner).__name__} was given twice as an environment.",
+            "try: a callable that makes a new one each time, for training and for evaluation",
+        )
+    _in_use[id(inner)] = inner
+    return env
 
 
 def _refuse_shape(observation: Any, shape: tuple[int, ...]) -> None:

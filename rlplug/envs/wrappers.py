@@ -13,6 +13,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from rlplug.config.sections import EnvSection
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["TimeLeft", "Wrap", "needs_single", "wrappers_of"]
 
@@ -86,8 +87,18 @@ def wrappers_of(section: EnvSection, *, training: bool) -> list[Wrap]:
     if section.time_feature:
         found.append(TimeLeft)
     if section.frame_stack > 1:
-        found.append(lambda env: FrameStackObservation(env, section.frame_stack))
+        found.append(lambda env: _stacked(env, section.frame_stack))
     return found
+
+
+def _stacked(env: AnyEnv, frames: int) -> AnyEnv:
+    space = env.observation_space
+    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
+        raise RequestError(
+            f"env.frame_stack = {frames} would stack the {ACTION_MASK!r} in the observations.",
+            'try: an environment that tells it in info["action_mask"], or --set env.frame_stack=1',
+        )
+    return FrameStackObservation(env, frames)
 
 
 def _imported(paths: Sequence[str]) -> list[Wrap]:

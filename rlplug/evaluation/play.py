@@ -15,8 +15,8 @@ from rlplug.errors import EnvironmentFailedError, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import FAILURES
-from rlplug.sampling.masks import mask_of, opened
+from rlplug.sampling.health import FAILURES, Health
+from rlplug.sampling.masks import mask_of
 from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
 
@@ -75,10 +75,14 @@ class Table:
         self._see = see
         self._borders = Borders(environments, module, keep_finals=False)
         self._sent = sent_to(environments.action_space)
+        self._health = Health(environments, " of an evaluation")
+        self._taken = 0
+        """Steps since the reset, summed over environments."""
 
     def reset(self, seed: int) -> None:
         """All episodes begin, from a seed."""
-        with _Failures(self._environments.name, "reset"):
+        self._taken = 0
+        with _Failures(self._environments.name, "reset of an evaluation"):
             observations, infos = self._environments.reset(seed)
         self._borders.start()
         self.act.state = self._module.initial_state(self._environments.num_envs)
@@ -88,18 +92,24 @@ class Table:
         """Where it was a step and no mere reset, what it paid, and where it ended an episode."""
         if self.act.state is not None:
             self.act.state = acted.state
-        with _Failures(self._environments.name, "step"):
+        before, self._taken = self._taken, self._taken + self._environments.num_envs
+        where = f"step of an evaluation after {before:,} steps"
+        with _Failures(self._environments.name, where):
             actions = self._sent(to_arrays(acted.actions))
             seen, paid, terminated, truncated, infos = self._environments.vector.step(actions)
             outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
+            self._health.check_step(numpy.asarray(paid), None, before)
             ended = terminated | truncated
             self._look(*self._borders.cross(0, outcome, seen, infos, self.act))
         stepped = outcome.get("stepped", numpy.ones_like(ended))
         return stepped, numpy.asarray(paid, dtype=float), ended
 
     def _look(self, observations: Any, infos: Mapping[str, Any]) -> None:
+        self._health.check_seen(observations, self._taken)
         mask = mask_of(observations, infos)
-        self.act.action_mask = None if mask is None else opened(mask, self._borders.resting)
+        if mask is not None:
+            mask = self._health.checked_mask(mask, self._borders.resting, self._taken)
+        self.act.action_mask = mask
         self.act.observations = self._see(observations)
 
 
@@ -116,7 +126,6 @@ class _Failures:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, FAILURES) and not isinstance(error, RlplugError):
             raise EnvironmentFailedError(
-                f"environment {self.name!r} failed in {self.what} of an evaluation: "
-                f"{type(error).__name__}: {error}",
+                f"environment {self.name!r} failed in {self.what}: {type(error).__name__}: {error}",
                 "try: mend the environment (--debug shows where); what was recorded stays",
             ) from error

@@ -204,4 +204,4 @@ def _advice(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[s
         prefix = "algorithm" if one.kind == ALGORITHM else f"addons.{one.name}"
         if any(path.startswith(prefix) or "." not in path for path in paths):
             named.append(f"see: rlplug plugins show {one.name}")
-    return named or ["see: rlplug run --help"]
+    return named or ["see: rlplug options"]

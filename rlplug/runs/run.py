@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def run(
     keyed as in `--set`; `config` is a TOML file. `show=True` prints progress.
     """
     given = Given.of(algorithm, addons, Registry.installed())
+    # NumPy's whole numbers are welcome.
+    steps, seed = index(steps), None if seed is None else index(seed)
     said = {
         "algorithm": given.algorithm,
         "addons": list(given.addons),

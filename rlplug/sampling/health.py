@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy
+from gymnasium import spaces
 
 from rlplug.batch.nested import leaves
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience, Finals
-from rlplug.sampling.masks import first_without_choice
+from rlplug.sampling.masks import first_without_choice, opened
 
 __all__ = ["FAILURES", "Health", "failed"]
 
@@ -24,9 +25,13 @@ class Health:
     It looks once per collection, and for streams that is every step: one call per array.
     """
 
-    def __init__(self, name: str, num_envs: int) -> None:
-        self._name = name
-        self._num_envs = num_envs
+    def __init__(self, environments: Environments, during: str = "") -> None:
+        self._name = environments.name
+        self._num_envs = environments.num_envs
+        self._during = during
+        """What the steps belong to that errors count, where it is not the run itself."""
+        space = environments.action_space
+        self._choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
         self._zeros: dict[int, Any] = {}
 
     def check_seen(self, observations: Any, timestep: int) -> None:
@@ -55,14 +60,32 @@ class Health:
         if experience.finals is not None:
             self._check_finals(experience.finals, timestep)
 
-    def check_mask(self, mask: Any, timestep: int) -> None:
-        """What may be chosen next."""
+    def checked_mask(self, mask: Any, resting: Any, timestep: int) -> Any:
+        """What may be chosen next: anything where an environment will only be reset."""
+        if isinstance(mask, numpy.ndarray):
+            self._check_form(mask, timestep)
+        mask = opened(mask, resting)
         row = first_without_choice(mask)
         if row is not None:
             raise EnvironmentFailedError(
                 f"environment {self._name!r}{self._which(row)} gave an action mask that forbids "
-                f"every action after {timestep:,} steps.",
+                f"every action {self._when(timestep)}.",
                 "try: allow at least one, or end the episode before",
+            )
+        return mask
+
+    def _check_form(self, mask: Any, timestep: int) -> None:
+        found = ""
+        if mask.dtype.kind not in "biuf":
+            found = f"of {mask.dtype}, expected truth values,"
+        elif not self._finite(mask):
+            found = "with numbers that are neither true nor false"
+        elif self._choices and mask.shape[1:] != (self._choices,):
+            found = f"of shape {mask.shape[1:]}, expected ({self._choices},),"
+        if found:
+            raise EnvironmentFailedError(
+                f"environment {self._name!r} gave an action mask {found} {self._when(timestep)}.",
+                "try: one truth value for each action",
             )
 
     def _check_finals(self, finals: Finals, timestep: int) -> None:
@@ -85,11 +108,8 @@ class Health:
         zeros = self._zeros.get(size)
         if zeros is None:
             zeros = self._zeros[size] = numpy.zeros_like(flat)
-        try:
-            return bool(flat.dot(zeros) == 0.0)
-        except RuntimeWarning:
-            # Where warnings are errors, infinity times zero raises.
-            return False
+        # Of what is not finite, `dot` would warn.
+        return bool(numpy.vdot(flat, zeros) == 0.0)
 
     def _broken_row(self, what: str, leaf: Any, timestep: int) -> EnvironmentFailedError:
         row = int(numpy.flatnonzero(~_finite_rows(leaf))[0])
@@ -107,10 +127,13 @@ class Health:
     def _which(self, index: int) -> str:
         return "" if self._num_envs == 1 else f" ({index + 1} of {self._num_envs})"
 
+    def _when(self, timestep: int) -> str:
+        return f"after {timestep:,} steps{self._during}"
+
     def _message(self, what: str, which: str, timestep: int) -> EnvironmentFailedError:
         return EnvironmentFailedError(
             f"environment {self._name!r}{which} gave {what} that is not a finite number "
-            f"after {timestep:,} steps.",
+            f"{self._when(timestep)}.",
             "try: mend the environment, or put a wrapper around it that replaces such numbers",
         )
 

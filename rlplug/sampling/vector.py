@@ -16,7 +16,7 @@ from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
 from rlplug.sampling.health import FAILURES, Health, failed
-from rlplug.sampling.masks import everything_like, mask_of, opened
+from rlplug.sampling.masks import everything_like, mask_of
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
 from rlplug.sampling.translation import sent_to
@@ -60,7 +60,7 @@ class VectorSampler:
         random = numpy.random.default_rng(derive(seed, "acting"))
         self._act = ActInput(None, random=random, steps=run_steps)
         self._borders = Borders(environments, module, keep_finals=keep_next)
-        self._health = Health(environments.name, num_envs)
+        self._health = Health(environments)
         self._storage = Storage(steps, num_envs, by_environment=by_environment)
         self._sent = sent_to(environments.action_space)
         vector = environments.vector
@@ -296,8 +296,8 @@ class VectorSampler:
         act = self._act
         act.action_mask = mask = mask_of(observations, infos)
         if mask is not None:
-            act.action_mask = seen["action_mask"] = opened(mask, self._borders.resting)
-            self._health.check_mask(act.action_mask, timestep)
+            mask = self._health.checked_mask(mask, self._borders.resting, timestep)
+            act.action_mask = seen["action_mask"] = mask
             if self._everything is None:
                 self._everything = everything_like(mask)
         elif self._everything is not None:

@@ -97,7 +97,7 @@ class DQNConfig:
     def __attrs_post_init__(self) -> None:
         conflicts = list(self._conflicts())
         if conflicts:
-            raise ValueError("; ".join(conflicts))
+            raise ValueError("\n".join(conflicts))
 
     def _conflicts(self) -> Iterator[str]:
         if self.distributional and self.quantile:
