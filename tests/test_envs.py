@@ -155,3 +155,9 @@ def test_a_mask_among_observations_is_not_stacked() -> None:
 
     with pytest.raises(RequestError, match=r"env.frame_stack = 3 would stack the 'action_mask'"):
         make_environments(Masked, 1, EnvSection(frame_stack=3))
+
+
+def test_an_environment_instead_of_a_way_to_make_one_is_refused() -> None:
+    given: Any = OneStep()
+    with pytest.raises(RequestError, match="a OneStep was given, where a way to make several is needed"):
+        make_environments(given, 1, {})

@@ -82,6 +82,11 @@ def make_environments(
 
     `training=False` leaves out what only helps learning: lives as episodes.
     """
+    if isinstance(env, gymnasium.Env | VectorEnv):
+        raise RequestError(
+            f"a {type(env).__name__} was given, where a way to make several is needed.",
+            "try: its id, or a callable that makes a new one each time",
+        )
     if not isinstance(section, EnvSection):
         section = EnvSection(arguments=section)
     name = describe_env(env)
