@@ -159,5 +159,5 @@ def test_a_mask_among_observations_is_not_stacked() -> None:
 
 def test_an_environment_instead_of_a_way_to_make_one_is_refused() -> None:
     given: Any = OneStep()
-    with pytest.raises(RequestError, match="a OneStep was given, where a way to make several is needed"):
+    with pytest.raises(RequestError, match="a OneStep was given, where a way to make"):
         make_environments(given, 1, {})
