@@ -35,7 +35,7 @@ def test_every_option_has_help_in_one_line(config: type[Any]) -> None:
         ({"v_min": 1.0, "v_max": 1.0}, "v_min must be less than v_max, got 1.0 and 1.0"),
         ({"distributional": True, "loss": "mse"}, "no effect with distributional"),
         ({"quantile": True, "loss": "mse"}, "no effect with quantile"),
-        ({"quantile": True, "loss": "mse", "v_min": 10.0}, "got 10.0 and 10.0; loss has no effect"),
+        ({"quantile": True, "loss": "mse", "v_min": 10.0}, "got 10.0 and 10.0 loss has no effect"),
         ({"epsilon": 0.1}, "unknown option"),
     ],
 )
