@@ -360,3 +360,14 @@ def test_the_options_table_says_type_default_and_help() -> None:
     first, *_ = rows(Options)
     assert (first.name, first.type, first.default) == ("learning_rate", "float or schedule", "0.1")
     assert "| `kind` | 'joint' or 'disjoint' | `\"joint\"` | Which model. |" in markdown(Options)
+
+
+def test_a_config_that_refuses_without_a_word_is_refused_all_the_same() -> None:
+    @attrs.frozen(kw_only=True)
+    class Silent:
+        def __attrs_post_init__(self) -> None:
+            raise ValueError
+
+    config, found = structure(Silent, {}, "algorithm")
+    assert config is None
+    assert [(problem.path, problem.message) for problem in found] == [("algorithm", "ValueError")]

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rlplug import AddOn, RunResult, run
-from rlplug.errors import RequestError, UnsupportedSpaceError
+from rlplug.errors import ConfigError, RequestError, UnsupportedSpaceError
 
 ROOT = Path(__file__).parent.parent
 OFF = {"tracking.enabled": False}
@@ -335,3 +335,11 @@ def test_the_plugins_of_the_guide_work_as_written(tmp_path: Path, rlplug: Cli) -
     neutral = run(Softmax, steps=2_000, addons=[noise], options=options)
     alone = run(Softmax, steps=2_000, options=options)
     assert neutral.metrics["rollout/regret_total"] == alone.metrics["rollout/regret_total"]
+
+
+def test_steps_and_seed_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
+    given: Any = {"steps": numpy.int64(64), "seed": numpy.int32(3)}
+    assert run("linucb", Steady, options=OFF, **given).step == 64
+    wrong: Any = 1e3
+    with pytest.raises(ConfigError, match=r"run.steps   expected int, got float 1000.0"):
+        run("linucb", Steady, steps=wrong, options=OFF)

@@ -45,8 +45,9 @@ def structure(
     try:
         return config_class(**given), []
     except (TypeError, ValueError) as error:
-        # A class may have several things to say, one in a line.
-        return None, [Problem(path, line) for line in str(error).splitlines()]
+        # A class may have several things to say, one in a line, or nothing.
+        lines = str(error).splitlines() or [type(error).__name__]
+        return None, [Problem(path, line) for line in lines]
 
 
 def type_name(declared: Any) -> str:

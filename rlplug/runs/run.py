@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy
 
 from rlplug.checkpoint import save_module
 from rlplug.config.sources import Setting
@@ -50,14 +51,12 @@ def run(
     keyed as in `--set`; `config` is a TOML file. `show=True` prints progress.
     """
     given = Given.of(algorithm, addons, Registry.installed())
-    # NumPy's whole numbers are welcome.
-    steps, seed = index(steps), None if seed is None else index(seed)
     said = {
         "algorithm": given.algorithm,
         "addons": list(given.addons),
         "env": env if isinstance(env, str) else "",
-        "steps": steps,
-        "seed": seed,
+        "steps": _plain(steps),
+        "seed": _plain(seed),
     }
     flags: dict[str, Any] = {
         "run": {name: value for name, value in said.items() if value not in (None, "", [], 0)}
@@ -76,6 +75,11 @@ def run(
     maker = None if isinstance(env, str) else env
     rerunnable = given.rerunnable and maker is None
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
+
+
+def _plain(number: Any) -> Any:
+    """NumPy's whole numbers are welcome; of anything else that is wrong, the options tell."""
+    return int(number) if isinstance(number, numpy.integer) else number
 
 
 def carry_out(
