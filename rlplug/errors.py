@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "FAILURES",
     "ConfigError",
     "EnvironmentFailedError",
     "PluginError",
@@ -16,6 +17,10 @@ __all__ = [
     "UnsupportedSpaceError",
     "did_you_mean",
 ]
+
+
+FAILURES = (Exception, SystemExit)
+"""What code of others may raise; that it wants to end the process is a failure as well."""
 
 
 class RlplugError(Exception):

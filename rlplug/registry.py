@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlplug.errors import PluginError, RlplugError, did_you_mean
+from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 
 __all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Registry", "core_version"]
 
@@ -56,7 +56,7 @@ class FoundPlugin:
             yield
         except RlplugError:
             raise
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             raise PluginError(
                 f"{self.label} failed in {what!r}:",
                 f"{type(error).__name__}: {error}",
@@ -250,7 +250,7 @@ def _import(plugin: FoundPlugin) -> Any:
         # What a plugin prints while it is imported must not end up in piped output.
         with contextlib.redirect_stdout(sys.stderr):
             return point.load()
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise PluginError(
             f"{plugin.label} could not be imported from {plugin.target!r}:",
             f"{type(error).__name__}: {error}",

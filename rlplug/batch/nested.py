@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-__all__ = ["each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_tensors"]
+__all__ = ["copied", "each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_tensors"]
 
 
 def first_leaf(column: Any) -> Any:
@@ -63,6 +63,11 @@ def paired(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
     if isinstance(column, tuple):
         return tuple(paired(part, two, change) for part, two in zip(column, other, strict=True))
     return change(column, other)
+
+
+def copied(leaf: Any) -> Any:
+    """A tensor or array of its own with the same numbers."""
+    return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
 
 
 def to_tensors(column: Any) -> Any:

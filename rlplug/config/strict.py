@@ -74,11 +74,10 @@ def _value(
             _refuse_shape(raw, declared)
             value = _CONVERTER.structure(raw, declared)
     except Exception as error:
-        problems = list(_explain(error, where))
+        told: Exception = error
         if field.metadata.get("schedulable") and not isinstance(raw, list | tuple):
-            wanted = f"expected {type_name(declared)} or a schedule, [[step, value], …]"
-            problems = [Problem(where, f"{wanted}, got {type(raw).__name__} {raw!r}")]
-        return None, problems
+            told = _expected(declared, raw, " or a schedule, [[step, value], …]")
+        return None, list(_explain(told, where))
     if field.validator is not None:
         try:
             field.validator(None, field, value)
@@ -127,8 +126,9 @@ def _unknown(name: str, fields: Mapping[str, Any]) -> str:
     return f"unknown option, {guess}" if guess else "unknown option"
 
 
-def _expected(declared: Any, value: Any) -> TypeError:
-    return TypeError(f"expected {type_name(declared)}, got {type(value).__name__} {value!r}")
+def _expected(declared: Any, value: Any, also: str = "") -> TypeError:
+    wanted = f"{type_name(declared)}{also}"
+    return TypeError(f"expected {wanted}, got {type(value).__name__} {value!r}")
 
 
 def _exactly(value: Any, declared: type[Any]) -> Any:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from rlplug.errors import RequestError
+from rlplug.errors import FAILURES, RequestError
 
 __all__ = ["InTurn"]
 
@@ -65,7 +65,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
                 rows.append(observation)
                 if info:
                     infos = self._add_info(infos, info, index)
-        except (Exception, SystemExit):
+        except FAILURES:
             self.failed = (index, "reset")
             raise
         return self._together(rows), infos
@@ -113,7 +113,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
                 seen[index] = observation
                 if info:
                     infos = self._add_info(infos, info, index)
-        except (Exception, SystemExit):
+        except FAILURES:
             self.failed = (index, doing)
             raise
         return infos

@@ -11,11 +11,11 @@ import torch
 
 from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
-from rlplug.errors import EnvironmentFailedError, RlplugError
+from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import FAILURES, Health
+from rlplug.sampling.health import Health
 from rlplug.sampling.masks import mask_of
 from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
@@ -82,7 +82,7 @@ class Table:
     def reset(self, seed: int) -> None:
         """All episodes begin, from a seed."""
         self._taken = 0
-        with _Failures(self._environments.name, "reset of an evaluation"):
+        with _Failures(self._environments.name, "reset"):
             observations, infos = self._environments.reset(seed)
         self._borders.start()
         self.act.state = self._module.initial_state(self._environments.num_envs)
@@ -93,8 +93,7 @@ class Table:
         if self.act.state is not None:
             self.act.state = acted.state
         before, self._taken = self._taken, self._taken + self._environments.num_envs
-        where = f"step of an evaluation after {before:,} steps"
-        with _Failures(self._environments.name, where):
+        with _Failures(self._environments.name, "step", before):
             actions = self._sent(to_arrays(acted.actions))
             seen, paid, terminated, truncated, infos = self._environments.vector.step(actions)
             outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
@@ -119,13 +118,16 @@ class _Failures:
 
     name: str
     what: str
+    taken: int = 0
 
     def __enter__(self) -> None:
         """Nothing to prepare."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, FAILURES) and not isinstance(error, RlplugError):
+            after = f" after {self.taken:,} steps" if self.what == "step" else ""
             raise EnvironmentFailedError(
-                f"environment {self.name!r} failed in {self.what}: {type(error).__name__}: {error}",
+                f"environment {self.name!r} failed in {self.what} of an evaluation{after}: "
+                f"{type(error).__name__}: {error}",
                 "try: mend the environment (--debug shows where); what was recorded stays",
             ) from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import each
+from rlplug.batch.nested import copied, each
 from rlplug.envs.normalization import Normalization
 from rlplug.feeds.experience import Experience
 from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
@@ -43,7 +42,7 @@ class OpenStream(OpenFeed):
         columns = experience.columns
         if experience.steps > 1:
             # What the sampler writes again must not change in somebody's hands.
-            columns = {name: each(column, _copied) for name, column in columns.items()}
+            columns = {name: each(column, copied) for name, column in columns.items()}
         if self.wants_next:
             columns["next_observations"] = experience.next_rows()
         stepped = experience.stepped
@@ -59,7 +58,3 @@ class OpenStream(OpenFeed):
             self._normalization.apply(columns)
         # A stream of single steps comes here with each: a tuple is cheaper than a generator.
         return (Work(Batch(columns)),)
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.copy()

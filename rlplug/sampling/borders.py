@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import each, paired
+from rlplug.batch.nested import copied, each, paired
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Finals
@@ -147,7 +147,7 @@ class Borders:
             return
 
         def restarted(leaf: Any, fresh: Any) -> Any:
-            leaf = leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
+            leaf = copied(leaf)
             leaf[rows] = fresh.numpy()[0] if isinstance(leaf, numpy.ndarray) else fresh[0]
             return leaf
 

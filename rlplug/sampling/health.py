@@ -13,10 +13,7 @@ from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience, Finals
 from rlplug.sampling.masks import first_without_choice, opened
 
-__all__ = ["FAILURES", "Health", "failed"]
-
-FAILURES = (Exception, SystemExit)
-"""What an environment may raise; that it wants to end the process is a failure as well."""
+__all__ = ["Health", "failed"]
 
 
 class Health:

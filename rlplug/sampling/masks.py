@@ -8,6 +8,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from rlplug.batch.nested import copied
+
 __all__ = ["everything_like", "first_without_choice", "mask_of", "opened"]
 
 
@@ -21,7 +23,7 @@ def mask_of(observations: Any, infos: Mapping[str, Any]) -> Any:
 
 def everything_like(mask: Any) -> Any:
     """A mask of the same form that allows everything."""
-    every = mask.copy() if isinstance(mask, numpy.ndarray) else mask.clone()
+    every = copied(mask)
     every[...] = 1
     return every
 
@@ -33,7 +35,7 @@ def opened(mask: Any, resting: Any) -> Any:
     rows = resting & ~_has_choice(mask)
     if not rows.any():
         return mask
-    mask = mask.copy() if isinstance(mask, numpy.ndarray) else mask.clone()
+    mask = copied(mask)
     mask[rows] = 1
     return mask
 

@@ -23,7 +23,7 @@ class Storage:
     def __init__(self, steps: int, num_envs: int, *, by_environment: bool) -> None:
         self.columns: dict[str, Any] = {}
         self._shape = (num_envs, steps) if by_environment else (steps, num_envs)
-        self._is_by_environment = by_environment
+        self._by_environment = by_environment
         self._grids: dict[str, Any] = {}
 
     def write(self, time: int, columns: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Storage:
 
     def _by_time(self, leaf: Any) -> Any:
         grid = leaf.reshape(*self._shape, *leaf.shape[1:])
-        return grid.swapaxes(0, 1) if self._is_by_environment else grid
+        return grid.swapaxes(0, 1) if self._by_environment else grid
 
 
 class Rooms:

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import each, to_arrays
+from rlplug.batch.nested import copied, each, to_arrays
 from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
-from rlplug.errors import RlplugError
+from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds.experience import Experience
 from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import FAILURES, Health, failed
+from rlplug.sampling.health import Health, failed
 from rlplug.sampling.masks import everything_like, mask_of
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
@@ -163,7 +163,7 @@ class VectorSampler:
         columns = self._decide(timestep)
         seen = self._seen["observations"]
         # A vector may write its next observations over the last.
-        columns["observations"] = each(seen, _copied) if self._keep_next else seen
+        columns["observations"] = each(seen, copied) if self._keep_next else seen
         infos = self._advance(columns["actions"], columns, 0, timestep)
         self.tally.add(
             columns["rewards"],
@@ -183,7 +183,7 @@ class VectorSampler:
         for time in range(self._steps):
             now = timestep + time * self._num_envs
             if self._act.state is not None and time % interval == 0:
-                states.append(each(self._act.state, _copied))
+                states.append(each(self._act.state, copied))
             storage.write(time, {"observations": self._seen["observations"]})
             columns = self._decide(now)
             storage.write(time, columns)
@@ -210,7 +210,7 @@ class VectorSampler:
         for time in range(self._steps):
             act.timestep = now = timestep + time * self._num_envs
             if act.state is not None and time % interval == 0:
-                states.append(each(act.state, _copied))
+                states.append(each(act.state, copied))
             acted = explore(act)
             actions, following = acted.actions, seen[time + 1]
             if type(actions) is not numpy.ndarray:
@@ -294,22 +294,20 @@ class VectorSampler:
     def _see(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         self._seen = seen = {"observations": observations}
         act = self._act
-        act.action_mask = mask = mask_of(observations, infos)
-        if mask is not None:
+        mask = mask_of(observations, infos)
+        if mask is None:
+            mask = self._everything
+        else:
             mask = self._health.checked_mask(mask, self._borders.resting, timestep)
-            act.action_mask = seen["action_mask"] = mask
             if self._everything is None:
                 self._everything = everything_like(mask)
-        elif self._everything is not None:
-            act.action_mask = seen["action_mask"] = self._everything
+        act.action_mask = mask
+        if mask is not None:
+            seen["action_mask"] = mask
         normalization = self._normalization
         act.observations = (
             observations if normalization is None else normalization.observations(observations)
         )
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
 
 
 _NOTHING: Columns = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy
 
-from rlplug.tracking.headlines import RETURN, REWARD
+from rlplug.tracking.headlines import earned
 from rlplug.tracking.journal import Report
 
 if TYPE_CHECKING:
@@ -47,14 +47,11 @@ class Panel:
 
 
 def panels_of(reports: Iterable[Report]) -> list[Panel]:
-    """The panels that a run has numbers for: its reward, then its regret.
-
-    Where episodes have several steps, what a whole one earns says how well it goes.
-    """
+    """The panels that a run has numbers for: its reward or return, then its regret."""
     kept = list(reports)
     names = {name for report in kept for name in report.metrics}
-    earned = RETURN if RETURN in names else REWARD
-    panels = [_panel(kept, name, evaluated=name == earned) for name in (earned, _regret(names))]
+    first = earned(names)
+    panels = [_panel(kept, name, evaluated=name == first) for name in (first, _regret(names))]
     return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
 
 

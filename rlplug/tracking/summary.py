@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from rlplug.hooks.info import RunInfo
-from rlplug.tracking.headlines import RETURN, REWARD
+from rlplug.tracking.headlines import earned
 from rlplug.tracking.record import command_line
 
 __all__ = ["summary"]
@@ -55,5 +55,4 @@ def summary(
 
 def _headlines(metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    earned = RETURN if RETURN in metrics else REWARD
-    return [name for name in (earned, *regrets, *_HEADLINES) if name in metrics]
+    return [name for name in (earned(metrics), *regrets, *_HEADLINES) if name in metrics]
