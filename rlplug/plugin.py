@@ -66,6 +66,20 @@ class ActInput:
     """The sampler's `numpy.random.Generator`: the only source of randomness in acting."""
     steps: int = 0
     """Environment steps of the whole run, for exploration that ends with it; 0: not known."""
+    drawn: list[float] = field(default_factory=list, init=False, repr=False)
+    """What `chance` drew from `random` and has not given away."""
+
+    def chance(self) -> float:
+        """One number from [0, 1) out of `random`, which is asked for many at a time.
+
+        One alone takes it as long as a small layer; for n environments, draw n.
+        """
+        if not self.drawn:
+            self.drawn = self.random.random(_AT_A_TIME)[::-1].tolist()
+        return self.drawn.pop()
+
+
+_AT_A_TIME = 64
 
 
 @dataclass(slots=True)

@@ -92,6 +92,12 @@ def test_real_numbers_are_sent_within_their_bounds_and_stored_as_chosen() -> Non
     assert sent == [[1.0, 2.0], [-1.0, -3.0]]
 
 
+def test_chances_are_the_numbers_of_the_generator_in_their_order() -> None:
+    act = ActInput(None, random=numpy.random.default_rng(7))
+    one_by_one = numpy.random.default_rng(7)
+    assert [act.chance() for _ in range(150)] == [one_by_one.random() for _ in range(150)]
+
+
 def test_time_goes_on_while_a_rollout_is_collected() -> None:
     seen: list[int] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy
@@ -152,7 +153,7 @@ class Batch(Mapping[str, Any]):
 
     def _stays(self, device: torch.device, dtype: torch.dtype | None) -> bool:
         """Whether every column can be read as it is; on the CPU, arrays can."""
-        formats = _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
+        formats = _formats_of_arrays(device, dtype)
         for column in self._columns.values():
             if type(column) is numpy.ndarray:
                 # One letter each: comparing formats themselves takes several times as long.
@@ -187,6 +188,12 @@ class Batch(Mapping[str, Any]):
         return {
             name: mapped(self[name], change) for name in self._columns if name not in SIDE_TABLES
         }
+
+
+@cache
+def _formats_of_arrays(device: torch.device, dtype: torch.dtype | None) -> str:
+    """Letters of what needs no move; remembered, for torch is slow to tell a device's type."""
+    return _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
 
 
 def _is_plain(name: str, column: Any, rows: int) -> bool:

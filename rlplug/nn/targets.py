@@ -35,7 +35,8 @@ class TargetNetwork(nn.Module):
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
         # In a tuple, so that it is not registered: it belongs to the module, not to its target.
         self._source: tuple[nn.Module, ...] = ()
-        self._counted: tuple[Tensor, int, int] | None = None
+        self._counted: tuple[Tensor, int, int, Any] | None = None
+        """The clock, its version, what it says, and an array that shows it if one can."""
         self._listed: _Pairs | None = None
 
     def init(self: TargetT, model: nn.Module) -> TargetT:
@@ -84,12 +85,15 @@ class TargetNetwork(nn.Module):
         counted = self._counted
         # The number is remembered, so that a clock on another device is not waited for.
         if counted is not None and counted[0] is clock and counted[1] == clock._version:
-            before = counted[2]
+            before, shown = counted[2:]
         else:
-            before = int(clock)
+            before, shown = int(clock), clock.numpy() if clock.is_cpu else None
         after = before + 1 if now is None else now
-        clock.fill_(after)
-        vars(self)["_counted"] = (clock, clock._version, after)
+        if shown is None:
+            clock.fill_(after)
+        else:
+            shown.fill(after)
+        vars(self)["_counted"] = (clock, clock._version, after, shown)
         return before, after
 
     def __getstate__(self) -> dict[str, Any]:

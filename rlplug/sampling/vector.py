@@ -138,20 +138,6 @@ class VectorSampler:
         # What will be acted on next was scaled when it was seen, by what was known then.
         self._act.observations = self._normalization.observations(self._seen["observations"])
 
-    def get_state(self) -> dict[str, Any]:
-        """The generator of actions, and the statistics of normalisation; episodes are not saved."""
-        normalization = self._normalization
-        return {
-            "random": self._act.random.bit_generator.state,
-            "normalization": None if normalization is None else normalization.get_state(),
-        }
-
-    def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on from there, in the episodes that `start` begins."""
-        self._act.random.bit_generator.state = saved["random"]
-        if self._normalization is not None and saved["normalization"] is not None:
-            self._normalization.set_state(saved["normalization"])
-
     def close(self) -> None:
         """Close the environments."""
         self._environments.vector.close()

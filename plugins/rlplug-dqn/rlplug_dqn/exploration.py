@@ -52,7 +52,7 @@ class Exploration:
             return best(observations, mask)
         count = len(observations) if type(observations) is numpy.ndarray else _count(observations)
         if count == 1:
-            drawn = random.random()
+            drawn = act.chance()
             if drawn >= epsilon:
                 return best(observations, mask)
             if mask is None:
