@@ -22,6 +22,9 @@ INK = "#1f2933"
 QUIET = "#7b8794"
 GRID = "#e4e7eb"
 COLORS = ("#1a6fb5", "#c2410c")
+LEFT, RIGHT = 0.75, 0.7
+"""Inches beside a panel, for the numbers of its axis and for the last of its line."""
+
 EVAL_COLOR = "#2f855a"
 
 
@@ -60,15 +63,18 @@ def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.2 + 5.4 * len(panels), 4.4), dpi=130, facecolor="white")
+    across, high = 1.2 + 5.4 * len(panels), 4.4
+    figure = Figure(figsize=(across, high), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
     figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
     for index, panel in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), index + 1)
+        # Placed by inches: to have every text measured would take as long as to draw it all.
+        left, bottom, width = LEFT + index * (across / len(panels)), 0.6, across / len(panels)
+        inches = (left / across, bottom / high, (width - LEFT - RIGHT) / across, 2.95 / high)
+        axes = figure.add_axes(inches)
         _dress(axes, panel)
         _draw(axes, panel, COLORS[index % len(COLORS)])
-    figure.tight_layout(rect=(0.005, 0.0, 0.995, 0.87), w_pad=2.5)
     beside = file.with_suffix(".new.png")
     file.parent.mkdir(parents=True, exist_ok=True)
     # A sixth more bytes, in two thirds of the time.
@@ -132,7 +138,7 @@ def _note_last(axes: Axes, panel: Panel, color: str) -> None:
     noisy = not panel.is_sum and len(panel.steps) >= 20
     shown = (_smooth(panel.values) if noisy else panel.values)[finite[-1]]
     axes.annotate(
-        f"{shown:,.4g}",
+        _short(shown),
         (panel.steps[finite[-1]], shown),
         xytext=(6, 0),
         textcoords="offset points",
@@ -144,6 +150,13 @@ def _note_last(axes: Axes, panel: Panel, color: str) -> None:
     )
 
 
+def _short(number: float) -> str:
+    """A number in a few letters, thousands and millions as on the axes."""
+    from matplotlib.ticker import EngFormatter
+
+    return str(EngFormatter(places=1, sep="")(number)) if abs(number) >= 1e4 else f"{number:.4g}"
+
+
 def _dress(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -151,6 +164,12 @@ def _dress(axes: Axes, panel: Panel) -> None:
     axes.set_xlabel("environment steps", size=9.5, color=QUIET)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    seen = panel.values[numpy.isfinite(panel.values)]
+    largest, spread = numpy.abs(seen).max(initial=0.0), numpy.ptp(seen) if len(seen) else 0.0
+    if largest < 1e4:
+        axes.ticklabel_format(axis="y", useOffset=False)
+    elif spread > largest / 20:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
