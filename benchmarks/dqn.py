@@ -7,7 +7,8 @@ CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps,
 Every measurement is a process of its own with one thread. Peers take turns, each between two of
 rlplug's own, whose mean it is compared with: so the clock of a machine may drift. Rounds are
 repeated, and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL,
-without the copies of its buffer and without its TensorBoard.
+without the copies of its buffer and without its TensorBoard. All have Huber's loss, and all but
+Tianshou clip; `run-bare` is the loop with squared errors and no clipping, and rlplug so as well.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Part:
     quick_count: int
     targets: tuple[tuple[str, tuple[Peer, ...], float], ...]
     """What is asked for, against whom, and how many times as fast."""
+    peers: tuple[Peer, ...] = PEERS[1:]
 
 
 PARTS = (
@@ -55,6 +57,14 @@ PARTS = (
         ("run",),
         *(50_000, 10_000),
         (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.5), ("SB3", (SB3,), 3.2)),
+    ),
+    Part(
+        "run-bare",
+        "The same with squared errors, not clipped",
+        ("run", "--bare"),
+        *(50_000, 10_000),
+        (("the plain loop", (LOOP,), 2.5),),
+        (LOOP,),
     ),
     Part(
         "learn",
@@ -112,7 +122,7 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
             return answer
 
         before = measured(RLPLUG)
-        for peer in PEERS[1:]:
+        for peer in part.peers:
             if peer.name in missing or peer.name in said.without:
                 continue
             theirs, after = measured(peer), measured(RLPLUG)

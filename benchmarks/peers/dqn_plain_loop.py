@@ -53,15 +53,18 @@ class Learner:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=same.LEARNING_RATE)
 
     def update(self, transitions: Transitions, batch_size: int) -> None:
-        """One step towards the targets, by the squared error, without clipping."""
+        """One step towards the targets."""
         seen, after, actions, rewards, terminated = transitions.draw(batch_size)
         with torch.no_grad():
             best = self.target(after).max(dim=1).values
             targets = rewards + same.GAMMA * best * (1 - terminated)
         values = self.network(seen).gather(1, actions).squeeze(1)
-        loss = functional.mse_loss(targets, values)
+        error = functional.mse_loss if same.BARE else functional.smooth_l1_loss
+        loss = error(targets, values)
         self.optimizer.zero_grad()
         loss.backward()
+        if not same.BARE:
+            nn.utils.clip_grad_norm_(self.network.parameters(), same.MAX_GRAD_NORM)
         self.optimizer.step()
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from rlplug.runs.request import Request
 
 
 def options(batch_size: int = same.BATCH_SIZE) -> dict[str, Any]:
-    """As everybody is set; Huber's loss and clipping are its own."""
+    """As everybody is set."""
     first, last, fraction = same.EXPLORATION
     return {
         "algorithm": {
@@ -33,8 +33,9 @@ def options(batch_size: int = same.BATCH_SIZE) -> dict[str, Any]:
             "exploration_fraction": fraction,
             "exploration_initial_eps": first,
             "exploration_final_eps": last,
+            "loss": "mse" if same.BARE else "huber",
         },
-        "learner": {"max_grad_norm": same.MAX_GRAD_NORM},
+        "learner": {"max_grad_norm": 0.0 if same.BARE else same.MAX_GRAD_NORM},
         "tracking": {"enabled": False},
         "evaluation": {"episodes": 0},
         "checkpoint": {"minutes": 0},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 
 __all__ = [
+    "BARE",
     "BATCH_SIZE",
     "BUFFER_SIZE",
     "ENV",
@@ -36,6 +38,8 @@ GAMMA = 0.99
 EXPLORATION = (1.0, 0.05, 0.5)
 """First chance of a random action, last one, and the share of the run in between."""
 MAX_GRAD_NORM = 10.0
+BARE = "--bare" in sys.argv
+"""Squared error and no clipping, as CleanRL has it, instead of Huber's loss and clipping."""
 
 Timed = tuple[float, float]
 
@@ -59,6 +63,7 @@ def measure(
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, required=True, help="steps, or updates")
     parser.add_argument("--batch", type=int, default=BATCH_SIZE)
+    parser.add_argument("--bare", action="store_true")
     said = parser.parse_args()
     import torch
 
