@@ -112,16 +112,25 @@ def test_the_interquartile_mean_leaves_out_whole_values() -> None:
     assert interquartile_mean(numpy.array([7.0])) == 7.0
 
 
-def test_an_environment_that_raises_is_named() -> None:
+@pytest.mark.parametrize("method", ["step", "reset"])
+def test_which_environment_raised_and_where_is_told(method: str) -> None:
     class Breaks(Walk):
         def step(self, action: Any) -> Any:
+            return self._broken() if method == "step" else super().step(action)
+
+        def reset(self, **options: Any) -> Any:
+            return self._broken() if method == "reset" else super().reset(**options)
+
+        def _broken(self) -> Any:
             raise ArithmeticError("planted")
 
-    environments = make_environments(lambda: Breaks(3), 1, {})
-    with pytest.raises(
-        EnvironmentFailedError, match=r"in step of an evaluation after \d+ steps: Arithm.*planted"
-    ):
-        play(Ones(), environments, episodes=1, seed=0)
+    made = iter((lambda: Walk(3), lambda: Breaks(3)))
+    environments = make_environments(lambda: next(made)(), 2, {})
+    with pytest.raises(EnvironmentFailedError) as raised:
+        play(Ones(), environments, episodes=2, seed=0)
+    assert raised.value.message.endswith(
+        f" (2 of 2) failed in {method} after 0 steps of an evaluation: ArithmeticError: planted"
+    )
 
 
 @pytest.mark.parametrize(

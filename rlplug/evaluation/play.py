@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import numpy
 import torch
 
 from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
-from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
+from rlplug.errors import FAILURES, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
@@ -82,8 +81,12 @@ class Table:
     def reset(self, seed: int) -> None:
         """All episodes begin, from a seed."""
         self._taken = 0
-        with _Failures(self._environments.name, "reset"):
+        try:
             observations, infos = self._environments.reset(seed)
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self._health.failed("reset", 0, error) from error
         self._borders.start()
         self.act.state = self._module.initial_state(self._environments.num_envs)
         self._look(observations, infos)
@@ -93,13 +96,17 @@ class Table:
         if self.act.state is not None:
             self.act.state = acted.state
         before, self._taken = self._taken, self._taken + self._environments.num_envs
-        with _Failures(self._environments.name, "step", before):
+        try:
             actions = self._sent(to_arrays(acted.actions))
             seen, paid, terminated, truncated, infos = self._environments.vector.step(actions)
             outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
             self._health.check_step(numpy.asarray(paid), None, before)
             ended = terminated | truncated
             self._look(*self._borders.cross(0, outcome, seen, infos, self.act))
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self._health.failed("step", before, error) from error
         stepped = outcome.get("stepped", numpy.ones_like(ended))
         return stepped, numpy.asarray(paid, dtype=float), ended
 
@@ -110,24 +117,3 @@ class Table:
             mask = self._health.checked_mask(mask, self._borders.resting, self._taken)
         self.act.action_mask = mask
         self.act.observations = self._see(observations)
-
-
-@attrs.frozen
-class _Failures:
-    """Says of any error inside that an environment of an evaluation failed."""
-
-    name: str
-    what: str
-    taken: int = 0
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, FAILURES) and not isinstance(error, RlplugError):
-            after = f" after {self.taken:,} steps" if self.what == "step" else ""
-            raise EnvironmentFailedError(
-                f"environment {self.name!r} failed in {self.what} of an evaluation{after}: "
-                f"{type(error).__name__}: {error}",
-                "try: mend the environment (--debug shows where); what was recorded stays",
-            ) from error

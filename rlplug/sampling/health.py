@@ -13,7 +13,7 @@ from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import Experience, Finals
 from rlplug.sampling.masks import first_without_choice, opened
 
-__all__ = ["Health", "failed"]
+__all__ = ["Health"]
 
 
 class Health:
@@ -23,6 +23,7 @@ class Health:
     """
 
     def __init__(self, environments: Environments, during: str = "") -> None:
+        self._vector = environments.vector
         self._name = environments.name
         self._num_envs = environments.num_envs
         self._during = during
@@ -30,6 +31,19 @@ class Health:
         space = environments.action_space
         self._choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
         self._zeros: dict[int, Any] = {}
+
+    def failed(self, what: str, timestep: int, error: BaseException) -> EnvironmentFailedError:
+        """Which environment raised in which method, and when."""
+        told = getattr(self._vector, "failed", None)
+        which = ""
+        if told is not None:
+            index, what = told
+            which = self._which(index)
+        return EnvironmentFailedError(
+            f"environment {self._name!r}{which} failed in {what} "
+            f"{self._when(timestep)}: {type(error).__name__}: {error}",
+            "try: mend the environment (--debug shows where); what was recorded stays",
+        )
 
     def check_seen(self, observations: Any, timestep: int) -> None:
         """What is about to be acted on, and what an update may value."""
@@ -137,20 +151,3 @@ class Health:
 
 def _finite_rows(leaf: Any) -> Any:
     return numpy.isfinite(leaf).reshape(len(leaf), -1).all(1)
-
-
-def failed(
-    environments: Environments, what: str, timestep: int, error: BaseException
-) -> EnvironmentFailedError:
-    """Which environment raised in which method, and after how many steps."""
-    told = getattr(environments.vector, "failed", None)
-    which = ""
-    if told is not None:
-        index, what = told
-        if environments.num_envs > 1:
-            which = f" ({index + 1} of {environments.num_envs})"
-    return EnvironmentFailedError(
-        f"environment {environments.name!r}{which} failed in {what} after "
-        f"{timestep:,} steps: {type(error).__name__}: {error}",
-        "try: mend the environment (--debug shows where); what was recorded stays",
-    )

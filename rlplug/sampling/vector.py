@@ -15,7 +15,7 @@ from rlplug.feeds.experience import Experience
 from rlplug.nn.standing import Standing
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import Health, failed
+from rlplug.sampling.health import Health
 from rlplug.sampling.masks import everything_like, mask_of
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
@@ -91,7 +91,7 @@ class VectorSampler:
         except RlplugError:
             raise
         except FAILURES as error:
-            raise failed(self._environments, "reset", 0, error) from error
+            raise self._health.failed("reset", 0, error) from error
         self._begins_anew = True
         if self._normalization is not None:
             self._normalization.forget_episodes()
@@ -215,7 +215,7 @@ class VectorSampler:
             except RlplugError:
                 raise
             except FAILURES as error:
-                raise failed(self._environments, "step", now, error) from error
+                raise self._health.failed("step", now, error) from error
             if infos or act.action_mask is not None:
                 self.tally.add_infos(infos)
                 self._see(following, infos, now + self._num_envs)
@@ -273,7 +273,7 @@ class VectorSampler:
         except RlplugError:
             raise
         except FAILURES as error:
-            raise failed(self._environments, "step", timestep, error) from error
+            raise self._health.failed("step", timestep, error) from error
         self._see(observations, infos, timestep + self._num_envs)
         return told
 
