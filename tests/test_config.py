@@ -238,6 +238,13 @@ def test_a_bare_key_is_the_algorithms_or_that_of_the_one_section_that_has_it() -
     assert (config.algorithm.gamma, config.sampling.num_envs, config.run.seed) == (0.5, 2, 4)
 
 
+def test_an_option_by_two_names_is_refused_and_by_one_name_the_last_counts() -> None:
+    assert problems("num_envs=2", "sampling.num_envs=4") == {
+        "sampling.num_envs": "is the same option as 'num_envs': give one"
+    }
+    assert prepared("num_envs=2", "num_envs=4").config.sampling.num_envs == 4
+
+
 def test_a_bare_key_that_two_sections_have_is_refused_naming_both() -> None:
     assert problems("num_envs=2", addons=("scale",)) == {
         "num_envs": "means sampling.num_envs and addons.scale.num_envs: name the section"

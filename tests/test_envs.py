@@ -52,11 +52,12 @@ def test_a_callable_makes_environments_with_the_arguments() -> None:
     assert (made.name, describe_env(OneStep)) == ("OneStep", "OneStep")
 
 
-def test_an_unknown_id_gets_a_suggestion() -> None:
-    with pytest.raises(
-        RequestError, match=r"unknown environment 'CartPol-v1'\. Did you mean 'CartPole-v1'"
-    ):
-        make_environments("CartPol-v1", 1, {})
+@pytest.mark.parametrize("package", ["", "rlplug.bandits:"])
+def test_an_unknown_id_gets_a_suggestion(package: str) -> None:
+    wrong, right = f"{package}LinearBandi-v0", f"{package}LinearBandit-v0"
+    with pytest.raises(RequestError) as raised:
+        make_environments(wrong, 1, {})
+    assert raised.value.message == f"unknown environment {wrong!r}. Did you mean {right!r}?"
 
 
 def test_an_atari_id_without_its_package_gets_the_whole_id() -> None:

@@ -44,7 +44,9 @@ def spec_of(env: str) -> EnvSpec:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        guess = did_you_mean(env_id, sorted(gymnasium.registry), sentence=True)
+        prefix = f"{package}:" if package else ""
+        known = [prefix + one for one in sorted(gymnasium.registry)]
+        guess = did_you_mean(env, known, sentence=True)
         advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
         if env_id.startswith("ALE/") and not package:
             advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"

@@ -132,12 +132,17 @@ def _lay_settings(
     addons: Mapping[str, type[Any]],
 ) -> list[Problem]:
     problems = []
+    spelled: dict[tuple[str, ...], str] = {}
     for setting in settings:
         path = locate(setting, algorithm, addons)
         if isinstance(path, Problem):
             problems.append(path)
-        else:
-            layers.put(path, setting.value, "--set")
+            continue
+        other = spelled.setdefault(path, setting.key)
+        if other != setting.key:
+            # The same key again is how a command line is corrected; this is not.
+            problems.append(Problem(setting.key, f"is the same option as {other!r}: give one"))
+        layers.put(path, setting.value, "--set")
     return problems
 
 
