@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -12,10 +12,8 @@ from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.evaluation.scores import Played, Scores
-from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.borders import Borders
-from rlplug.sampling.health import Health
-from rlplug.sampling.masks import mask_of
+from rlplug.plugin import Acted, Module
+from rlplug.sampling.seat import Seat
 from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
 
@@ -33,7 +31,7 @@ def play(
     seed: int,
     timestep: int = 0,
     greedy: bool = True,
-    see: Callable[[Any], Any] = lambda observations: observations,
+    see: Callable[[Any], Any] | None = None,
     check: Callable[[], None] = lambda: None,
     longest: int = LONGEST,
 ) -> Played:
@@ -65,55 +63,39 @@ class Table:
         self,
         environments: Environments,
         module: Module,
-        see: Callable[[Any], Any],
+        see: Callable[[Any], Any] | None,
         random: numpy.random.Generator,
     ) -> None:
-        self.act = ActInput(None, random=random)
-        self._environments = environments
-        self._module = module
-        self._see = see
-        self._borders = Borders(environments, module, keep_finals=False)
+        self._seat = Seat(environments, module, random=random, show=see, during=" of an evaluation")
+        self.act = self._seat.act
+        self._vector = environments.vector
         self._sent = sent_to(environments.action_space)
-        self._health = Health(environments, " of an evaluation")
         self._taken = 0
         """Steps since the reset, summed over environments."""
 
     def reset(self, seed: int) -> None:
         """All episodes begin, from a seed."""
         self._taken = 0
-        try:
-            observations, infos = self._environments.reset(seed)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self._health.failed("reset", 0, error) from error
-        self._borders.start()
-        self.act.state = self._module.initial_state(self._environments.num_envs)
-        self._look(observations, infos)
+        self._seat.reset(seed)
 
     def step(self, acted: Acted) -> tuple[Any, Any, Any]:
         """Where it was a step and no mere reset, what it paid, and where it ended an episode."""
+        seat = self._seat
         if self.act.state is not None:
             self.act.state = acted.state
-        before, self._taken = self._taken, self._taken + self._environments.num_envs
+        before, self._taken = self._taken, self._taken + self._vector.num_envs
         try:
             actions = self._sent(to_arrays(acted.actions))
-            seen, paid, terminated, truncated, infos = self._environments.vector.step(actions)
+            seen, paid, terminated, truncated, told = self._vector.step(actions)
             outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
-            self._health.check_step(numpy.asarray(paid), None, before)
+            seat.health.check_step(numpy.asarray(paid), None, before)
             ended = terminated | truncated
-            self._look(*self._borders.cross(0, outcome, seen, infos, self.act))
+            observations, infos = seat.borders.cross(0, outcome, seen, told, seat.act)
         except RlplugError:
             raise
         except FAILURES as error:
-            raise self._health.failed("step", before, error) from error
+            raise seat.health.failed("step", before, error) from error
+        seat.health.check_seen(observations, self._taken)
+        seat.look(observations, infos, self._taken)
         stepped = outcome.get("stepped", numpy.ones_like(ended))
         return stepped, numpy.asarray(paid, dtype=float), ended
-
-    def _look(self, observations: Any, infos: Mapping[str, Any]) -> None:
-        self._health.check_seen(observations, self._taken)
-        mask = mask_of(observations, infos)
-        if mask is not None:
-            mask = self._health.checked_mask(mask, self._borders.resting, self._taken)
-        self.act.action_mask = mask
-        self.act.observations = self._see(observations)

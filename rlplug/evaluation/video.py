@@ -40,7 +40,7 @@ def record(
     environments = _made(make)
     try:
         random = numpy.random.default_rng(derive(seed, "acting"))
-        table = Table(environments, module, see or (lambda seen: seen), random)
+        table = Table(environments, module, see, random)
         table.act.timestep = timestep
         with forked(seed):
             frames = _episode(table, environments, module, seed)
