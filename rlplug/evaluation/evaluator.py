@@ -55,7 +55,7 @@ class Evaluator:
                 episodes=self._episodes,
                 seed=self._seed,
                 timestep=step,
-                see=see or _as_it_is,
+                see=see,
                 check=self._check,
             )
         return {**played.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
@@ -65,7 +65,3 @@ class Evaluator:
         if self._environments is not None:
             self._environments.vector.close()
             self._environments = None
-
-
-def _as_it_is(observations: Any) -> Any:
-    return observations
