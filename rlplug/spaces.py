@@ -14,6 +14,7 @@ __all__ = [
     "Image",
     "describe",
     "image_of",
+    "misshapen",
     "placeholder",
     "without_action_mask",
 ]
@@ -41,6 +42,24 @@ class Image:
     def channel_axes(self) -> tuple[int, ...]:
         """Where the stack and the channels lie."""
         return tuple(axis for axis, letter in enumerate(self.layout) if letter in "sc")
+
+
+def misshapen(space: AnySpace, observation: Any) -> str:
+    """Where an observation has another shape than its space; empty if it has the same."""
+    if isinstance(space, spaces.Dict):
+        parts = [(space[key], observation[key], repr(key)) for key in space.spaces]
+    elif isinstance(space, spaces.Tuple):
+        pairs = zip(space.spaces, observation, strict=True)
+        parts = [(part, seen, f"part {index}") for index, (part, seen) in enumerate(pairs)]
+    else:
+        # A list has the shape of the array that it becomes.
+        found = numpy.shape(observation) if space.shape is not None else space.shape
+        return "" if found == space.shape else f"of shape {found}, its space has {space.shape}"
+    for part, seen, where in parts:
+        said = misshapen(part, seen)
+        if said:
+            return f"with {where} {said}"
+    return ""
 
 
 def image_of(space: AnySpace) -> Image | None:

@@ -96,11 +96,12 @@ class Trainer:
                 self._update(work)
                 self._stop()
             absorb()
+            # Before the report, which shows what an evaluation found.
+            if self.milestones is not None and self.step >= self.milestones.due:
+                self._reach(self.milestones)
             if self.step >= due:
                 self.report()
                 due = next(point for point in grid if point > self.step or point >= self._steps)
-            if self.milestones is not None and self.step >= self.milestones.due:
-                self._reach(self.milestones)
             self._stop()
 
     def _update(self, work: Work) -> None:

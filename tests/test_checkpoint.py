@@ -131,6 +131,55 @@ def test_a_run_is_evaluated_at_multiples_and_at_its_end_and_saved_where_it_was_b
     assert result.metrics["eval/episodes"] == 10.0
 
 
+def test_what_the_last_evaluation_found_is_kept_beside_what_it_evaluated() -> None:
+    # Made at a multiple that is also the end, and no better than an earlier one.
+    result = run(Counter, Four, steps=100, options={**OFF, "evaluation.every": 20})
+    last = read_manifest(checkpoints_in(result.folder / "checkpoints")[-1])
+    assert (last.step, last.evaluation["eval/return_mean"]) == (100, 0.0)
+
+
+def test_a_report_comes_after_the_evaluation_of_its_step() -> None:
+    class Order(Watcher):
+        def metrics_reported(self, step: int, metrics: Any) -> None:
+            if step % 50 == 0:
+                self.heard.append(("report", step))
+
+    watcher = Order()
+    run(Counter, Four, steps=100, addons=[watcher], options={**OFF, "evaluation.every": 50})
+    assert [one for one in watcher.heard if one[0] != "saved"] == [
+        ("eval 0", 50),
+        ("report", 50),
+        ("eval 0", 100),
+        ("report", 100),
+    ]
+
+
+def test_what_cannot_be_written_at_the_end_does_not_take_the_run_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class InTheWay(AddOn):
+        def run_started(self, run: Any) -> None:
+            (run.folder / "module.tmp").mkdir()
+
+    result = run(Counter, Four, steps=20, addons=[InTheWay()], options=OFF)
+    assert result.status == "FINISHED"
+    assert f"no module.safetensors in {result.folder} (" in caplog.text
+    assert not (result.folder / "module.safetensors").exists()
+    assert steps_of(result.folder)[-1] == 20
+
+
+def test_a_run_that_takes_notably_more_steps_than_asked_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = {**OFF, "num_envs": 40, "evaluation.episodes": 0}
+    assert run(Counter, Four, steps=100, options=options).step == 120
+    said = "40 steps are taken at a time: the run takes 120 instead of 100."
+    assert said in caplog.text
+    caplog.clear()
+    run(Counter, Four, steps=1_170, options=options)
+    assert "at a time" not in caplog.text
+
+
 def test_evaluations_are_in_the_journal_at_their_steps() -> None:
     result = run(Counter, Four, steps=60, options={**OFF, "evaluation.every": 20})
     lines = (result.folder / "metrics.jsonl").read_text().splitlines()

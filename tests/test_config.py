@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -181,6 +182,44 @@ def test_resolving_replaces_schedules_only_where_there_are_any() -> None:
     constant = Options(learning_rate=0.3)
     assert resolve(constant, 10) is constant
     assert resolve(Options(learning_rate=Schedule([(0, 1.0), (10, 0.0)])), 5).learning_rate == 0.5
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, [[0, 0.1], [10, math.inf]]])
+def test_numbers_of_options_are_finite(value: Any) -> None:
+    found = structure(Options, {"learning_rate": value}, "algorithm")[1]
+    assert len(found) == 1
+    assert found[0].message.startswith("must be a finite number, got ")
+
+
+def test_an_option_may_be_infinite_where_its_default_is_or_where_it_says_so() -> None:
+    @attrs.frozen(kw_only=True)
+    class Unbounded:
+        bound: float = option(math.inf, "No bound.")
+        norm: float = option(2.0, "Which norm.", infinite=True)
+
+    made, found = structure(Unbounded, {"bound": -math.inf, "norm": math.inf}, "own")
+    assert not found
+    assert made == Unbounded(bound=-math.inf, norm=math.inf)
+    assert len(structure(Unbounded, {"bound": math.nan, "norm": math.nan}, "own")[1]) == 2
+
+
+def test_conflicts_are_told_beside_mistakes_unless_they_are_about_them() -> None:
+    @attrs.frozen(kw_only=True)
+    class Range:
+        low: float = option(0.0, "The lowest.")
+        high: float = option(1.0, "The highest.")
+        width: int = option(1, "Units.", at_least(1))
+
+        def __attrs_post_init__(self) -> None:
+            if self.low >= self.high:
+                raise ValueError("low must be less than high")
+
+    def said(**values: Any) -> list[str]:
+        return [one.message for one in structure(Range, values, "own")[1]]
+
+    conflict, mistake = "low must be less than high", "must be at least 1, got 0"
+    assert said(low=3.0, high=2.0, width=0) == [mistake, conflict]
+    assert said(low=3.0, high="x", width=0) == ["expected float, got str 'x'", mistake]
 
 
 # -- sources ------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ PICTURE = spaces.Box(0, 255, (3, 40, 36), numpy.uint8)
 
 SPACES: dict[str, Any] = {
     "box": spaces.Box(-1, 1, (3,)),
+    "number": spaces.Dict({"one": spaces.Box(-1, 1, ())}),
     "table": spaces.Box(-1, 1, (2, 3)),
     "bytes": spaces.Box(0, 255, (5,), numpy.uint8),
     "discrete": spaces.Discrete(4, start=-2),

@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 import numpy
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
@@ -48,13 +49,18 @@ class Fails(gymnasium.Env[Any, Any]):
                 sys.exit(3)
             if self.how == "raises":
                 raise ZeroDivisionError("out of fuel")
-            if self.how == "other shape":
+            if self.how in ("other shape", "other shape at the end"):
                 seen = numpy.zeros(1, numpy.float32)
+            if self.how == "huge reward":
+                reward = -1e39
             if self.how in ("nan observation", "nan at the end"):
                 seen = numpy.array([0.0, numpy.nan], numpy.float32)
             if self.how in ("nan reward", "infinite reward"):
                 reward = numpy.nan if self.how == "nan reward" else numpy.inf
-            ends = self.how in ("nan at the end", "dies on second reset", "cut short")
+            ends = self.how.endswith("at the end") or self.how in (
+                "dies on second reset",
+                "cut short",
+            )
         info = {}
         if self.how == "mask":
             info["action_mask"] = numpy.array([self.taken != 2, False])
@@ -88,7 +94,9 @@ SAID = {
     "nan observation": "(2 of 2) gave an observation that is not a finite number after 104 steps.",
     "nan reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
     "infinite reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
-    "nan at the end": "environment 'Fails' gave a final observation that is not a finite number",
+    "other shape at the end": "(2 of 2) failed in step after 102 steps: ValueError: it gave an",
+    "huge reward": "(2 of 2) gave a reward that is too large for 32 bits after 104 steps.",
+    "nan at the end": "(2 of 2) gave a final observation that is not a finite number after 104",
     "mask": "'Fails' (2 of 2) gave an action mask that forbids every action after 104 steps.",
     "wants to leave": "(2 of 2) failed in step after 102 steps: SystemExit: 3",
     "dies on second reset": "(2 of 2) failed in reset after 102 steps: OSError: no display",
@@ -136,6 +144,94 @@ def test_a_failure_in_the_first_reset_is_named() -> None:
         sampler("dies on reset").start()
     with pytest.raises(EnvironmentFailedError, match=r"not a finite number after 0 steps"):
         sampler("begins with nan").start()
+
+
+class Odd(VectorEnv[Any, Any, Any]):
+    """A vector of one's own, some of whose arrays are of another size from its third step on."""
+
+    num_envs = 3
+    single_observation_space = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
+    single_action_space = gymnasium.spaces.Discrete(2)
+    observation_space = batch_space(single_observation_space, 3)
+    action_space = batch_space(single_action_space, 3)
+
+    def __init__(self, what: str, mode: AutoresetMode) -> None:
+        self.what, self.taken = what, 0
+        self.metadata = {"autoreset_mode": mode}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return numpy.zeros((3, 2), numpy.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        self.taken += 1
+        given = {
+            "observations": numpy.zeros((3, 2), numpy.float32),
+            "rewards": numpy.zeros(3),
+            "terminated": numpy.zeros(3, bool),
+            "truncated": numpy.zeros(3, bool),
+        }
+        if self.taken == 3:
+            given[self.what] = given[self.what][:1]
+        return *given.values(), {}
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("what", ["observations", "rewards", "terminated", "truncated"])
+def test_a_vector_that_changes_its_shapes_is_refused(
+    what: str, mode: AutoresetMode, steps: int
+) -> None:
+    made = VectorSampler(Environments(Odd(what, mode), "Odd", mode), Zero(), seed=0, steps=steps)
+    made.start()
+    if steps == 1:
+        made.collect(0)
+        made.collect(3)
+    with pytest.raises(EnvironmentFailedError) as raised:
+        made.collect(6 if steps == 1 else 0)
+    shape = (
+        "of shape (1, 2), its space has (3, 2)" if what == "observations" else "of shape (1,) fo"
+    )
+    assert raised.value.message.startswith(
+        f"environment 'Odd' failed in step after 6 steps: ValueError: it gave {what} {shape}"
+    )
+
+
+def test_a_final_observation_of_several_parts_has_the_shapes_of_its_space() -> None:
+    class Parts(Fails):
+        observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment] # another kind
+            {"near": Fails.observation_space, "far": Fails.observation_space}
+        )
+
+        def reset(self, **options: Any) -> Any:
+            seen, infos = super().reset(**options)
+            return {"near": seen, "far": seen}, infos
+
+        def step(self, action: Any) -> Any:
+            seen, *rest = super().step(action)
+            return {"near": numpy.zeros(2, numpy.float32), "far": seen}, *rest
+
+    vector = InTurn([Parts, lambda: Parts("other shape at the end")])
+    made = VectorSampler(Environments(vector, "Parts", AutoresetMode.SAME_STEP), Zero(), seed=0)
+    made.start()
+    made.collect(0)
+    said = r"it gave an observation with 'far' of shape \(1,\), its space has \(2,\)"
+    with pytest.raises(EnvironmentFailedError, match=said):
+        made.collect(1)
+
+
+def test_masks_that_are_none_allow_everything() -> None:
+    class Maskless(Fails):
+        def step(self, action: Any) -> Any:
+            *others, _ = super().step(action)
+            return *others, {"action_mask": None if self.taken > 1 else numpy.array([1, 0], bool)}
+
+    vector = InTurn([Maskless, Maskless])
+    made = VectorSampler(
+        Environments(vector, "Maskless", AutoresetMode.SAME_STEP), Zero(), seed=0, steps=3
+    )
+    made.start()
+    seen = made.collect(0)
+    assert seen.columns["action_mask"].tolist() == [[1, 1]] * 2 + [[1, 0]] * 2 + [[1, 1]] * 2
 
 
 def test_a_failure_in_a_vector_of_gymnasium_names_environment_and_step() -> None:

@@ -26,7 +26,9 @@ class LearnerSection:
         "Whose gradients global_norm takes together: each optimizer's, or those of the module.",
         one_of(("optimizer", "module")),
     )
-    norm_type: float = option(2.0, "The p of the norms; inf for the largest value.", above(0))
+    norm_type: float = option(
+        2.0, "The p of the norms; inf for the largest value.", above(0), infinite=True
+    )
     nonfinite: str = option(
         "skip",
         "On NaN or inf in gradients: skip the step, zero those numbers, or stop and name the loss.",

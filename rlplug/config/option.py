@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
@@ -33,18 +34,21 @@ def option(
     schedulable: bool = False,
     factory: bool = False,
     rest: bool = False,
+    infinite: bool = False,
 ) -> Any:
     """A field of a frozen attrs class that a person can set.
 
     `help` is the option's only documentation. A `schedulable` option also takes
     `[[step, value], …]`; hooks see the number that holds at the current step.
     `factory=True` calls `default` for each new config (for mappings). `rest=True` marks the one
-    field that takes the keys of its section that no other field has.
+    field that takes the keys of its section that no other field has. Numbers are finite, unless the
+    default is not or `infinite=True`; they are never NaN.
     """
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         values = points(value) if isinstance(value, Schedule) else [value]
         for one in values:
+            _refuse_strange(one, infinite or default in (math.inf, -math.inf))
             for check in checks:
                 complaint = check(one)
                 if complaint is not None:
@@ -54,6 +58,13 @@ def option(
     if factory:
         return attrs.field(factory=default, validator=validate, metadata=metadata, kw_only=True)
     return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)
+
+
+def _refuse_strange(value: Any, infinite: bool) -> None:
+    """Refuse what compares with nothing, and what is beyond every bound."""
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(one, float) and (math.isnan(one) or (math.isinf(one) and not infinite)):
+            raise ValueError(f"must be a finite number, got {one!r}")
 
 
 def complaint(config: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -39,15 +40,21 @@ def structure(
         where = f"{path}.{name}"
         value, found = _value(raw, types[name], fields[name], where)
         problems += found
-        given[name] = value
-    if problems:
-        return None, problems
+        if not found:
+            given[name] = value
+    wrong = [name for name in declared if name not in given]
     try:
-        return config_class(**given), []
+        made = config_class(**given)
     except (TypeError, ValueError) as error:
         # A class may have several things to say, one in a line, or nothing.
         lines = str(error).splitlines() or [type(error).__name__]
-        return None, [Problem(path, line) for line in lines]
+        # What has no value yet has its default meanwhile, of which nobody should hear.
+        heard = [line for line in lines if not any(_speaks_of(line, name) for name in wrong)]
+        problems += [Problem(path, line) for line in heard]
+        if not problems:
+            problems = [Problem(path, line) for line in lines]
+        return None, problems
+    return (None, problems) if problems else (made, [])
 
 
 def type_name(declared: Any) -> str:
@@ -119,6 +126,10 @@ def _explain(error: BaseException, where: str) -> Iterator[Problem]:
             yield from _explain(inner, where)
     else:
         yield Problem(where, str(error) or type(error).__name__)
+
+
+def _speaks_of(line: str, name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", line) is not None
 
 
 def _unknown(name: str, fields: Mapping[str, Any]) -> str:

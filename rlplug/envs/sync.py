@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from rlplug.errors import FAILURES, RequestError
+from rlplug.spaces import misshapen
 
 __all__ = ["InTurn"]
 
@@ -103,13 +104,15 @@ class InTurn(VectorEnv[Any, Any, Any]):
             for index, env in enumerate(self.envs):
                 observation, rewards[index], ends, cut, info = env.step(each[index])
                 if ends or cut:
+                    if shape is None or getattr(observation, "shape", ()) != shape:
+                        self._refuse_misshapen(observation)
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)
                     doing = "reset"
                     observation, info = env.reset()
                     doing = "step"
                 if shape is not None and getattr(observation, "shape", ()) != shape:
-                    _refuse_shape(observation, shape)
+                    self._refuse_misshapen(observation)
                 seen[index] = observation
                 if info:
                     infos = self._add_info(infos, info, index)
@@ -146,9 +149,14 @@ class InTurn(VectorEnv[Any, Any, Any]):
         for index, row in enumerate(rows):
             if numpy.shape(row) != space.shape:
                 self.failed = (index, "reset")
-                _refuse_shape(row, space.shape)
+                self._refuse_misshapen(row)
             together[index] = row
         return together
+
+    def _refuse_misshapen(self, observation: Any) -> None:
+        said = misshapen(self.single_observation_space, observation)
+        if said:
+            raise ValueError(f"it gave an observation {said}")
 
     def _refuse_differences(self) -> None:
         for index, env in enumerate(self.envs):
@@ -177,10 +185,3 @@ def _new(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         )
     _in_use[id(inner)] = inner
     return env
-
-
-def _refuse_shape(observation: Any, shape: tuple[int, ...]) -> None:
-    # A list has the shape of the array that it becomes.
-    found = numpy.shape(observation)
-    if found != shape:
-        raise ValueError(f"it gave an observation of shape {found}, its space has {shape}")

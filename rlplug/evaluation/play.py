@@ -87,6 +87,7 @@ class Table:
         try:
             actions = self._sent(to_arrays(acted.actions))
             seen, paid, terminated, truncated, told = self._vector.step(actions)
+            seat.health.check_forms(seen, paid, terminated, truncated)
             outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
             seat.health.check_step(numpy.asarray(paid), None, before)
             ended = terminated | truncated

@@ -73,6 +73,8 @@ class Transitions:
         going = ((flags & (TERMINATED | TRUNCATED)) == 0) & (rows != newest)
         at = rows
         for step in range(1, self._n_step):
+            if not numpy.count_nonzero(going):
+                break
             at = self._later(at, 1)
             seen = ring.flags[at]
             going &= (seen & FINAL) == 0

@@ -59,7 +59,7 @@ class FlatEncoder(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Shape (n, *shape) to (n, out_features)."""
-        features = observations.flatten(1).to(self.scale.dtype)
+        features = observations.reshape(-1, self.out_features).to(self.scale.dtype)
         return features * self.scale if self._bytes else features
 
     def array_forward(self, views: Views) -> ArrayForward:

@@ -56,6 +56,8 @@ class Milestones:
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
+    _found: Mapping[str, float] = attrs.field(init=False, factory=dict)
+    """What the evaluation at that step found."""
     _saved: int = attrs.field(init=False, default=0)
     _saved_when: float = attrs.field(init=False, factory=time.monotonic)
     _disk_failed: bool = attrs.field(init=False, default=False)
@@ -79,10 +81,9 @@ class Milestones:
 
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """The run is over: evaluate it as it is now, and keep that."""
-        found: Mapping[str, float] = {}
         if self.evaluator is not None and self._evaluated != step:
-            found, _ = self._evaluate(step, metrics)
-        self._save(step, found)
+            self._evaluate(step, metrics)
+        self._save(step, self._found if self._evaluated == step else {})
 
     def interrupted(self, step: int) -> None:
         """The run ends between two updates: keep it as it is."""
@@ -104,7 +105,7 @@ class Milestones:
         trained = self.learner.modules[DEFAULT_MODULE]
         module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
         found = self.evaluator.evaluate(module, step, see)
-        self._evaluated = step
+        self._evaluated, self._found = step, found
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
         better = self.standing.take(step, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ from rlplug.tracking import Tracking
 from rlplug.trainer import Trainer
 
 __all__ = ["Parts", "put_together"]
+
+_LOG = logging.getLogger("rlplug")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -88,6 +91,7 @@ def put_together(
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     opened = feed.open(_setting(prepared, environments, learner))
+    _tell_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
     sampler = VectorSampler(
         environments,
         learner.modules[DEFAULT_MODULE],
@@ -109,6 +113,16 @@ def put_together(
         sampler=sampler,
         trainer=trainer,
     )
+
+
+def _tell_of_overrun(together: int, steps: int) -> None:
+    """Say so where a run will be notably longer than it was asked to be."""
+    whole = -(-steps // together) * together
+    if whole > 1.1 * steps:
+        _LOG.warning(
+            "rlplug: %s steps are taken at a time: the run takes %s instead of %s.",
+            *(f"{number:,}" for number in (together, whole, steps)),
+        )
 
 
 def _for_evaluation(

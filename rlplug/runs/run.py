@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from rlplug.plugin import AddOn
 
 __all__ = ["carry_out", "check", "run"]
+
+_LOG = logging.getLogger("rlplug")
 
 
 def run(
@@ -143,7 +146,14 @@ def _train(
 
     def ended(status: Status) -> RunResult:
         module = parts.learner.modules[DEFAULT_MODULE]
-        tracking.artifact(save_module(module, info.folder), "module")
+        try:
+            tracking.artifact(save_module(module, info.folder), "module")
+        except OSError as error:
+            _LOG.warning(
+                "rlplug: no module.safetensors in %s (%s); earlier checkpoints are kept.",
+                info.folder,
+                error.strerror or error,
+            )
         tracking.close(status)
         return RunResult(
             run_id=info.run_id,

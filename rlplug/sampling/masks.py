@@ -53,7 +53,9 @@ def _has_choice(mask: Any) -> NDArray[numpy.bool_]:
 def _completed(mask: Any, told: Any) -> Any:
     """Masks from infos, of which some may be missing: there everything is allowed."""
     if mask.dtype == object:
-        known = next(row for row in mask if row is not None)
+        known = next((row for row in mask if row is not None), None)
+        if known is None:
+            return None
         every = numpy.ones_like(known)
         return numpy.stack([every if row is None else row for row in mask])
     if told is None or told.all():

@@ -194,6 +194,7 @@ class VectorSampler:
             observations, rewards, terminated, truncated, told = self._vector.step(
                 self._send(actions)
             )
+            seat.health.check_forms(observations, rewards, terminated, truncated)
             outcome["rewards"] = rewards
             outcome["terminated"] = terminated
             outcome["truncated"] = truncated

@@ -29,7 +29,9 @@ class DQNConfig:
     gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
     batch_size: int = option(64, "Transitions of one update.", at_least(1))
     buffer_size: int = option(100_000, "Transitions that are kept.", at_least(1))
-    learning_starts: int = option(1_000, "Steps before the first update.", at_least(0))
+    learning_starts: int = option(
+        1_000, "Steps before the first update, in which all actions are random.", at_least(0)
+    )
     train_freq: int = option(4, "Steps of the (vector) environment between updates.", at_least(1))
     gradient_steps: int = option(
         1, "Updates each time; -1: as many as environment steps were taken.", _count_or_all

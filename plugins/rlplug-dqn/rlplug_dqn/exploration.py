@@ -22,11 +22,15 @@ Best: TypeAlias = Callable[[Any, Any], Any]
 
 @attrs.frozen(kw_only=True)
 class Exploration:
-    """A chance of random actions that falls in a straight line, then stays."""
+    """A chance of random actions that falls in a straight line, then stays.
+
+    Before anything is learned, all actions are random.
+    """
 
     initial: float
     final: float
     fraction: float
+    learning_starts: int
 
     @classmethod
     def of(cls, config: DQNConfig) -> Exploration:
@@ -35,10 +39,13 @@ class Exploration:
             initial=config.exploration_initial_eps,
             final=config.exploration_final_eps,
             fraction=config.exploration_fraction,
+            learning_starts=config.learning_starts,
         )
 
     def epsilon(self, timestep: int, steps: int) -> float:
         """The chance at one step of a run of so many."""
+        if timestep < self.learning_starts:
+            return 1.0
         falling = self.fraction * (steps or RUN_STEPS)
         if timestep >= falling:
             return self.final

@@ -138,18 +138,36 @@ def test_targets_have_no_gradient() -> None:
     [(0, 1.0), (100, 0.55), (200, 0.1), (999, 0.1)],
 )
 def test_epsilon_falls_in_a_line_and_stays(step: int, epsilon: float) -> None:
-    config = DQNConfig(exploration_fraction=0.2, exploration_final_eps=0.1)
+    config = DQNConfig(exploration_fraction=0.2, exploration_final_eps=0.1, learning_starts=0)
     assert Exploration.of(config).epsilon(step, 1_000) == pytest.approx(epsilon)
 
 
 def test_without_a_fraction_epsilon_is_final_from_the_start() -> None:
-    config = DQNConfig(exploration_fraction=0.0, exploration_final_eps=0.25)
+    config = DQNConfig(exploration_fraction=0.0, exploration_final_eps=0.25, learning_starts=0)
     assert Exploration.of(config).epsilon(0, 1_000) == 0.25
+
+
+def test_before_learning_starts_all_actions_are_random() -> None:
+    # As in Stable-Baselines3, whatever epsilon is set to; it counts from step 0 all the same.
+    config = DQNConfig(
+        exploration_fraction=0.5,
+        exploration_initial_eps=0.6,
+        exploration_final_eps=0.0,
+        learning_starts=200,
+    )
+    epsilon = Exploration.of(config).epsilon
+    assert [epsilon(step, 1_000) for step in (0, 199)] == [1.0, 1.0]
+    assert epsilon(250, 1_000) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("count", [1, 500])
 def test_exploration_is_random_as_often_as_epsilon_says(count: int) -> None:
-    module = made(exploration_fraction=0.5, exploration_initial_eps=1.0, exploration_final_eps=0.3)
+    module = made(
+        exploration_fraction=0.5,
+        exploration_initial_eps=1.0,
+        exploration_final_eps=0.3,
+        learning_starts=0,
+    )
     set_values(module.network, [1.0, 0.0, 0.0])
     random = numpy.random.default_rng(0)
     act = ActInput(numpy.zeros((count, 2), numpy.float32), random=random, timestep=90, steps=100)
