@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rlplug.checkpoint import (
     find_checkpoint,
     read_manifest,
 )
+from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 
@@ -136,6 +138,21 @@ def test_what_the_last_evaluation_found_is_kept_beside_what_it_evaluated() -> No
     result = run(Counter, Four, steps=100, options={**OFF, "evaluation.every": 20})
     last = read_manifest(checkpoints_in(result.folder / "checkpoints")[-1])
     assert (last.step, last.evaluation["eval/return_mean"]) == (100, 0.0)
+
+
+def test_the_best_evaluation_is_told_where_the_last_is_another(capsys: Any) -> None:
+    options = {**OFF, "evaluation.every": 20}
+    result = run(Counter, Four, steps=100, options=options)
+    assert (result.best, result.as_json()["best"]) == ((60, 4.0), {"step": 60, "return_mean": 4.0})
+    print_result(result)
+    out = capsys.readouterr().out
+    assert "return, greedy" in out
+    assert re.search(r"^best, greedy +4 at step 60: what eval and load take$", out, re.MULTILINE)
+    result = run(Counter, Four, steps=60, options=options)
+    print_result(result)
+    assert result.best == (60, 4.0)
+    assert "best, greedy" not in capsys.readouterr().out
+    assert run(Counter, Four, steps=20, options={**OFF, "evaluation.episodes": 0}).best is None
 
 
 def test_a_report_comes_after_the_evaluation_of_its_step() -> None:

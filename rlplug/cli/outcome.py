@@ -53,6 +53,9 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     metrics = result.metrics
     for word, value in worded(metrics, _SHOWN):
         yield word, f"{value:,.4g}"
+    if result.best is not None and result.best[0] != result.step:
+        step, value = result.best
+        yield "best, greedy", f"{value:,.4g} at step {step:,}: what eval and load take"
     seconds = metrics.get("time/seconds", 0.0)
     speed = f", {result.step / seconds:,.0f} a second" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"

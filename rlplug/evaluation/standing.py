@@ -21,6 +21,11 @@ class Standing:
         self.without_better = 0
         """Evaluations since the best one."""
 
+    @property
+    def found(self) -> tuple[int, float] | None:
+        """Step and mean return of the best; None before any evaluation."""
+        return (self.best_step, self.best) if self.best > -math.inf else None
+
     def take(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether this one is better than all before; one that is not a number never is."""
         value = metrics["eval/return_mean"]

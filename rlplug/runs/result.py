@@ -32,6 +32,8 @@ class RunResult:
     """Where the run keeps its files."""
     stopped: str = ""
     """Why it ended before its last step without having failed; empty if it did not."""
+    best: tuple[int, float] | None = None
+    """Step and mean return of the best evaluation, whose checkpoint `load` takes."""
     where: tuple[str, ...] = ()
     """How to look at it, line by line."""
 
@@ -42,6 +44,7 @@ class RunResult:
             "status": self.status,
             "step": self.step,
             "stopped": self.stopped,
+            "best": self.best and {"step": self.best[0], "return_mean": self.best[1]},
             "metrics": dict(self.metrics),
             "folder": str(self.folder),
         }

@@ -163,6 +163,7 @@ def _train(
             module=module,
             folder=info.folder,
             stopped=trainer.stopped,
+            best=milestones.standing.found,
             where=tuple(tracking.describe()),
         )
 
