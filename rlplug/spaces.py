@@ -51,9 +51,11 @@ def misshapen(space: AnySpace, observation: Any) -> str:
     elif isinstance(space, spaces.Tuple):
         pairs = zip(space.spaces, observation, strict=True)
         parts = [(part, seen, f"part {index}") for index, (part, seen) in enumerate(pairs)]
+    elif space.shape is None:
+        return ""
     else:
         # A list has the shape of the array that it becomes.
-        found = numpy.shape(observation) if space.shape is not None else space.shape
+        found = numpy.shape(observation)
         return "" if found == space.shape else f"of shape {found}, its space has {space.shape}"
     for part, seen, where in parts:
         said = misshapen(part, seen)

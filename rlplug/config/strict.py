@@ -50,10 +50,7 @@ def structure(
         lines = str(error).splitlines() or [type(error).__name__]
         # What has no value yet has its default meanwhile, of which nobody should hear.
         heard = [line for line in lines if not any(_speaks_of(line, name) for name in wrong)]
-        problems += [Problem(path, line) for line in heard]
-        if not problems:
-            problems = [Problem(path, line) for line in lines]
-        return None, problems
+        return None, problems + [Problem(path, line) for line in heard]
     return (None, problems) if problems else (made, [])
 
 

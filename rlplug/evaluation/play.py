@@ -8,13 +8,10 @@ from typing import Any
 import numpy
 import torch
 
-from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
-from rlplug.errors import FAILURES, RlplugError
 from rlplug.evaluation.scores import Played, Scores
 from rlplug.plugin import Acted, Module
-from rlplug.sampling.seat import Seat
-from rlplug.sampling.translation import sent_to
+from rlplug.sampling.seat import Columns, Seat
 from rlplug.seeding import derive
 
 __all__ = ["LONGEST", "Table", "play"]
@@ -68,8 +65,7 @@ class Table:
     ) -> None:
         self._seat = Seat(environments, module, random=random, show=see, during=" of an evaluation")
         self.act = self._seat.act
-        self._vector = environments.vector
-        self._sent = sent_to(environments.action_space)
+        self._num_envs = environments.num_envs
         self._taken = 0
         """Steps since the reset, summed over environments."""
 
@@ -83,20 +79,12 @@ class Table:
         seat = self._seat
         if self.act.state is not None:
             self.act.state = acted.state
-        before, self._taken = self._taken, self._taken + self._vector.num_envs
-        try:
-            actions = self._sent(to_arrays(acted.actions))
-            seen, paid, terminated, truncated, told = self._vector.step(actions)
-            seat.health.check_forms(seen, paid, terminated, truncated)
-            outcome = {"rewards": paid, "terminated": terminated, "truncated": truncated}
-            seat.health.check_step(numpy.asarray(paid), None, before)
-            ended = terminated | truncated
-            observations, infos = seat.borders.cross(0, outcome, seen, told, seat.act)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise seat.health.failed("step", before, error) from error
-        seat.health.check_seen(observations, self._taken)
-        seat.look(observations, infos, self._taken)
+        before, self._taken = self._taken, self._taken + self._num_envs
+        outcome: Columns = {}
+        seat.step(acted.actions, outcome, 0, before)
+        paid = numpy.asarray(outcome["rewards"])
+        seat.health.check_step(paid, None, before)
+        seat.health.check_seen(seat.seen["observations"], self._taken)
+        ended = outcome["terminated"] | outcome["truncated"]
         stepped = outcome.get("stepped", numpy.ones_like(ended))
-        return stepped, numpy.asarray(paid, dtype=float), ended
+        return stepped, paid.astype(float), ended

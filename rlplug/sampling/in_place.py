@@ -14,7 +14,6 @@ from rlplug.plugin import Module
 from rlplug.sampling.seat import Seat
 from rlplug.sampling.storage import Rooms, Storage
 from rlplug.sampling.tally import Tally
-from rlplug.sampling.translation import Send
 
 __all__ = ["InPlace"]
 
@@ -29,7 +28,6 @@ class InPlace:
         seat: Seat,
         storage: Storage,
         tally: Tally,
-        send: Send,
     ) -> None:
         self._vector = vector
         self._num_envs = vector.num_envs
@@ -37,7 +35,6 @@ class InPlace:
         self._seat = seat
         self._storage = storage
         self._tally = tally
-        self._send = send
         self._rooms: Rooms | None = None
         self._chosen: list[Any] = []
         """Where actions are kept by time, once it is known what they look like."""
@@ -45,7 +42,7 @@ class InPlace:
     def collect(self, timestep: int, steps: int, interval: int, states: list[Any]) -> None:
         """The next steps; into `states` goes the module's memory every so many of them."""
         seat, storage, chosen = self._seat, self._storage, self._chosen
-        act, show, send, fill = seat.act, seat.show, self._send, self._vector.fill
+        act, show, send, fill = seat.act, seat.show, seat.send, self._vector.fill
         explore, borders = self._module.forward_exploration, seat.borders
         last, rooms = seat.seen["observations"], self._rooms
         if rooms is None:

@@ -7,12 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy
 
+from rlplug.batch.nested import to_arrays
 from rlplug.envs import Environments
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.borders import Borders
 from rlplug.sampling.health import Health
 from rlplug.sampling.masks import everything_like, mask_of
+from rlplug.sampling.translation import sent_to
 
 __all__ = ["Columns", "Seat"]
 
@@ -42,7 +44,11 @@ class Seat:
         """What the environments showed last, as they gave it."""
         self.borders = Borders(environments, module, keep_finals=keep_finals)
         self.health = Health(environments, during)
+        self.send = sent_to(environments.action_space)
+        """Makes of actions what the environments are sent."""
         self._environments = environments
+        self._vector = environments.vector
+        self._num_envs = environments.num_envs
         self._module = module
         self.show = show
         self._everything: Any = None
@@ -57,9 +63,33 @@ class Seat:
         except FAILURES as error:
             raise self.health.failed("reset", 0, error) from error
         self.borders.start()
-        self.act.state = self._module.initial_state(self._environments.num_envs)
+        self.act.state = self._module.initial_state(self._num_envs)
         self.health.check_seen(observations, 0)
         self.look(observations, infos, 0)
+
+    def step(self, actions: Any, outcome: Columns, time: int, timestep: int) -> Any:
+        """Step the vector, see what it led to, and put what came of it into `outcome`."""
+        if type(actions) is not numpy.ndarray:
+            actions = to_arrays(actions)
+        try:
+            observations, rewards, terminated, truncated, told = self._vector.step(
+                self.send(actions)
+            )
+            self.health.check_forms(observations, rewards, terminated, truncated)
+            outcome["rewards"] = rewards
+            outcome["terminated"] = terminated
+            outcome["truncated"] = truncated
+            infos: Mapping[str, Any] = told
+            if self.borders.matter:
+                observations, infos = self.borders.cross(
+                    time, outcome, observations, told, self.act
+                )
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self.health.failed("step", timestep, error) from error
+        self.look(observations, infos, timestep + self._num_envs)
+        return told
 
     def look(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         """See what the environments show."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import copied, each, to_arrays
+from rlplug.batch.nested import copied, each
 from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
-from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds.experience import Experience
 from rlplug.nn.standing import Standing
 from rlplug.plugin import Module
@@ -18,7 +16,6 @@ from rlplug.sampling.in_place import InPlace
 from rlplug.sampling.seat import Columns, Seat
 from rlplug.sampling.storage import Storage
 from rlplug.sampling.tally import Tally
-from rlplug.sampling.translation import sent_to
 from rlplug.seeding import derive
 
 __all__ = ["VectorSampler"]
@@ -63,13 +60,10 @@ class VectorSampler:
             run_steps=run_steps,
         )
         self._storage = Storage(steps, self._num_envs, by_environment=by_environment)
-        self._send = sent_to(environments.action_space)
         self._in_place: InPlace | None = None
         # A subclass may say otherwise what a step gives.
         if type(vector) is InTurn and vector.fills and steps > 1:
-            self._in_place = InPlace(
-                vector, module, self._seat, self._storage, self.tally, self._send
-            )
+            self._in_place = InPlace(vector, module, self._seat, self._storage, self.tally)
         self._standing = Standing()
         self._begins_anew = True
         # One for all collections: making it anew would cost a stream more than filling it.
@@ -139,7 +133,7 @@ class VectorSampler:
         seen = seat.seen["observations"]
         # A vector may write its next observations over the last.
         columns["observations"] = each(seen, copied) if self._keep_next else seen
-        infos = self._advance(columns["actions"], columns, 0, timestep)
+        infos = seat.step(columns["actions"], columns, 0, timestep)
         self.tally.add(
             columns["rewards"],
             columns["terminated"],
@@ -175,7 +169,7 @@ class VectorSampler:
             columns = self._decide(now)
             storage.write(time, columns)
             outcome: Columns = {}
-            infos = self._advance(columns["actions"], outcome, time, now)
+            infos = seat.step(columns["actions"], outcome, time, now)
             storage.write(time, outcome)
             self.tally.add_infos(infos, outcome.get("stepped"))
 
@@ -184,31 +178,6 @@ class VectorSampler:
         seat = self._seat
         seat.act.timestep = timestep
         return seat.noted(self._module.forward_exploration(seat.act))
-
-    def _advance(self, actions: Any, outcome: Columns, time: int, timestep: int) -> Any:
-        """Step the vector, see what it led to, and put what came of it into `outcome`."""
-        seat = self._seat
-        if type(actions) is not numpy.ndarray:
-            actions = to_arrays(actions)
-        try:
-            observations, rewards, terminated, truncated, told = self._vector.step(
-                self._send(actions)
-            )
-            seat.health.check_forms(observations, rewards, terminated, truncated)
-            outcome["rewards"] = rewards
-            outcome["terminated"] = terminated
-            outcome["truncated"] = truncated
-            infos: Mapping[str, Any] = told
-            if seat.borders.matter:
-                observations, infos = seat.borders.cross(
-                    time, outcome, observations, told, seat.act
-                )
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise seat.health.failed("step", timestep, error) from error
-        seat.look(observations, infos, timestep + self._num_envs)
-        return told
 
 
 _NOTHING: Columns = {}
