@@ -68,7 +68,7 @@ class Array:
             raise UnsupportedError(f"{getattr(func, '__name__', func)} of arrays")
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
-        except (TypeError, ValueError, IndexError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             # Also what torch refuses as well: it says so in its own words then.
             raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
 

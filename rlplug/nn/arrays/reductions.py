@@ -239,7 +239,7 @@ def cumsum(x: Array, dim: int) -> Array:
     """The sums so far."""
     a = x.value
     wide = None if a.dtype.kind == "f" else numpy.int64
-    out = numpy.cumsum(a, dim, wide) if a.ndim else a
+    out = numpy.cumsum(a, dim, wide) if a.ndim else _sum(a, None, wide)
     if not recording(x):
         return Array(out, x.tape)
 
@@ -309,8 +309,7 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        known = numpy.where(numpy.isinf(kept), a.dtype.type(0), kept)
-        receive(x, numpy.exp(a - known) * _lengthened(g, a, axes, keepdim))
+        receive(x, numpy.exp(a - kept) * _lengthened(g, a, axes, keepdim))
 
     return recorded(out, x.tape, back)
 
