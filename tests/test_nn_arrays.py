@@ -241,16 +241,19 @@ def test_values_of_continuous_actions_are_those_of_torch() -> None:
     agree(head, loss, columns)
 
 
-def test_memory_images_and_noise_stay_with_torch() -> None:
+def test_noisy_layers_are_those_of_torch() -> None:
+    layers = nn.Sequential(NoisyLinear(4, 3), nn.ReLU(), NoisyLinear(3, 2))
+    agree(layers, lambda module, batch: module(batch["x"]).mean(), {"x": observations(BOX)})
+
+
+def test_memory_and_images_stay_with_torch() -> None:
     recurrent = Body(BOX, NetworkOptions(memory="lstm"))
     ends = torch.tensor([0]), torch.tensor([ROWS])
     image = Body(spaces.Box(0, 255, (3, 36, 36), numpy.uint8))
-    noisy = NoisyLinear(4, 3)
     x = observations(BOX)
     cases: list[tuple[nn.Module, Any]] = [
         (recurrent, lambda tape: recurrent(tape.array(x), Fragments(*ends, None))),
         (image, lambda tape: image(tape.array(torch.zeros(2, 3, 36, 36, dtype=torch.uint8)))),
-        (noisy, lambda tape: noisy(tape.array(x))),
     ]
     for module, run in cases:
         tape = Tape(list(module.parameters()))

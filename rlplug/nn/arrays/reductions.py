@@ -253,6 +253,7 @@ def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     """Logarithms of shares."""
     x = floating(x) if dtype is None else cast(x, NUMPY_DTYPES[dtype])
     a = x.value
+    axis: int | None = dim if a.ndim else None
     if a.ndim == 2 and dim in (1, -1):
         # One column per row of the batch, as linear layers leave it: sums run along the memory.
         turned = a.T
@@ -261,7 +262,6 @@ def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
         out = logs.T
         axis = 1
     else:
-        axis = dim if a.ndim else None
         out = a - _max(a, axis, keepdims=True)
         out = out - numpy.log(_sum(numpy.exp(out), axis, keepdims=True))
     if not x.requires_grad or not torch.is_grad_enabled():
