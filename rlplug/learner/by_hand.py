@@ -13,7 +13,7 @@ from rlplug.errors import PluginError
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
-from rlplug.plugin import ALL_MODULES
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
 __all__ = ["ByHand"]
 
@@ -101,6 +101,18 @@ class ByHand(LearnerModules):
         for update in self.module_updates.values():
             update.update_targets(self.timestep)
 
+    def get_optimizer(
+        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
+    ) -> torch.optim.Optimizer:
+        """One optimizer by its module and its name."""
+        return self.optimizers.get(module_id, optimizer_name).optimizer
+
+    def get_optimizers_for_module(
+        self, module_id: str = DEFAULT_MODULE
+    ) -> list[tuple[str, torch.optim.Optimizer]]:
+        """All optimizers of a module with their names."""
+        return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
+
     def get_parameters(self, module_id: str) -> list[nn.Parameter]:
         """The parameters of a module."""
         return list(self.member(module_id).module.parameters())
@@ -119,6 +131,14 @@ class ByHand(LearnerModules):
             for param in group["params"]
             if gradients.get(param) is not None
         }
+
+    def register_metric(self, module_id: str, name: str, value: Any) -> None:
+        """Report a number or a 0-d tensor with the module's next results."""
+        self.registered_metrics.setdefault(module_id, {})[name] = value
+
+    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
+        """Report several."""
+        self.registered_metrics.setdefault(module_id, {}).update(metrics)
 
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]

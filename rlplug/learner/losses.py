@@ -1,9 +1,9 @@
-"""The loss hooks of all plugins: called for one minibatch, checked and summed."""
+"""The loss hooks of all plugins: called for one minibatch, checked, summed, averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,22 @@ from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.nn.arrays import Array
 from rlplug.plugin import LearnerView, Loss
 
-__all__ = ["LossHooks", "MinibatchLoss", "acting_on", "nonfinite_terms"]
+__all__ = [
+    "LossHooks",
+    "MinibatchLoss",
+    "Reduce",
+    "Results",
+    "acting_on",
+    "average",
+    "mean_results",
+    "nonfinite_terms",
+]
+
+Results: TypeAlias = dict[str, dict[str, Any]]
+"""Module id → metric → value."""
+
+Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
+"""Makes one mapping of results of those of all minibatches."""
 
 _HOOK = "compute_loss_for_module"
 
@@ -148,6 +163,26 @@ def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
     return lines
 
 
+def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
+    """The mean of every metric of every module, over the minibatches that have it."""
+    ids = dict.fromkeys(module_id for part in parts for module_id in part)
+    return {
+        module_id: average([part[module_id] for part in parts if module_id in part])
+        for module_id in ids
+    }
+
+
+def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of every metric over the minibatches that have it."""
+    if len(history) == 1:
+        return dict(history[0])
+    columns: dict[str, list[Any]] = {}
+    for metrics in history:
+        for name, value in metrics.items():
+            columns.setdefault(name, []).append(value)
+    return {name: _mean(values) for name, values in columns.items()}
+
+
 def _combine(
     answers: Sequence[tuple[str, Any]],
     algorithm: str,
@@ -247,6 +282,15 @@ def _sum(values: Sequence[Any]) -> Any:
     for value in values[1:]:
         total = total + value
     return total
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    if any(isinstance(value, Tensor) for value in values):
+        stacked = torch.stack([torch.as_tensor(value) for value in values])
+        return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
+    return sum(values) / len(values)
 
 
 _TENSORS = (Tensor, Array)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
-from torch.optim import Adam
 
 from rlplug.errors import PluginError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
 
-__all__ = ["Member", "SharedParameters", "default_optimizer", "find_shared"]
+__all__ = ["Member", "SharedParameters", "find_shared"]
 
 
 class Member:
@@ -131,18 +130,6 @@ def find_shared(members: Iterable[Member]) -> frozenset[int]:
         id(param) for member in members for param in dict.fromkeys(member.named.values())
     )
     return frozenset(found for found, count in counts.items() if count > 1)
-
-
-def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
-    """Adam at the algorithm's `learning_rate`."""
-    rate = getattr(config, "learning_rate", None)
-    if rate is None:
-        raise PluginError(
-            f"algorithm {algorithm!r} has parameters but neither an option 'learning_rate' "
-            "nor the hook 'configure_optimizers_for_module'.",
-            "add one of them; the hook may return None",
-        )
-    return Adam(params, lr=rate, fused=params[0].device.type in ("cpu", "cuda"))
 
 
 def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:

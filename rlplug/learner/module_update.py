@@ -16,7 +16,7 @@ from rlplug.batch import Batch, minibatches
 from rlplug.config.learning import LearnerSection
 from rlplug.errors import RunFailedError
 from rlplug.learner.device import Precision
-from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, nonfinite_terms
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, average, nonfinite_terms
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
@@ -26,18 +26,7 @@ __all__ = [
     "Engine",
     "ModuleUpdate",
     "Prepare",
-    "Reduce",
-    "Results",
-    "average",
-    "mean_results",
 ]
-
-Results: TypeAlias = dict[str, dict[str, Any]]
-"""Module id → metric → value."""
-
-Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
-"""Makes one mapping of results of those of all minibatches."""
-
 
 Prepare: TypeAlias = Callable[[Batch], Batch]
 """Runs every plugin's `prepare_batch`."""
@@ -405,38 +394,9 @@ class ModuleUpdate:
         one.finish_step(self.metrics)
 
 
-def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
-    """The mean of every metric of every module, over the minibatches that have it."""
-    ids = dict.fromkeys(module_id for part in parts for module_id in part)
-    return {
-        module_id: average([part[module_id] for part in parts if module_id in part])
-        for module_id in ids
-    }
-
-
-def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean of every metric over the minibatches that have it."""
-    if len(history) == 1:
-        return dict(history[0])
-    columns: dict[str, list[Any]] = {}
-    for metrics in history:
-        for name, value in metrics.items():
-            columns.setdefault(name, []).append(value)
-    return {name: _mean(values) for name, values in columns.items()}
-
-
 class _SkippedError(Exception):
     """Leaves an optimizer in the middle of a step that is not to be made."""
 
 
 def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
     return [param.grad for param in one.params if param.grad is not None]
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    if len(values) == 1:
-        return values[0]
-    if any(isinstance(value, Tensor) for value in values):
-        stacked = torch.stack([torch.as_tensor(value) for value in values])
-        return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
-    return sum(values) / len(values)

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import gymnasium
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS
 
 from rlplug.batch import Batch
 from rlplug.config.compute import ComputeSection
@@ -22,12 +21,17 @@ from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose
 from rlplug.learner.engines import Engines
 from rlplug.learner.gradients import GradientHooks, TermGradients
 from rlplug.learner.losses import LossHooks
-from rlplug.learner.member import Member, SharedParameters, default_optimizer, find_shared
+from rlplug.learner.member import Member, SharedParameters, find_shared
 from rlplug.learner.module_update import ModuleUpdate
-from rlplug.learner.optimizers import Optimizers, RegisteredOptimizer
+from rlplug.learner.optimizers import (
+    Optimizers,
+    RegisteredOptimizer,
+    check_lbfgs,
+    default_optimizer,
+    optimizers_from,
+)
 from rlplug.learner.process_group import ProcessGroup
 from rlplug.nn.standing import Standing
-from rlplug.optim.forms import OptimizerPlan, read_forms
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.seeding import derive
 
@@ -130,14 +134,6 @@ class LearnerModules:
             found = self._generators[module_id] = torch.Generator(self.device).manual_seed(seed)
         return found
 
-    def register_metric(self, module_id: str, name: str, value: Any) -> None:
-        """Report a number or a 0-d tensor with the module's next results."""
-        self.registered_metrics.setdefault(module_id, {})[name] = value
-
-    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
-        """Report several."""
-        self.registered_metrics.setdefault(module_id, {}).update(metrics)
-
     # -- modules -------------------------------------------------------------------------------
 
     def member(self, module_id: str) -> Member:
@@ -230,18 +226,6 @@ class LearnerModules:
         self.optimizers.add(one)
         if module_id in self.members:
             self._use_optimizers(self.member(module_id))
-
-    def get_optimizer(
-        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
-    ) -> torch.optim.Optimizer:
-        """One optimizer by its module and its name."""
-        return self.optimizers.get(module_id, optimizer_name).optimizer
-
-    def get_optimizers_for_module(
-        self, module_id: str = DEFAULT_MODULE
-    ) -> list[tuple[str, torch.optim.Optimizer]]:
-        """All optimizers of a module with their names."""
-        return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -427,14 +411,11 @@ class LearnerModules:
         if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
             config = self.calls.followed_config_of(algorithm, module_id)
             answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
-        for plugin, answer in answers.items():
-            for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
-                name = _optimizer_name(plan, plugin, algorithm)
-                one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
-                one.frequency = plan.burst
-                self.optimizers.add(one, plan.scheduler)
+        for one, scheduler in optimizers_from(answers, module_id, algorithm):
+            self.optimizers.add(one, scheduler)
         self._use_optimizers(member)
-        self._check_lbfgs(member)
+        scaled = self.precision.scaler is not None
+        check_lbfgs(member.optimizers, shared=bool(member.shared), scaled=scaled)
 
     def _use_optimizers(self, member: Member) -> None:
         """Let a module's registered optimizers take part in its updates."""
@@ -447,23 +428,6 @@ class LearnerModules:
             one.at_step(self.timestep)
         if member.optimizers and member.module_id != ALL_MODULES:
             self.module_updates[member.module_id] = self._make_update(member)
-
-    def _check_lbfgs(self, member: Member) -> None:
-        """LBFGS evaluates a loss again and again: nothing else may move meanwhile."""
-        for one in member.optimizers:
-            if not isinstance(one.optimizer, LBFGS):
-                continue
-            who = f"optimizer {one.name!r} of module {member.module_id!r} is LBFGS"
-            others = [other for other in member.optimizers if other is not one]
-            if member.shared or (
-                others and not (one.frequency and all(other.frequency for other in others))
-            ):
-                raise PluginError(
-                    f"{who}, which must act alone.",
-                    "give it the module's only optimizer, or a 'frequency' of its own",
-                )
-            if self.precision.scaler is not None:
-                raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
 
     def _make_update(self, member: Member) -> ModuleUpdate:
         update = ModuleUpdate(
@@ -481,12 +445,6 @@ class LearnerModules:
         if shared is None:
             return self.module_updates
         return {**self.module_updates, ALL_MODULES: shared}
-
-
-def _optimizer_name(plan: OptimizerPlan, plugin: str, algorithm: str) -> str:
-    if plugin == algorithm:
-        return plan.name
-    return plugin if plan.name == "default" else f"{plugin}.{plan.name}"
 
 
 def _refuse_held(optimizers: Optimizers, shared: frozenset[int]) -> None:

@@ -7,18 +7,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.followed import Followed
 from rlplug.config.schedule import Schedule
-from rlplug.errors import PluginError, did_you_mean
+from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.optim.flushing import Flushed
-from rlplug.optim.forms import SchedulerPlan
+from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.schedulers import SchedulerRun
 from rlplug.optim.together import FusedAdams, can_step_together
 
-__all__ = ["OptimizerCycle", "Optimizers", "RegisteredOptimizer", "labelled"]
+__all__ = [
+    "OptimizerCycle",
+    "Optimizers",
+    "RegisteredOptimizer",
+    "check_lbfgs",
+    "default_optimizer",
+    "labelled",
+    "optimizers_from",
+]
 
 _IDLE_LIMIT = 1000
 
@@ -212,6 +220,51 @@ class OptimizerCycle:
         """Count one step."""
         for plugin in self.positions:
             self.positions[plugin] += 1
+
+
+def optimizers_from(
+    answers: Mapping[str, Any], module_id: str, algorithm: str
+) -> Iterator[tuple[RegisteredOptimizer, SchedulerPlan | None]]:
+    """The optimizers in each plugin's answer to `configure_optimizers_for_module`.
+
+    Those of add-ons bear the add-on's name.
+    """
+    for plugin, answer in answers.items():
+        for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
+            name = plan.name
+            if plugin != algorithm:
+                name = plugin if name == "default" else f"{plugin}.{name}"
+            one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
+            one.frequency = plan.burst
+            yield one, plan.scheduler
+
+
+def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
+    """Adam at the algorithm's `learning_rate`."""
+    rate = getattr(config, "learning_rate", None)
+    if rate is None:
+        raise PluginError(
+            f"algorithm {algorithm!r} has parameters but neither an option 'learning_rate' "
+            "nor the hook 'configure_optimizers_for_module'.",
+            "add one of them; the hook may return None",
+        )
+    return Adam(params, lr=rate, fused=params[0].device.type in ("cpu", "cuda"))
+
+
+def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scaled: bool) -> None:
+    """Refuse LBFGS, which evaluates a loss again and again, where anything else moves meanwhile."""
+    for one in optimizers:
+        if not isinstance(one.optimizer, LBFGS):
+            continue
+        who = f"optimizer {one.name!r} of module {one.module_id!r} is LBFGS"
+        others = [other for other in optimizers if other is not one]
+        if shared or (others and not all(other.frequency for other in optimizers)):
+            raise PluginError(
+                f"{who}, which must act alone.",
+                "give it the module's only optimizer, or a 'frequency' of its own",
+            )
+        if scaled:
+            raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
 
 
 def labelled(metric: str, optimizer: str) -> str:

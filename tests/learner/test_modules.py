@@ -11,7 +11,7 @@ from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Batch, Loss, Module
 from rlplug.errors import PluginError, RequestError
-from rlplug.learner.member import default_optimizer
+from rlplug.learner.optimizers import default_optimizer
 from rlplug.batch.episodes import Episode
 
 
