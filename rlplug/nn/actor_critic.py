@@ -10,7 +10,6 @@ from torch import Tensor
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.arrays import ArrayForward, Stateless, Views
 from rlplug.nn.closed import ClosedForm
-from rlplug.nn.dense import dense, stack_of
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
 from rlplug.nn.memory import Fragments
@@ -53,26 +52,10 @@ class ActorCritic(ActingNetwork):
         self, observations: Any, fragments: Fragments | None = None
     ) -> tuple[Tensor, Tensor]:
         """Parameters of the distributions, shape (rows, size), and values, shape (rows,)."""
-        side_by_side = self._side_by_side(observations)
-        if side_by_side is not None:
-            return side_by_side
         features = self.body(observations, fragments)
         if self.critic_body is None:
             return self.policy_head(features), self.value_head(features)
         return self.policy_head(features), self.values(observations, fragments)
-
-    def _side_by_side(self, observations: Any) -> tuple[Tensor, Tensor] | None:
-        """`forward` of two plain bodies as one node of the graph; None if they are not plain."""
-        critic = self.critic_body
-        if critic is None or critic.memory is not None:
-            return None
-        seen, seen_too = self.body.encoder(observations), critic.encoder(observations)
-        actor_stack = stack_of([*self.body.hidden, self.policy_head.linear], seen)
-        critic_stack = stack_of([*critic.hidden, self.value_head.linear], seen_too)
-        if actor_stack is None or critic_stack is None:
-            return None
-        outputs, values = dense([seen, seen_too], [actor_stack, critic_stack])
-        return self.policy_head.completed(outputs), values.squeeze(1)
 
     def closed_form(self, prefix: str) -> ClosedForm | None:
         """The outputs of the policy's linear layer, and values, if both bodies are plain.

@@ -98,7 +98,7 @@ class EmbeddingEncoder(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Shape (n,) or (n, *shape) to (n, out_features)."""
-        rows = observations.reshape(len(observations), -1).long() + self.shift
+        rows = observations.reshape(observations.shape[0], -1).long() + self.shift
         return self.weight[rows].flatten(1)
 
     def array_forward(self, views: Views) -> ArrayForward:

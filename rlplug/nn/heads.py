@@ -86,13 +86,10 @@ class PolicyHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Shape (n, in_features) to (n, size of the distribution)."""
-        return self.completed(self.linear(features))
-
-    def completed(self, outputs: Tensor) -> Tensor:
-        """The linear layer's outputs, with the deviations that are learned beside it."""
+        outputs: Tensor = self.linear(features)
         if self.log_std is None:
             return outputs
-        return torch.cat([outputs, self.log_std.expand(len(outputs), -1)], 1)
+        return torch.cat([outputs, self.log_std + torch.zeros_like(outputs)], 1)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays."""

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlplug.errors import RequestError
 from rlplug.nn.activations import make_activation
 from rlplug.nn.arrays import ArrayForward, Views
-from rlplug.nn.dense import dense, stack_of
 from rlplug.nn.initial import orthogonal
 
 __all__ = ["HiddenLayers", "MakeLinear", "check_widths"]
-
-_MANY = 512
-"""Rows from which one stack of layers alone is worth computing block by block."""
 
 
 class MakeLinear(Protocol):
@@ -50,13 +46,6 @@ class HiddenLayers(nn.Sequential):
             width = wider
         super().__init__(*layers)
         self.out_features = width
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Shape (n, in_features) to (n, out_features)."""
-        if len(features) >= _MANY and (stack := stack_of(self, features)) is not None:
-            return dense([features], [stack])[0]
-        out: Tensor = super().forward(features)  # type: ignore[no-untyped-call] # untyped in torch
-        return out
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays."""

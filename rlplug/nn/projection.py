@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 __all__ = ["project"]
@@ -20,11 +19,9 @@ def project(probabilities: Tensor, positions: Tensor, support: Tensor) -> Tensor
     places = ((positions - support[0]) / spacing).clamp(0, atoms - 1)
     # The lower neighbour of the last atom is the one before it: so the upper one always exists,
     # and a position on an atom gives all to it instead of nothing to both.
-    below = places.floor().clamp_(max=atoms - 2)
+    below = places.floor().clamp(max=atoms - 2)
     to_above = probabilities * (places - below)
     index = below.long()
-    projected = torch.zeros(
-        probabilities.shape[0], atoms, dtype=probabilities.dtype, device=probabilities.device
-    )
-    projected.scatter_add_(1, index, probabilities - to_above)
-    return projected.scatter_add_(1, index + 1, to_above)
+    projected = probabilities.new_zeros(probabilities.shape[0], atoms)
+    projected = projected.scatter_add(1, index, probabilities - to_above)
+    return projected.scatter_add(1, index + 1, to_above)

@@ -43,7 +43,7 @@ class Binary:
         """The log-probability of each row's action: the sum over its bits."""
         logits = masked(parameters, mask)
         # A bit's share is -softplus(-logit) if it is 1 and -softplus(logit) if it is 0.
-        signs = 1 - 2 * actions.reshape(len(actions), -1).to(logits.dtype)
+        signs = 1 - 2 * actions.reshape(actions.shape[0], -1).to(logits.dtype)
         return -functional.softplus(signs * logits).sum(-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -149,7 +149,9 @@ class MultiCategorical:
         indices = actions.long()
         if self._start.any():
             indices = indices - torch.as_tensor(self._start, device=actions.device)
-        return logs.gather(-1, indices.reshape(len(indices), -1).unsqueeze(-1)).squeeze(-1).sum(-1)
+        return (
+            logs.gather(-1, indices.reshape(indices.shape[0], -1).unsqueeze(-1)).squeeze(-1).sum(-1)
+        )
 
 
 def _draw(logits: Array, random: numpy.random.Generator) -> Array:

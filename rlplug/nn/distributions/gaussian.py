@@ -54,7 +54,7 @@ class Gaussian:
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-density of each row's action, before clipping."""
         mean, log_std = parameters.chunk(2, -1)
-        return normal_log_prob(mean, log_std, actions.reshape(len(actions), -1)).sum(-1)
+        return normal_log_prob(mean, log_std, actions.reshape(actions.shape[0], -1)).sum(-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row."""
@@ -65,7 +65,7 @@ class Gaussian:
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
         mean, log_std = parameters.chunk(2, -1)
-        logs = normal_log_prob(mean, log_std, actions.reshape(len(actions), -1)).sum(-1)
+        logs = normal_log_prob(mean, log_std, actions.reshape(actions.shape[0], -1)).sum(-1)
         return logs, normal_entropy(log_std)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -74,9 +74,9 @@ class SquashedGaussian:
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-density of each row's action."""
         scale, middle = self._stretch(parameters)
-        inner = ((actions.reshape(len(actions), -1).to(parameters.dtype) - middle) / scale).clamp(
-            -_EDGE, _EDGE
-        )
+        inner = (
+            (actions.reshape(actions.shape[0], -1).to(parameters.dtype) - middle) / scale
+        ).clamp(-_EDGE, _EDGE)
         return self._density(*_limited(parameters), torch.atanh(inner))
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:

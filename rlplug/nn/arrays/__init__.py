@@ -1,0 +1,33 @@
+"""Small networks and their losses on NumPy: torch's interface, with gradients; and acting."""
+
+# Gives arrays their methods.
+import rlplug.nn.arrays.dispatch  # noqa: F401
+from rlplug.nn.arrays.acting import (
+    ArrayForward,
+    Chain,
+    NoArraysError,
+    Plan,
+    Stateless,
+    Views,
+    linear_in_numpy,
+    plan_arrays,
+)
+from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
+from rlplug.nn.arrays.batch import ArrayBatch
+from rlplug.nn.arrays.tape import Tape
+
+__all__ = [
+    "Array",
+    "ArrayBatch",
+    "ArrayForward",
+    "Chain",
+    "NoArraysError",
+    "Plan",
+    "Stateless",
+    "Tape",
+    "UnsupportedError",
+    "Views",
+    "linear_in_numpy",
+    "plan_arrays",
+    "unwrap",
+]

@@ -1,0 +1,102 @@
+"""Activations with their slopes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+
+from rlplug.nn.arrays.array import Array, receive, recorded, recording
+from rlplug.nn.arrays.elementwise import floating, unary
+
+__all__ = ["elu", "leaky_relu", "logsigmoid", "relu", "sigmoid", "silu", "softplus", "tanh"]
+
+Value: TypeAlias = Any
+
+
+def _tanh_slope(g: Value, a: Value, out: Value) -> Value:
+    slope = out * out
+    if slope.ndim == 0:
+        return (1 - slope) * g
+    numpy.subtract(1, slope, out=slope)
+    slope *= g
+    return slope
+
+
+def relu(x: Array) -> Array:
+    """The positive part."""
+    a = x.value
+    # Compared with an array of zeros, not with the number, in a fourth of the time.
+    out = numpy.maximum(a, numpy.zeros_like(a))
+    if not x.requires_grad or not torch.is_grad_enabled():
+        return Array(out, x.tape)
+    # NaN lets gradients through, as in torch.
+    return recorded(out, x.tape, lambda g: receive(x, _without(g, out <= 0)))
+
+
+def _without(g: Value, places: Value) -> Value:
+    return numpy.where(places, g.dtype.type(0), g)
+
+
+def _sigmoid(a: Value) -> Value:
+    # By way of tanh: nothing overflows.
+    return numpy.tanh(a * a.dtype.type(0.5)) * a.dtype.type(0.5) + a.dtype.type(0.5)
+
+
+def _silu_slope(g: Value, a: Value, out: Value) -> Value:
+    share = _sigmoid(a)
+    return g * (share * (1 + a * (1 - share)))
+
+
+def _logsigmoid_slope(g: Value, a: Value, out: Value) -> Value:
+    return g * _sigmoid(-a)
+
+
+tanh = unary(numpy.tanh, _tanh_slope)
+sigmoid = unary(_sigmoid, lambda g, a, out: g * (1 - out) * out)
+silu = unary(lambda a: a * _sigmoid(a), _silu_slope)
+logsigmoid = unary(
+    lambda a: numpy.minimum(a, a.dtype.type(0)) - numpy.log1p(numpy.exp(-numpy.abs(a))),
+    _logsigmoid_slope,
+)
+
+
+def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """log(1 + exp(x)), and x itself where that is the same."""
+    x = floating(x)
+    a = x.value
+    kind = a.dtype.type
+    scaled = a * kind(beta)
+    far = scaled > threshold
+    grown = numpy.exp(numpy.where(far, kind(0), scaled))
+    out = numpy.where(far, a, numpy.log1p(grown) / kind(beta))[()]
+    if not recording(x):
+        return Array(out, x.tape)
+    return recorded(
+        out, x.tape, lambda g: receive(x, numpy.where(far, g, g * (grown / (grown + 1))))
+    )
+
+
+def elu(x: Array, alpha: float = 1.0) -> Array:
+    """The number if it is positive, else alpha times exp(x) - 1."""
+    a = x.value
+    kind = a.dtype.type
+    low = a <= 0
+    below = numpy.expm1(numpy.minimum(a, kind(0))) * kind(alpha)
+    out = numpy.where(low, below, a)[()]
+    if not recording(x):
+        return Array(out, x.tape)
+    return recorded(
+        out, x.tape, lambda g: receive(x, numpy.where(low, g * (below + kind(alpha)), g))
+    )
+
+
+def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
+    """The number if it is positive, else a small part of it."""
+    a = x.value
+    slope = numpy.where(a > 0, a.dtype.type(1), a.dtype.type(negative_slope))
+    out = a * slope
+    if not recording(x):
+        return Array(out, x.tape)
+    return recorded(out, x.tape, lambda g: receive(x, g * slope))

@@ -1,0 +1,221 @@
+"""An array that answers to torch's interface, and the graph that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlplug.nn.arrays.dtypes import TORCH_DTYPES
+
+__all__ = ["Array", "Graph", "UnsupportedError", "receive", "recorded", "recording", "unwrap"]
+
+Value: TypeAlias = Any
+"""A NumPy array, or a NumPy scalar."""
+
+Back: TypeAlias = Callable[[Value], object]
+"""Passes the gradient of what an operation gave on to what it was given."""
+
+
+class UnsupportedError(Exception):
+    """What arrays cannot do: the module runs on torch."""
+
+
+class UnsupportedAttributeError(UnsupportedError, AttributeError):
+    """A part of torch's interface that arrays do not have."""
+
+
+class Array:
+    """NumPy numbers behind the part of torch's interface that losses and small networks use.
+
+    It has no `__array__`, no `__len__` and no iterator, so that nothing turns it into a plain
+    tensor unnoticed, and nothing changes it in place. Its other methods are in `dispatch.py`.
+    """
+
+    __slots__ = ("grad", "requires_grad", "room", "tape", "value")
+
+    __array_ufunc__ = None
+    __iter__ = None
+    __hash__ = object.__hash__
+
+    functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    """What stands in for which function of torch."""
+
+    def __init__(self, value: Value, tape: Graph, requires_grad: bool = False) -> None:
+        self.value = value
+        self.tape = tape
+        self.requires_grad = requires_grad
+        self.grad: Value = None
+        """The gradient, while one is on its way back through the tape."""
+        self.room: Value = None
+        """Of a trained parameter: where its gradient is written."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What a function of torch does when one of its arguments is an array."""
+        function = cls.functions.get(func)
+        if function is None:
+            raise UnsupportedError(f"{getattr(func, '__name__', func)} of arrays")
+        try:
+            return function(*args, **kwargs) if kwargs else function(*args)
+        except (TypeError, ValueError, IndexError) as error:
+            # Also what torch refuses as well: it says so in its own words then.
+            raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedAttributeError(f"Tensor.{name} of arrays")
+
+    def __repr__(self) -> str:
+        return f"Array({self.value!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+
+class Graph:
+    """What was computed, operation by operation, and the tensors that it began with."""
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[Array, Back]] = []
+        self._known: dict[int, Array] = {}
+        self._tensors: list[Tensor] = []
+        self._addresses: list[tuple[int, bool]] = []
+        self._ones: dict[tuple[int, str], NDArray[Any]] = {}
+        self._counted: NDArray[Any] = numpy.arange(0)
+
+    def current(self) -> bool:
+        """Whether every parameter met so far still lies where it lay, and is trained if it was."""
+        seen = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
+        return seen == self._addresses
+
+    def clear(self) -> None:
+        """Forget what was computed."""
+        self.nodes.clear()
+
+    def leaf(self, tensor: Tensor) -> Array:
+        """A parameter, buffer or other tensor without a graph, in the same memory."""
+        known = self._known.get(id(tensor))
+        if known is not None:
+            return known
+        if not tensor.is_cpu:
+            raise UnsupportedError(f"a tensor on {tensor.device} among arrays")
+        if isinstance(tensor, nn.Parameter):
+            return self.remember(tensor)
+        if tensor.requires_grad:
+            raise UnsupportedError("a tensor with a graph of its own among arrays")
+        return Array(_numbers(tensor), self)
+
+    def remember(self, tensor: Tensor) -> Array:
+        """A parameter, which `current` watches from now on."""
+        found = self._known[id(tensor)] = Array(_numbers(tensor), self)
+        self._tensors.append(tensor)
+        self._addresses.append((tensor.data_ptr(), tensor.requires_grad))
+        return found
+
+    def array(self, column: Any) -> Any:
+        """Arrays or tensors without a graph, maybe nested, as constants."""
+        if isinstance(column, numpy.ndarray):
+            return Array(_checked(column), self)
+        if isinstance(column, Tensor):
+            return self.leaf(column)
+        if isinstance(column, Mapping):
+            return {name: self.array(part) for name, part in column.items()}
+        if isinstance(column, tuple):
+            return tuple(self.array(part) for part in column)
+        return column
+
+    def ones(self, rows: int, dtype: numpy.dtype[Any]) -> NDArray[Any]:
+        """So many ones: a product with them is a sum, in a third of the time."""
+        key = rows, dtype.char
+        found = self._ones.get(key)
+        if found is None:
+            if len(self._ones) >= _KEPT:
+                self._ones.clear()
+            found = self._ones[key] = numpy.ones(rows, dtype)
+        return found
+
+    def counted(self, rows: int) -> NDArray[Any]:
+        """0, 1, 2 … so many."""
+        if len(self._counted) < rows:
+            self._counted = numpy.arange(rows)
+        return self._counted[:rows]
+
+
+def recording(*arrays: Array) -> bool:
+    """Whether what is made of these has to be on the tape."""
+    return any(array.requires_grad for array in arrays) and torch.is_grad_enabled()
+
+
+def recorded(value: Value, tape: Graph, back: Back) -> Array:
+    """The result of an operation, with the way back."""
+    out = Array(value, tape, True)
+    tape.nodes.append((out, back))
+    return out
+
+
+def receive(array: Array, gradient: Value) -> None:
+    """Add to the gradient of an array, summed over what was broadcast."""
+    if not array.requires_grad:
+        return
+    shape = array.value.shape
+    if gradient.shape != shape:
+        gradient = _summed_to(gradient, shape)
+    known = array.grad
+    # Not in place: the gradient may belong to others, too.
+    array.grad = gradient if known is None else known + gradient
+
+
+def unwrap(value: Any) -> Any:
+    """Arrays, maybe nested, as tensors without a graph in the same memory; the rest as it is."""
+    if type(value) is Array:
+        number = value.value
+        if type(number) is not numpy.ndarray:
+            number = numpy.array(number)
+        elif not number.flags.writeable or _runs_backwards(number):
+            number = number.copy()
+        return torch.from_numpy(number)
+    if isinstance(value, Mapping):
+        return {name: unwrap(part) for name, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(unwrap, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(unwrap, value))
+    return value
+
+
+def _summed_to(gradient: Value, shape: tuple[int, ...]) -> Value:
+    extra = gradient.ndim - len(shape)
+    if extra > 0:
+        gradient = numpy.add.reduce(gradient, tuple(range(extra)))
+    axes = tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1)
+    if axes:
+        gradient = numpy.add.reduce(gradient, axes, keepdims=True)
+    return gradient if gradient.shape == shape else numpy.broadcast_to(gradient, shape)
+
+
+def _numbers(tensor: Tensor) -> NDArray[Any]:
+    try:
+        return _checked(tensor.detach().numpy())
+    except (RuntimeError, TypeError) as error:
+        raise UnsupportedError(f"a tensor that NumPy cannot show: {error}") from error
+
+
+def _checked(value: NDArray[Any]) -> NDArray[Any]:
+    if value.dtype.char not in TORCH_DTYPES:
+        raise UnsupportedError(f"numbers of dtype {value.dtype}")
+    return value
+
+
+def _runs_backwards(value: NDArray[Any]) -> bool:
+    return any(stride < 0 for stride in value.strides)
+
+
+_KEPT = 16
+"""Lengths for which ones are kept."""

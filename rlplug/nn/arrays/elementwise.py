@@ -1,0 +1,427 @@
+"""Arithmetic, comparisons and functions of single numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+from torch import Tensor
+
+from rlplug.nn.arrays.array import Array, Graph, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.dtypes import NUMPY_DTYPES, default_float, promoted
+
+__all__ = [
+    "absolute",
+    "add",
+    "atanh",
+    "binary",
+    "cast",
+    "clamp",
+    "comparison",
+    "cos",
+    "divide",
+    "exp",
+    "expm1",
+    "floating",
+    "floor",
+    "floor_divide",
+    "log",
+    "log1p",
+    "logical_not",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "multiply",
+    "nan_to_num",
+    "negative",
+    "operands",
+    "power",
+    "predicate",
+    "reciprocal",
+    "remainder",
+    "rounded",
+    "rsqrt",
+    "sign",
+    "sin",
+    "sqrt",
+    "square",
+    "subtract",
+    "tape_of",
+    "unary",
+    "where",
+]
+
+Value: TypeAlias = Any
+Slope: TypeAlias = Callable[[Value, Value, Value], Value]
+"""From the gradient, what was given and what came out to the gradient of what was given."""
+PairSlope: TypeAlias = Callable[[Value, Value, Value, Value], Value]
+"""The same for one of two operands."""
+
+_NUMBERS = (bool, int, float, numpy.generic)
+
+
+def operands(x: Any, y: Any) -> tuple[Array, Array]:
+    """Two operands as arrays of one dtype: that of torch's type promotion."""
+    if type(x) is Array and type(y) is Array:
+        if x.value.dtype is y.value.dtype:
+            return x, y
+    elif type(x) is Array and isinstance(y, _NUMBERS):
+        return _with_number(x, y)
+    elif type(y) is Array and isinstance(x, _NUMBERS):
+        second, first = _with_number(y, x)
+        return first, second
+    else:
+        tape = tape_of(x, y)
+        x, y = lifted(tape, x), lifted(tape, y)
+    dtype = promoted(x.value, y.value)
+    return cast(x, dtype), cast(y, dtype)
+
+
+def tape_of(*values: Any) -> Graph:
+    """The tape of the arrays among some values."""
+    for value in values:
+        if type(value) is Array:
+            return value.tape
+    raise UnsupportedError("no array among the arguments")
+
+
+def lifted(tape: Graph, value: Any) -> Array:
+    """An array, tensor or number as an array."""
+    if type(value) is Array:
+        return value
+    if isinstance(value, Tensor):
+        return tape.leaf(value)
+    if isinstance(value, bool):
+        return Array(numpy.bool_(value), tape)
+    if isinstance(value, int):
+        return Array(numpy.int64(value), tape)
+    if isinstance(value, float):
+        return Array(default_float().type(value), tape)
+    raise UnsupportedError(f"a {type(value).__name__} among arrays")
+
+
+def cast(x: Array, dtype: numpy.dtype[Any]) -> Array:
+    """The same numbers in another format."""
+    value = x.value
+    own = value.dtype
+    if own == dtype:
+        return x
+    out = value.astype(dtype)
+    if own.kind == "f" == dtype.kind and recording(x):
+        return recorded(out, x.tape, lambda g: receive(x, g.astype(own)))
+    return Array(out, x.tape)
+
+
+def floating(x: Array) -> Array:
+    """Whole numbers as fractional ones of the default dtype."""
+    return x if x.value.dtype.kind == "f" else cast(x, default_float())
+
+
+def unary(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], Array]:
+    """A function of fractional numbers."""
+
+    def function(x: Array) -> Array:
+        if x.value.dtype.kind != "f":
+            x = cast(x, default_float())
+        a = x.value
+        out = forward(a)
+        if not x.requires_grad or not torch.is_grad_enabled():
+            return Array(out, x.tape)
+        return recorded(out, x.tape, lambda g: receive(x, slope(g, a, out)))
+
+    return function
+
+
+def binary(
+    forward: Callable[[Value, Value], Value], left: PairSlope, right: PairSlope
+) -> Callable[[Any, Any], Array]:
+    """A function of two operands."""
+
+    def function(x: Any, y: Any) -> Array:
+        x, y = operands(x, y)
+        a, b = x.value, y.value
+        out = forward(a, b)
+        if not (x.requires_grad or y.requires_grad) or not torch.is_grad_enabled():
+            return Array(out, x.tape)
+
+        def back(g: Value) -> None:
+            if x.requires_grad:
+                receive(x, left(g, a, b, out))
+            if y.requires_grad:
+                receive(y, right(g, a, b, out))
+
+        return recorded(out, x.tape, back)
+
+    return function
+
+
+def comparison(forward: Callable[[Value, Value], Value]) -> Callable[[Any, Any], Array]:
+    """A function of two operands without gradients."""
+
+    def function(x: Any, y: Any) -> Array:
+        x, y = operands(x, y)
+        return Array(forward(x.value, y.value), x.tape)
+
+    return function
+
+
+def predicate(forward: Callable[[Value], Value]) -> Callable[[Array], Array]:
+    """A function of one operand without gradients."""
+    return lambda x: Array(forward(x.value), x.tape)
+
+
+add = binary(numpy.add, lambda g, a, b, out: g, lambda g, a, b, out: g)
+subtract = binary(numpy.subtract, lambda g, a, b, out: g, lambda g, a, b, out: -g)
+multiply = binary(numpy.multiply, lambda g, a, b, out: g * b, lambda g, a, b, out: g * a)
+_quotient = binary(
+    numpy.true_divide, lambda g, a, b, out: g / b, lambda g, a, b, out: -g * (out / b)
+)
+maximum = binary(
+    numpy.maximum,
+    lambda g, a, b, out: _won(g, a < b, a, b),
+    lambda g, a, b, out: _won(g, b < a, a, b),
+)
+minimum = binary(
+    numpy.minimum,
+    lambda g, a, b, out: _won(g, a > b, a, b),
+    lambda g, a, b, out: _won(g, b > a, a, b),
+)
+remainder = binary(
+    numpy.mod, lambda g, a, b, out: g, lambda g, a, b, out: -g * numpy.floor_divide(a, b)
+)
+floor_divide = comparison(numpy.floor_divide)
+
+
+def divide(x: Any, y: Any) -> Array:
+    """The quotient, fractional also for whole numbers."""
+    x, y = operands(x, y)
+    return _quotient(x, y) if x.value.dtype.kind == "f" else _quotient(floating(x), floating(y))
+
+
+def _won(g: Value, lost: Value, a: Value, b: Value) -> Value:
+    """The gradient for an operand that was taken or lost; equal ones share it."""
+    out = numpy.where(lost, g.dtype.type(0), g)
+    same = a == b
+    return numpy.where(same, out * g.dtype.type(0.5), out) if same.any() else out
+
+
+exp = unary(numpy.exp, lambda g, a, out: g * out)
+expm1 = unary(numpy.expm1, lambda g, a, out: g * (out + 1))
+log = unary(numpy.log, lambda g, a, out: g / a)
+log1p = unary(numpy.log1p, lambda g, a, out: g / (a + 1))
+sqrt = unary(numpy.sqrt, lambda g, a, out: g / (2 * out))
+rsqrt = unary(
+    lambda a: 1 / numpy.sqrt(a), lambda g, a, out: g * (out * out * out) * a.dtype.type(-0.5)
+)
+reciprocal = unary(lambda a: 1 / a, lambda g, a, out: -g * out * out)
+atanh = unary(numpy.arctanh, lambda g, a, out: g / (1 - a * a))
+sin = unary(numpy.sin, lambda g, a, out: g * numpy.cos(a))
+cos = unary(numpy.cos, lambda g, a, out: g * -numpy.sin(a))
+
+
+def _whole(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], Array]:
+    """A function that leaves whole numbers whole."""
+    fractional = unary(forward, slope)
+    return lambda x: fractional(x) if x.value.dtype.kind == "f" else Array(forward(x.value), x.tape)
+
+
+negative = _whole(numpy.negative, lambda g, a, out: -g)
+absolute = _whole(numpy.abs, lambda g, a, out: g * _signs(a))
+sign = _whole(numpy.sign, lambda g, a, out: numpy.zeros_like(g))
+floor = _whole(numpy.floor, lambda g, a, out: numpy.zeros_like(g))
+rounded = _whole(numpy.rint, lambda g, a, out: numpy.zeros_like(g))
+square = _whole(lambda a: a * a, lambda g, a, out: g * (a + a))
+
+
+def _signs(a: Value) -> Value:
+    # torch's sign of NaN is 0.
+    signs = numpy.sign(a)
+    return numpy.where(signs == signs, signs, a.dtype.type(0))
+
+
+def power(x: Any, y: Any) -> Array:
+    """To a power; powers of 2 and of other numbers are cheaper than those of arrays."""
+    if type(x) is not Array or not isinstance(y, int | float):
+        return _power(x, y)
+    if y == 2 and not isinstance(y, bool) and isinstance(y, int):
+        return square(x)
+    if isinstance(y, float) or x.value.dtype.kind == "b":
+        x, _ = _with_number(x, y)
+    exponent = x.value.dtype.type(y)
+    a = x.value
+    out = numpy.power(a, exponent)
+    if not recording(x):
+        return Array(out, x.tape)
+    if y == 0:
+        return recorded(out, x.tape, lambda g: receive(x, numpy.zeros_like(g)))
+    below = exponent - 1
+    return recorded(out, x.tape, lambda g: receive(x, g * (exponent * numpy.power(a, below))))
+
+
+def _power_of_base(g: Value, a: Value, b: Value, out: Value) -> Value:
+    return numpy.where(b == 0, g.dtype.type(0), g * (b * numpy.power(a, b - 1)))
+
+
+def _power_of_exponent(g: Value, a: Value, b: Value, out: Value) -> Value:
+    return g * numpy.where((a == 0) & (b >= 0), g.dtype.type(0), out * numpy.log(a))
+
+
+_power = binary(numpy.power, _power_of_base, _power_of_exponent)
+
+
+def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
+    """Held between two numbers, or between two arrays."""
+    if (
+        type(min) is Array
+        or type(max) is Array
+        or isinstance(min, Tensor)
+        or isinstance(max, Tensor)
+    ):
+        return _clamp_between(x, min, max)
+    for bound in (min, max):
+        if bound is not None and x.value.dtype.kind != "f":
+            x, _ = _with_number(x, bound)
+    a = out = x.value
+    kind = a.dtype.type
+    if min is not None:
+        out = numpy.maximum(out, kind(min))
+    if max is not None:
+        out = numpy.minimum(out, kind(max))
+    if not recording(x):
+        return Array(out, x.tape)
+    # What equals a bound is not held: it keeps its gradient. NaN has none.
+    return recorded(out, x.tape, lambda g: receive(x, _held(g, _within(a, out, min, max))))
+
+
+def _held(g: Value, inside: Value) -> Value:
+    return numpy.where(inside, g, g.dtype.type(0))
+
+
+def _within(a: Value, out: Value, low: Any, high: Any) -> Value:
+    if low is not None and high is not None and low > high:
+        return (a >= low) & (a <= high)
+    return a == out
+
+
+def _clamp_between(x: Any, low: Any, high: Any) -> Array:
+    tape = tape_of(x, low, high)
+    x = lifted(tape, x)
+    if low is not None:
+        x, low = operands(x, low)
+    if high is not None:
+        x, high = operands(x, high)
+        if low is not None:
+            x, low = operands(x, low)
+    a = out = x.value
+    if low is not None:
+        out = numpy.maximum(out, low.value)
+    if high is not None:
+        out = numpy.minimum(out, high.value)
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if not recording(x, *bounds):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        none = g.dtype.type(0)
+        inside: Value = numpy.bool_(True)
+        if low is not None:
+            inside = a >= low.value
+            held = a < low.value
+            if high is not None:
+                held = held & (low.value < high.value)
+            receive(low, numpy.where(held, g, none))
+        if high is not None:
+            inside = inside & (a <= high.value)
+            held = a > high.value
+            if low is not None:
+                held = held | (high.value < low.value)
+            receive(high, numpy.where(held, g, none))
+        receive(x, numpy.where(inside, g, none))
+
+    return recorded(out, tape, back)
+
+
+def where(condition: Any, x: Any, y: Any) -> Array:
+    """From the one where it is true, else from the other."""
+    tape = tape_of(condition, x, y)
+    if type(x) is not Array and type(y) is not Array:
+        x = lifted(tape, x)
+    x, y = operands(x, y)
+    chosen = lifted(tape, condition).value
+    if chosen.dtype.kind != "b":
+        raise UnsupportedError("where without truth values")
+    out = numpy.where(chosen, x.value, y.value)[()]
+    if not recording(x, y):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        none = g.dtype.type(0)
+        if x.requires_grad:
+            receive(x, numpy.where(chosen, g, none))
+        if y.requires_grad:
+            receive(y, numpy.where(chosen, none, g))
+
+    return recorded(out, tape, back)
+
+
+def masked_fill(x: Any, mask: Any, value: Any) -> Array:
+    """Another value where the mask is true."""
+    tape = tape_of(x, mask, value)
+    x, mask = lifted(tape, x), lifted(tape, mask)
+    filling = lifted(tape, value.item() if isinstance(value, numpy.generic) else value)
+    if filling.value.ndim or mask.value.dtype.kind != "b":
+        raise UnsupportedError("masked_fill with more than one value")
+    kind = x.value.dtype
+    if not isinstance(value, int | float) and promoted(x.value, filling.value) != kind:
+        raise UnsupportedError("masked_fill with a value of a higher dtype")
+    # A number as it is: the lowest of float64 does not go through float32.
+    number = kind.type(value) if isinstance(value, int | float) else filling.value.astype(kind)
+    filled = mask.value
+    out = numpy.where(filled, number, x.value)[()]
+    if not recording(x, filling):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        none = g.dtype.type(0)
+        receive(x, numpy.where(filled, none, g))
+        if filling.requires_grad:
+            receive(filling, numpy.where(filled, g, none).astype(filling.value.dtype))
+
+    return recorded(out, tape, back)
+
+
+def logical_not(x: Array) -> Array:
+    """True where it is 0 or false."""
+    return Array(numpy.logical_not(x.value), x.tape)
+
+
+def nan_to_num(
+    x: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Array:
+    """Other numbers for those that are none."""
+    a = x.value
+    if a.dtype.kind != "f":
+        return x
+    out = numpy.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+    if not recording(x):
+        return Array(out, x.tape)
+    return recorded(out, x.tape, lambda g: receive(x, _held(g, numpy.isfinite(a))))
+
+
+def _with_number(x: Array, number: Any) -> tuple[Array, Array]:
+    """An array and a Python number, which never widens it."""
+    if isinstance(number, numpy.generic):
+        number = number.item()
+    kind = x.value.dtype.kind
+    if kind != "f":
+        if isinstance(number, float):
+            x = cast(x, default_float())
+        elif kind == "b" and not isinstance(number, bool):
+            x = cast(x, NUMPY_DTYPES[torch.int64])
+    dtype = x.value.dtype
+    try:
+        return x, Array(dtype.type(number), x.tape)
+    except OverflowError as error:
+        raise UnsupportedError(f"{number} among {dtype}") from error

@@ -1,0 +1,295 @@
+"""Products, layers and losses: what `torch.nn.functional` has for small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+
+from rlplug.nn.arrays.activations import softplus
+from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.elementwise import (
+    absolute,
+    add,
+    lifted,
+    multiply,
+    negative,
+    operands,
+    square,
+    subtract,
+    tape_of,
+)
+from rlplug.nn.arrays.indexing import gather
+from rlplug.nn.arrays.reductions import log_softmax, mean, total
+from rlplug.nn.arrays.shapes import reshape, unsqueeze
+
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "dropout",
+    "huber_loss",
+    "l1_loss",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
+]
+
+Value: TypeAlias = Any
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Array:
+    """x Wᵀ + b; what comes out lies with one column per row of the batch."""
+    tape = tape_of(input, weight, bias)
+    x, w = lifted(tape, input), lifted(tape, weight)
+    a, known = x.value, w.value
+    if a.ndim != 2:
+        rows = reshape(x, (-1, a.shape[-1]))
+        return reshape(linear(rows, w, bias), (*a.shape[:-1], known.shape[0]))
+    if a.dtype is not known.dtype:
+        raise UnsupportedError(f"linear of {a.dtype} with weights of {known.dtype}")
+    turned = known.dot(a.T)
+    b = None
+    if bias is not None:
+        b = lifted(tape, bias)
+        turned += b.value[:, None]
+    out = turned.T
+    if not (x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)) or (
+        not torch.is_grad_enabled()
+    ):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        below = g.T
+        if w.requires_grad:
+            if w.room is not None and w.grad is None:
+                w.grad = below.dot(a, out=w.room)
+            else:
+                receive(w, below.dot(a))
+        if b is not None and b.requires_grad:
+            # A product with ones is a sum over the rows, in a third of the time.
+            ones = tape.ones(len(g), g.dtype)
+            if b.room is not None and b.grad is None:
+                b.grad = below.dot(ones, out=b.room)
+            else:
+                receive(b, below.dot(ones))
+        if x.requires_grad:
+            receive(x, known.T.dot(below).T)
+
+    return recorded(out, tape, back)
+
+
+def matmul(x: Any, y: Any) -> Array:
+    """x @ y."""
+    tape = tape_of(x, y)
+    x, y = lifted(tape, x), lifted(tape, y)
+    a, b = x.value, y.value
+    if a.dtype != b.dtype or a.dtype.kind != "f":
+        raise UnsupportedError(f"a product of {a.dtype} and {b.dtype}")
+    out = numpy.matmul(a, b)
+    if not recording(x, y):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        left = a[None, :] if a.ndim == 1 else a
+        right = b[:, None] if b.ndim == 1 else b
+        slope = g[..., None] if b.ndim == 1 else g
+        slope = slope[..., None, :] if a.ndim == 1 else slope
+        if x.requires_grad:
+            mine = numpy.matmul(slope, right.swapaxes(-1, -2))
+            receive(x, mine[..., 0, :] if a.ndim == 1 else mine)
+        if y.requires_grad:
+            mine = numpy.matmul(left.swapaxes(-1, -2), slope)
+            receive(y, mine[..., 0] if b.ndim == 1 else mine)
+
+    return recorded(out, tape, back)
+
+
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Array:
+    """Each row to mean 0 and variance 1, then scaled and shifted."""
+    tape = tape_of(input, weight, bias)
+    x = lifted(tape, input)
+    a = x.value
+    axes = tuple(range(-len(normalized_shape), 0))
+    if a.shape[axes[0] :] != tuple(normalized_shape):
+        raise UnsupportedError("layer_norm over another shape")
+    count = a.dtype.type(numpy.prod(normalized_shape))
+    away = a - numpy.add.reduce(a, axes, keepdims=True) / count
+    spread = numpy.add.reduce(away * away, axes, keepdims=True) / count
+    scale = 1 / numpy.sqrt(spread + a.dtype.type(eps))
+    out = away * scale
+
+    def back(g: Value) -> None:
+        middle = numpy.add.reduce(g, axes, keepdims=True) / count
+        along = numpy.add.reduce(g * out, axes, keepdims=True) / count
+        receive(x, (g - middle - out * along) * scale)
+
+    result = recorded(out, tape, back) if recording(x) else Array(out, tape)
+    if weight is not None:
+        result = multiply(result, weight)
+    return result if bias is None else add(result, bias)
+
+
+def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
+    """The input: nothing is dropped in evaluation."""
+    if training and p > 0:
+        raise UnsupportedError("dropout in training")
+    return input
+
+
+def _reduced(rows: Array, size_average: Any, reduce: Any, reduction: str) -> Array:
+    if size_average is not None or reduce is not None:
+        raise UnsupportedError("size_average and reduce")
+    if reduction == "mean":
+        return mean(rows)
+    if reduction == "sum":
+        return total(rows)
+    if reduction == "none":
+        return rows
+    raise UnsupportedError(f"reduction {reduction!r}")
+
+
+def mse_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Array:
+    """Squared errors."""
+    rows = square(subtract(input, target))
+    if weight is not None:
+        raise UnsupportedError("mse_loss with weights")
+    return _reduced(rows, size_average, reduce, reduction)
+
+
+def l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Array:
+    """Absolute errors."""
+    if weight is not None:
+        raise UnsupportedError("l1_loss with weights")
+    return _reduced(absolute(subtract(input, target)), size_average, reduce, reduction)
+
+
+def smooth_l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Array:
+    """Squared errors below beta, absolute ones above; the slope of the latter is 1."""
+    if beta == 0:
+        return l1_loss(input, target, size_average, reduce, reduction)
+    rows = _bent(input, target, beta, 1 / beta)
+    return _reduced(rows, size_average, reduce, reduction)
+
+
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Array:
+    """Squared errors below delta, absolute ones above; the slope of the latter is delta."""
+    if weight is not None:
+        raise UnsupportedError("huber_loss with weights")
+    return _reduced(_bent(input, target, delta, 1.0), None, None, reduction)
+
+
+def _bent(input: Any, target: Any, edge: float, scale: float) -> Array:
+    """scale times half the square of errors within an edge, and straight lines beyond."""
+    x, y = operands(input, target)
+    kind = x.value.dtype.type
+    away = x.value - y.value
+    limit = kind(edge)
+    # Within the edge both factors are the error; beyond, one is the edge.
+    held = numpy.minimum(numpy.maximum(away, -limit), limit)
+    out = held * (away - held * kind(0.5))
+    if scale != 1:
+        out = out * kind(scale)
+    if not recording(x, y):
+        return Array(out, x.tape)
+
+    def back(g: Value) -> None:
+        slope = g * held
+        if scale != 1:
+            slope = slope * kind(scale)
+        receive(x, slope)
+        if y.requires_grad:
+            receive(y, -slope)
+
+    return recorded(out, x.tape, back)
+
+
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Array:
+    """-log of the probability of targets between 0 and 1."""
+    if weight is not None or pos_weight is not None:
+        raise UnsupportedError("weights of a cross entropy")
+    x, y = operands(input, target)
+    # softplus(x) - x y, where softplus(x) = softplus(-x) + x keeps what is small exact.
+    rows = add(softplus(negative(x), threshold=float("inf")), multiply(subtract(1.0, y), x))
+    return _reduced(rows, size_average, reduce, reduction)
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Array:
+    """-log of the probability of classes, or against the probabilities of all classes."""
+    tape = tape_of(input, target)
+    x, y = lifted(tape, input), lifted(tape, target)
+    if label_smoothing or weight is not None or x.value.ndim != 2:
+        raise UnsupportedError("cross_entropy with other options")
+    logs = log_softmax(x, 1)
+    if y.value.dtype.kind != "f":
+        return nll_loss(logs, y, None, size_average, ignore_index, reduce, reduction)
+    rows = negative(total(multiply(logs, y), 1))
+    return _reduced(rows, size_average, reduce, reduction)
+
+
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Array:
+    """The negative of what belongs to each row's class."""
+    tape = tape_of(input, target)
+    x, y = lifted(tape, input), lifted(tape, target)
+    if weight is not None or x.value.ndim != 2 or (y.value == ignore_index).any():
+        raise UnsupportedError("nll_loss with other options")
+    rows = negative(reshape(gather(x, 1, unsqueeze(y, 1)), (-1,)))
+    return _reduced(rows, size_average, reduce, reduction)
