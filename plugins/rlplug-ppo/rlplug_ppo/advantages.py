@@ -95,14 +95,14 @@ def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:
 def _next_values(module: ActorCriticModule, batch: Batch) -> Tensor:
     """The values of the following rows, and of the final observations of the fragments."""
     finals = Batch({"observations": batch["final_observations"]})
-    values = batch["values"]
+    values: Tensor = batch["values"]
     final_values = module.forward_train(finals)["values"].to(values.dtype)
     return values.roll(-1).index_copy(0, batch["fragments"][:, 1] - 1, final_values)
 
 
 def _continues(batch: Batch) -> Tensor:
     """Where the next row belongs to the same episode."""
-    last = batch["fragments"][:, 1] - 1
+    last: Tensor = batch["fragments"][:, 1] - 1
     inside = torch.ones_like(batch["terminated"], dtype=torch.bool)
     if "continued" in batch:
         # Truncated backpropagation through time cuts fragments, but not episodes.

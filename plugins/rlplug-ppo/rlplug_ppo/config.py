@@ -1,4 +1,4 @@
-"""The options of PPO and of A2C, and those that cannot be had together."""
+"""The options of PPO and A2C, and the presets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PRESETS", "A2CConfig", "OnPolicyOptions", "PPOConfig"]
 
 @attrs.frozen(kw_only=True)
 class OnPolicyOptions(ActorCriticOptions):
-    """What PPO and A2C have in common."""
+    """Options shared by PPO and A2C."""
 
     gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
     vf_coef: float = option(0.5, "Weight of the value loss, the mean squared error.", at_least(0))
@@ -35,7 +35,7 @@ class OnPolicyOptions(ActorCriticOptions):
     def __attrs_post_init__(self) -> None:
         if self.truncated_bptt and self.memory == "none":
             raise ValueError(
-                "truncated_bptt cuts the past of a memory, and memory is 'none': "
+                "truncated_bptt has no effect without memory: "
                 "set memory to 'lstm' or 'gru', or leave truncated_bptt out"
             )
 
