@@ -41,7 +41,7 @@ def evaluate_rollout(
         values,
         next_values,
         terminated,
-        _continues(batch),
+        _continues(batch, values.dtype),
         gamma=gamma,
         gae_lambda=gae_lambda,
     )
@@ -70,8 +70,8 @@ def gae(
 ) -> Tensor:
     """The advantage of each row, shape (n,).
 
-    Terminated rows do not bootstrap. All others do; where `continues` is False (at a time limit,
-    at the end of the rollout) the sum of TD errors ends there.
+    Terminated rows do not bootstrap, all others do. The sum of TD errors ends where `continues` is
+    0: at a time limit and at the end of the rollout.
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     return discounted_sums(deltas, gamma * gae_lambda * continues)
@@ -100,11 +100,11 @@ def _next_values(module: ActorCriticModule, batch: Batch) -> Tensor:
     return values.roll(-1).index_copy(0, batch["fragments"][:, 1] - 1, final_values)
 
 
-def _continues(batch: Batch) -> Tensor:
-    """Where the next row belongs to the same episode."""
-    last: Tensor = batch["fragments"][:, 1] - 1
-    inside = torch.ones_like(batch["terminated"], dtype=torch.bool)
+def _continues(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """1 where the next row belongs to the same episode, 0 elsewhere."""
+    last, terminated = batch["fragments"][:, 1] - 1, batch["terminated"]
+    cut = torch.ones_like(last, dtype=dtype)
     if "continued" in batch:
         # Truncated backpropagation through time cuts fragments, but not episodes.
-        return inside.index_copy(0, last, batch["continued"])
-    return inside.index_fill(0, last, False)
+        cut = (~batch["continued"]).to(dtype)
+    return 1 - torch.zeros_like(terminated, dtype=dtype).scatter_add(0, last, cut)
