@@ -18,11 +18,13 @@ from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.state import random_state, set_random_state, update_digest
-from rlplug.nn.arrays import LARGEST, Array, Tape, UnsupportedError, unwrap
+from rlplug.nn.arrays import Array, Tape, UnsupportedError, unwrap
 
 __all__ = ["ArraysEngine", "ArraysTrial", "Snapshot"]
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+LARGEST = 50_000_000
+
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 
@@ -40,24 +42,21 @@ class ArraysEngine:
         self._hooks = _hooks_of(update.member.parts())
         if update.member.shared:
             raise UnsupportedError("parameters are shared with other modules")
-        self._tape = Tape(self._params)
+        self._tape = self._new_tape()
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on arrays."""
-        tape = self._current_tape()
-        tape.clear()
-        with numpy.errstate(all="ignore"):
+        with self._current_tape() as tape:
             prepared = prepare(tape.batch(batch))
         return Batch({name: prepared.array(name) for name in prepared})
 
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
         """Leave the gradients of the module's minibatches in its parameters."""
         (update,) = group
-        tape = self._current_tape()
         names = tuple([one.name for one in update.ready])
         total: Any = None
         reached: set[int] = set()
-        with numpy.errstate(all="ignore"):
+        with self._current_tape() as tape:
             for batch, weight in update.weighted():
                 tape.clear()
                 loss = self._losses(update.member, tape.batch(batch), names)
@@ -70,7 +69,7 @@ class ArraysEngine:
                 if update.stopped:
                     return
         if total is not None:
-            tape.flat[:] = total
+            self._tape.flat[:] = total
         self._deliver(update, reached)
 
     def _current_tape(self) -> Tape:
@@ -79,8 +78,13 @@ class ArraysEngine:
         if torch._C._is_any_autocast_enabled():
             raise UnsupportedError("autocast is on")
         if not self._tape.current():
-            self._tape = Tape(self._params)
+            self._tape = self._new_tape()
         return self._tape
+
+    def _new_tape(self) -> Tape:
+        if not all(param.requires_grad for param in self._params):
+            raise UnsupportedError("a parameter of an optimizer is frozen")
+        return Tape(self._params)
 
     def _backward(self, update: ModuleUpdate, loss: MinibatchLoss, weight: float) -> list[int]:
         """Gradients into the tape's buffer; the positions of the parameters they reach."""
