@@ -20,7 +20,7 @@ from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.state import random_state, set_random_state, update_digest
 from rlplug.nn.arrays import Array, Tape, UnsupportedError, unwrap
 
-__all__ = ["ArraysEngine", "ArraysTrial", "Snapshot"]
+__all__ = ["ArraysEngine", "ArraysTrial", "GeneratorStates", "Snapshot"]
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 LARGEST = 50_000_000
@@ -213,7 +213,7 @@ class Snapshot:
         self,
         modules: Iterable[nn.Module],
         plugins: Iterable[object],
-        generators: Iterable[torch.Generator],
+        generators: dict[str, torch.Generator],
         metrics: dict[str, dict[str, Any]],
     ) -> None:
         parts = list({id(p): p for module in modules for p in module.modules()}.values())
@@ -228,7 +228,7 @@ class Snapshot:
         memo: dict[int, Any] = {id(one): one for one in known}
         self._copies = copy.deepcopy([before for _, before in self._attributes], memo)
         self._digests = [{k: _digest(v) for k, v in held.items()} for _, held in self._attributes]
-        self._generators = [(one, one.get_state()) for one in generators]
+        self._generators = GeneratorStates(generators)
         self._metrics = metrics, copy.deepcopy(metrics)
         self._random = random_state(torch.device("cpu"))
 
@@ -249,12 +249,27 @@ class Snapshot:
                 # An object that was not written to stays the very object that it was.
                 written = _digest(value) != digests[name]
                 attributes[name] = copies[name] if written else value
-        for generator, state in self._generators:
-            generator.set_state(state)
+        self._generators.restore()
         metrics, before_metrics = self._metrics
         metrics.clear()
         metrics.update(before_metrics)
         set_random_state(self._random)
+
+
+class GeneratorStates:
+    """The states of generators by module id, to be put back; one made since then is forgotten."""
+
+    def __init__(self, generators: dict[str, torch.Generator]) -> None:
+        self._generators = generators
+        self._states = {name: one.get_state() for name, one in generators.items()}
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for name in list(self._generators):
+            if name in self._states:
+                self._generators[name].set_state(self._states[name])
+            else:
+                del self._generators[name]
 
 
 def _detached(loss: MinibatchLoss) -> Any:

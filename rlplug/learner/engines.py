@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from rlplug.batch import Batch
 from rlplug.config.compute import ComputeSection
 from rlplug.config.learning import LearnerSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner.arrays import ArraysEngine, ArraysTrial, Snapshot
+from rlplug.learner.arrays import ArraysEngine, ArraysTrial, GeneratorStates, Snapshot
 from rlplug.learner.compiled import CompiledEngine, can_trace_gradients
 from rlplug.learner.device import Precision
 from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
@@ -40,7 +39,7 @@ class Engines:
         terms: TermGradients,
         hooks: GradientHooks,
         learners: int,
-        generators: Mapping[str, torch.Generator],
+        generators: dict[str, torch.Generator],
         registered_metrics: dict[str, dict[str, Any]],
     ) -> None:
         self._calls = calls
@@ -99,11 +98,13 @@ class Engines:
 
     def prepare(self, update: ModuleUpdate, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on the module's engine."""
+        before = GeneratorStates(self._generators)
         try:
             return update.engine.prepare(prepare, batch)
         except Exception as error:
             if update.engine.name != "arrays":
                 raise
+            before.restore()
             # If the plugin itself is wrong, torch raises what it raises.
             self._leave(update, error)
             return prepare(batch)
@@ -120,11 +121,13 @@ class Engines:
             self._run(update.engine, [update])
 
     def _run(self, engine: Engine, group: list[ModuleUpdate]) -> None:
+        before = GeneratorStates(self._generators)
         try:
             engine.gradients(group)
         except Exception as error:
             if engine.name in ("torch", "trial"):
                 raise
+            before.restore()
             for update in group:
                 update.discard()
             # If the plugin itself is wrong, torch raises what it raises.
@@ -161,7 +164,7 @@ class Engines:
 
         def snapshot() -> Snapshot:
             return Snapshot(
-                update.member.parts(), plugins, self._generators.values(), self._registered_metrics
+                update.member.parts(), plugins, self._generators, self._registered_metrics
             )
 
         copies = self._hooks.used

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -262,7 +263,7 @@ class ModuleUpdate:
 
     def take_results(self) -> dict[str, Any]:
         """The averages over the minibatches since the last call, and the learning rates."""
-        results = average(self.history) if self.history else {}
+        results = _as_tensors(average(self.history)) if self.history else {}
         self.last_history, self.history = self.history, []
         self._epoch_start = 0
         for one in self.member.optimizers:
@@ -379,7 +380,7 @@ class ModuleUpdate:
             evaluated = False
             if bool(self.nonfinite.get(one.name, False)):
                 raise _SkippedError
-            return float(torch.stack([loss * weight for loss, weight in self.losses]).sum())
+            return float(sum(loss * weight for loss, weight in self.losses))
 
         one.note_gradients(True)
         try:
@@ -400,3 +401,12 @@ class _SkippedError(Exception):
 
 def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
     return [param.grad for param in one.params if param.grad is not None]
+
+
+def _as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of NumPy as tensors, which is what hooks and trackers expect."""
+    names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
+    if names:
+        numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))
+        metrics.update(zip(names, numbers.unbind(), strict=True))
+    return metrics
