@@ -55,7 +55,7 @@ class Memory(nn.Module):
         self, features: Tensor, fragments: Fragments
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """All rows in one pass, shape (rows, size), and the state after each fragment."""
-        order, rows, counts = _packing(fragments, len(features))
+        order, rows, counts = _packing(fragments, features.shape[0])
         state = fragments.state
         if state is None:
             state = self.initial_state(len(order))
@@ -85,7 +85,7 @@ class Memory(nn.Module):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """One step of n environments, shape (n, size), and their state after it."""
         if state is None:
-            state = self.initial_state(len(features))
+            state = self.initial_state(features.shape[0])
         out, after = self.layer(features.unsqueeze(0), self._to_layer(state, features))
         return out.squeeze(0), self._named(after)
 

@@ -68,7 +68,7 @@ class Array:
             raise UnsupportedError(f"{getattr(func, '__name__', func)} of arrays")
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
-        except (TypeError, ValueError, IndexError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             # Also what torch refuses as well: it says so in its own words then.
             raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
 
@@ -84,7 +84,8 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[tuple[Array, Back]] = []
-        self._known: dict[int, Array] = {}
+        self.known: dict[int, Array] = {}
+        """The parameters met so far, by their ids."""
         self._tensors: list[Tensor] = []
         self._addresses: list[tuple[int, bool]] = []
         self._ones: dict[tuple[int, str], NDArray[Any]] = {}
@@ -101,30 +102,28 @@ class Graph:
 
     def leaf(self, tensor: Tensor) -> Array:
         """A parameter, buffer or other tensor without a graph, in the same memory."""
-        known = self._known.get(id(tensor))
+        known = self.known.get(id(tensor))
         if known is not None:
             return known
-        if not tensor.is_cpu:
-            raise UnsupportedError(f"a tensor on {tensor.device} among arrays")
-        if isinstance(tensor, nn.Parameter):
+        # Asking torch for a Parameter is slow.
+        if type(tensor) is not Tensor and isinstance(tensor, nn.Parameter):
             return self.remember(tensor)
-        if tensor.requires_grad:
-            raise UnsupportedError("a tensor with a graph of its own among arrays")
         return Array(_numbers(tensor), self)
 
     def remember(self, tensor: Tensor) -> Array:
         """A parameter, which `current` watches from now on."""
-        found = self._known[id(tensor)] = Array(_numbers(tensor), self)
+        found = self.known[id(tensor)] = Array(_numbers(tensor.detach()), self)
         self._tensors.append(tensor)
         self._addresses.append((tensor.data_ptr(), tensor.requires_grad))
         return found
 
     def array(self, column: Any) -> Any:
         """Arrays or tensors without a graph, maybe nested, as constants."""
-        if isinstance(column, numpy.ndarray):
-            return Array(_checked(column), self)
+        # Nearly every column is one tensor or array, and asking for a Mapping is slow.
         if isinstance(column, Tensor):
             return self.leaf(column)
+        if isinstance(column, numpy.ndarray):
+            return Array(_checked(column), self)
         if isinstance(column, Mapping):
             return {name: self.array(part) for name, part in column.items()}
         if isinstance(column, tuple):
@@ -149,14 +148,19 @@ class Graph:
 
 
 def recording(*arrays: Array) -> bool:
-    """Whether what is made of these has to be on the tape."""
-    return any(array.requires_grad for array in arrays) and torch.is_grad_enabled()
+    """Whether what is made of these has to be in the graph."""
+    if not torch.is_grad_enabled():
+        return False
+    for array in arrays:  # noqa: SIM110 # any() takes twice as long
+        if array.requires_grad:
+            return True
+    return False
 
 
-def recorded(value: Value, tape: Graph, back: Back) -> Array:
+def recorded(value: Value, graph: Graph, back: Back) -> Array:
     """The result of an operation, with the way back."""
-    out = Array(value, tape, True)
-    tape.nodes.append((out, back))
+    out = Array(value, graph, True)
+    graph.nodes.append((out, back))
     return out
 
 
@@ -202,8 +206,9 @@ def _summed_to(gradient: Value, shape: tuple[int, ...]) -> Value:
 
 def _numbers(tensor: Tensor) -> NDArray[Any]:
     try:
-        return _checked(tensor.detach().numpy())
+        return _checked(tensor.numpy())
     except (RuntimeError, TypeError) as error:
+        # One with a graph of its own, on another device, or of a format that NumPy lacks.
         raise UnsupportedError(f"a tensor that NumPy cannot show: {error}") from error
 
 

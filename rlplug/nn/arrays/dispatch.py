@@ -74,6 +74,8 @@ def _same(x: Array, *_: Any, **__: Any) -> Array:
 
 def _to(x: Array, *args: Any, **kwargs: Any) -> Array:
     """Another dtype; the device has to be the CPU."""
+    if len(args) == 1 and not kwargs and type(args[0]) is torch.dtype:
+        return _cast(x, args[0])
     kwargs.pop("non_blocking", None)
     kwargs.pop("copy", None)
     wanted = [*args, *kwargs.values()]

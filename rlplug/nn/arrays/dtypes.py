@@ -46,12 +46,12 @@ def promoted(a: Any, b: Any) -> numpy.dtype[Any]:
     if bool(a.ndim) == bool(b.ndim):
         return _together(a.dtype.char, b.dtype.char)
     row, number = (a, b) if a.ndim else (b, a)
-    higher = _KINDS.index(number.dtype.kind) > _KINDS.index(row.dtype.kind)
+    higher = _KINDS[number.dtype.kind] > _KINDS[row.dtype.kind]
     dtype: numpy.dtype[Any] = (number if higher else row).dtype
     return dtype
 
 
-_KINDS = "buif"
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -59,16 +60,24 @@ Slope: TypeAlias = Callable[[Value, Value, Value], Value]
 PairSlope: TypeAlias = Callable[[Value, Value, Value, Value], Value]
 """The same for one of two operands."""
 
-_NUMBERS = (bool, int, float, numpy.generic)
+_NUMBERS = (float, int, numpy.generic)
+_TENSORS = (Array, Tensor)
+
+# Asked by nearly every operation.
+_is_recording = torch.is_grad_enabled
 
 
 def operands(x: Any, y: Any) -> tuple[Array, Array]:
     """Two operands as arrays of one dtype: that of torch's type promotion."""
-    if type(x) is Array and type(y) is Array:
-        if x.value.dtype is y.value.dtype:
-            return x, y
-    elif type(x) is Array and isinstance(y, _NUMBERS):
-        return _with_number(x, y)
+    if type(x) is Array:
+        kind = type(y)
+        if kind is Array:
+            if x.value.dtype is y.value.dtype:
+                return x, y
+        elif kind is float or kind is int or isinstance(y, _NUMBERS):
+            return _with_number(x, y)
+        else:
+            y = lifted(x.tape, y)
     elif type(y) is Array and isinstance(x, _NUMBERS):
         second, first = _with_number(y, x)
         return first, second
@@ -127,9 +136,12 @@ def unary(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], 
             x = cast(x, default_float())
         a = x.value
         out = forward(a)
-        if not x.requires_grad or not torch.is_grad_enabled():
-            return Array(out, x.tape)
-        return recorded(out, x.tape, lambda g: receive(x, slope(g, a, out)))
+        graph = x.tape
+        if not x.requires_grad or not _is_recording():
+            return Array(out, graph)
+        made = Array(out, graph, True)
+        graph.nodes.append((made, lambda g: receive(x, slope(g, a, out))))
+        return made
 
     return function
 
@@ -140,11 +152,13 @@ def binary(
     """A function of two operands."""
 
     def function(x: Any, y: Any) -> Array:
-        x, y = operands(x, y)
+        if type(x) is not Array or type(y) is not Array or x.value.dtype is not y.value.dtype:
+            x, y = operands(x, y)
         a, b = x.value, y.value
         out = forward(a, b)
-        if not (x.requires_grad or y.requires_grad) or not torch.is_grad_enabled():
-            return Array(out, x.tape)
+        graph = x.tape
+        if not (x.requires_grad or y.requires_grad) or not _is_recording():
+            return Array(out, graph)
 
         def back(g: Value) -> None:
             if x.requires_grad:
@@ -152,7 +166,9 @@ def binary(
             if y.requires_grad:
                 receive(y, right(g, a, b, out))
 
-        return recorded(out, x.tape, back)
+        made = Array(out, graph, True)
+        graph.nodes.append((made, back))
+        return made
 
     return function
 
@@ -172,21 +188,12 @@ def predicate(forward: Callable[[Value], Value]) -> Callable[[Array], Array]:
     return lambda x: Array(forward(x.value), x.tape)
 
 
-add = binary(numpy.add, lambda g, a, b, out: g, lambda g, a, b, out: g)
-subtract = binary(numpy.subtract, lambda g, a, b, out: g, lambda g, a, b, out: -g)
-multiply = binary(numpy.multiply, lambda g, a, b, out: g * b, lambda g, a, b, out: g * a)
+# On single numbers operators take a fourth of the time of NumPy's functions.
+add = binary(operator.add, lambda g, a, b, out: g, lambda g, a, b, out: g)
+subtract = binary(operator.sub, lambda g, a, b, out: g, lambda g, a, b, out: -g)
+multiply = binary(operator.mul, lambda g, a, b, out: g * b, lambda g, a, b, out: g * a)
 _quotient = binary(
-    numpy.true_divide, lambda g, a, b, out: g / b, lambda g, a, b, out: -g * (out / b)
-)
-maximum = binary(
-    numpy.maximum,
-    lambda g, a, b, out: _won(g, a < b, a, b),
-    lambda g, a, b, out: _won(g, b < a, a, b),
-)
-minimum = binary(
-    numpy.minimum,
-    lambda g, a, b, out: _won(g, a > b, a, b),
-    lambda g, a, b, out: _won(g, b > a, a, b),
+    operator.truediv, lambda g, a, b, out: g / b, lambda g, a, b, out: -g * (out / b)
 )
 remainder = binary(
     numpy.mod, lambda g, a, b, out: g, lambda g, a, b, out: -g * numpy.floor_divide(a, b)
@@ -200,11 +207,38 @@ def divide(x: Any, y: Any) -> Array:
     return _quotient(x, y) if x.value.dtype.kind == "f" else _quotient(floating(x), floating(y))
 
 
-def _won(g: Value, lost: Value, a: Value, b: Value) -> Value:
-    """The gradient for an operand that was taken or lost; equal ones share it."""
-    out = numpy.where(lost, g.dtype.type(0), g)
-    same = a == b
-    return numpy.where(same, out * g.dtype.type(0.5), out) if same.any() else out
+def maximum(x: Any, y: Any) -> Array:
+    """The larger one of each pair."""
+    return _larger(*operands(x, y), numpy.maximum, operator.lt)
+
+
+def minimum(x: Any, y: Any) -> Array:
+    """The smaller one of each pair."""
+    return _larger(*operands(x, y), numpy.minimum, operator.gt)
+
+
+def _larger(
+    x: Array,
+    y: Array,
+    forward: Callable[[Value, Value], Value],
+    loses: Callable[[Value, Value], Value],
+) -> Array:
+    a, b = x.value, y.value
+    out = forward(a, b)
+    if not recording(x, y):
+        return Array(out, x.tape)
+
+    def back(g: Value) -> None:
+        kind = g.dtype.type
+        # Equal ones share the gradient.
+        shared = numpy.where(a == b, g * kind(0.5), g)
+        none = kind(0)
+        if x.requires_grad:
+            receive(x, numpy.where(loses(a, b), none, shared))
+        if y.requires_grad:
+            receive(y, numpy.where(loses(b, a), none, shared))
+
+    return recorded(out, x.tape, back)
 
 
 exp = unary(numpy.exp, lambda g, a, out: g * out)
@@ -227,8 +261,8 @@ def _whole(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array],
     return lambda x: fractional(x) if x.value.dtype.kind == "f" else Array(forward(x.value), x.tape)
 
 
-negative = _whole(numpy.negative, lambda g, a, out: -g)
-absolute = _whole(numpy.abs, lambda g, a, out: g * _signs(a))
+negative = _whole(operator.neg, lambda g, a, out: -g)
+absolute = _whole(abs, lambda g, a, out: g * _signs(a))
 sign = _whole(numpy.sign, lambda g, a, out: numpy.zeros_like(g))
 floor = _whole(numpy.floor, lambda g, a, out: numpy.zeros_like(g))
 rounded = _whole(numpy.rint, lambda g, a, out: numpy.zeros_like(g))
@@ -243,10 +277,10 @@ def _signs(a: Value) -> Value:
 
 def power(x: Any, y: Any) -> Array:
     """To a power; powers of 2 and of other numbers are cheaper than those of arrays."""
-    if type(x) is not Array or not isinstance(y, int | float):
-        return _power(x, y)
-    if y == 2 and not isinstance(y, bool) and isinstance(y, int):
+    if type(y) is int and y == 2 and type(x) is Array:
         return square(x)
+    if type(x) is not Array or not isinstance(y, _NUMBERS):
+        return _power(x, y)
     if isinstance(y, float) or x.value.dtype.kind == "b":
         x, _ = _with_number(x, y)
     exponent = x.value.dtype.type(y)
@@ -280,9 +314,9 @@ def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
         or isinstance(max, Tensor)
     ):
         return _clamp_between(x, min, max)
-    for bound in (min, max):
-        if bound is not None and x.value.dtype.kind != "f":
-            x, _ = _with_number(x, bound)
+    if x.value.dtype.kind != "f":
+        for bound in (min, max):
+            x = x if bound is None else _with_number(x, bound)[0]
     a = out = x.value
     kind = a.dtype.type
     if min is not None:
@@ -374,10 +408,10 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Array:
     if filling.value.ndim or mask.value.dtype.kind != "b":
         raise UnsupportedError("masked_fill with more than one value")
     kind = x.value.dtype
-    if not isinstance(value, int | float) and promoted(x.value, filling.value) != kind:
+    if not isinstance(value, _NUMBERS) and promoted(x.value, filling.value) != kind:
         raise UnsupportedError("masked_fill with a value of a higher dtype")
     # A number as it is: the lowest of float64 does not go through float32.
-    number = kind.type(value) if isinstance(value, int | float) else filling.value.astype(kind)
+    number = kind.type(value) if isinstance(value, _NUMBERS) else filling.value.astype(kind)
     filled = mask.value
     out = numpy.where(filled, number, x.value)[()]
     if not recording(x, filling):
@@ -412,14 +446,13 @@ def nan_to_num(
 
 def _with_number(x: Array, number: Any) -> tuple[Array, Array]:
     """An array and a Python number, which never widens it."""
-    if isinstance(number, numpy.generic):
-        number = number.item()
-    kind = x.value.dtype.kind
-    if kind != "f":
-        if isinstance(number, float):
-            x = cast(x, default_float())
-        elif kind == "b" and not isinstance(number, bool):
-            x = cast(x, NUMPY_DTYPES[torch.int64])
+    dtype = x.value.dtype
+    if dtype.kind == "f":
+        return x, Array(dtype.type(number), x.tape)
+    if isinstance(number, float | numpy.floating):
+        x = cast(x, default_float())
+    elif dtype.kind == "b" and not isinstance(number, bool | numpy.bool_):
+        x = cast(x, NUMPY_DTYPES[torch.int64])
     dtype = x.value.dtype
     try:
         return x, Array(dtype.type(number), x.tape)

@@ -44,43 +44,44 @@ Value: TypeAlias = Any
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Array:
     """x Wᵀ + b; what comes out lies with one column per row of the batch."""
-    tape = tape_of(input, weight, bias)
-    x, w = lifted(tape, input), lifted(tape, weight)
+    graph = input.tape if type(input) is Array else tape_of(weight, bias)
+    x = input if type(input) is Array else graph.leaf(input)
+    w = weight if type(weight) is Array else graph.leaf(weight)
+    b = bias if bias is None or type(bias) is Array else graph.leaf(bias)
     a, known = x.value, w.value
     if a.ndim != 2:
         rows = reshape(x, (-1, a.shape[-1]))
-        return reshape(linear(rows, w, bias), (*a.shape[:-1], known.shape[0]))
+        return reshape(linear(rows, w, b), (*a.shape[:-1], known.shape[0]))
     if a.dtype is not known.dtype:
         raise UnsupportedError(f"linear of {a.dtype} with weights of {known.dtype}")
-    turned = known.dot(a.T)
-    b = None
-    if bias is not None:
-        b = lifted(tape, bias)
-        turned += b.value[:, None]
-    out = turned.T
-    if not (x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)) or (
-        not torch.is_grad_enabled()
+    out = known.dot(a.T)
+    if b is not None:
+        out += b.value[:, None]
+    if not torch.is_grad_enabled() or not (
+        w.requires_grad or x.requires_grad or (b is not None and b.requires_grad)
     ):
-        return Array(out, tape)
+        return Array(out.T, graph)
 
     def back(g: Value) -> None:
         below = g.T
         if w.requires_grad:
             if w.room is not None and w.grad is None:
-                w.grad = below.dot(a, out=w.room)
+                w.grad = below.dot(x.value, w.room)
             else:
-                receive(w, below.dot(a))
+                receive(w, below.dot(x.value))
         if b is not None and b.requires_grad:
             # A product with ones is a sum over the rows, in a third of the time.
-            ones = tape.ones(len(g), g.dtype)
+            ones = x.tape.ones(len(g), g.dtype)
             if b.room is not None and b.grad is None:
-                b.grad = below.dot(ones, out=b.room)
+                b.grad = below.dot(ones, b.room)
             else:
                 receive(b, below.dot(ones))
         if x.requires_grad:
-            receive(x, known.T.dot(below).T)
+            receive(x, w.value.T.dot(below).T)
 
-    return recorded(out, tape, back)
+    made = Array(out.T, graph, True)
+    graph.nodes.append((made, back))
+    return made
 
 
 def matmul(x: Any, y: Any) -> Array:

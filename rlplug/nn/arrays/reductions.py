@@ -36,6 +36,7 @@ Value: TypeAlias = Any
 Dims: TypeAlias = "int | Sequence[int] | None"
 
 _sum: Callable[..., Any] = numpy.add.reduce
+_max: Callable[..., Any] = numpy.maximum.reduce
 _all: Callable[..., Any] = numpy.logical_and.reduce
 _any: Callable[..., Any] = numpy.logical_or.reduce
 
@@ -65,9 +66,14 @@ def mean(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -
     a = x.value
     if a.dtype.kind != "f":
         raise UnsupportedError("a mean of whole numbers")
-    axes = _axes(a, dim)
-    count = a.dtype.type(_count(a, axes))
-    out = _sum(a, axes, keepdims=keepdim) / count
+    if dim is None and not keepdim:
+        axes = None
+        count = a.dtype.type(a.size)
+        out = _sum(a, None) / count
+    else:
+        axes = _axes(a, dim)
+        count = a.dtype.type(_count(a, axes))
+        out = _sum(a, axes, keepdims=keepdim) / count
     if not recording(x):
         return Array(out, x.tape)
     return recorded(out, x.tape, lambda g: receive(x, _spread(g / count, a, axes, keepdim)))
@@ -108,9 +114,11 @@ def _spreading(
         raise UnsupportedError("a variance of whole numbers")
     axes = _axes(a, dim)
     count = _count(a, axes)
-    away = a - _sum(a, axes, keepdims=True) / kind(count)
+    whole = axes is None and not keepdim
+    away = a - (_sum(a, None) if whole else _sum(a, axes, keepdims=True)) / kind(count)
     free = kind(max(count - (int(unbiased) if correction is None else correction), 0))
-    out = _sum(away * away, axes, keepdims=keepdim) / free
+    squares = away * away
+    out = (_sum(squares, None) if whole else _sum(squares, axes, keepdims=keepdim)) / free
     if root:
         out = numpy.sqrt(out)
     if not recording(x):
@@ -231,7 +239,7 @@ def cumsum(x: Array, dim: int) -> Array:
     """The sums so far."""
     a = x.value
     wide = None if a.dtype.kind == "f" else numpy.int64
-    out = numpy.cumsum(a, dim, wide) if a.ndim else a
+    out = numpy.cumsum(a, dim, wide) if a.ndim else _sum(a, None, wide)
     if not recording(x):
         return Array(out, x.tape)
 
@@ -245,15 +253,28 @@ def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     """Logarithms of shares."""
     x = floating(x) if dtype is None else cast(x, NUMPY_DTYPES[dtype])
     a = x.value
-    axis = dim if a.ndim else None
-    out = a - numpy.maximum.reduce(a, axis, keepdims=True)
-    out = out - numpy.log(_sum(numpy.exp(out), axis, keepdims=True))
+    if a.ndim == 2 and dim in (1, -1):
+        # One column per row of the batch, as linear layers leave it: sums run along the memory.
+        turned = a.T
+        logs = turned - _max(turned)
+        logs -= numpy.log(_sum(numpy.exp(logs)))
+        out = logs.T
+        axis = 1
+    else:
+        axis = dim if a.ndim else None
+        out = a - _max(a, axis, keepdims=True)
+        out = out - numpy.log(_sum(numpy.exp(out), axis, keepdims=True))
     if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        slope = numpy.exp(out) * _sum(g, axis, keepdims=True)
-        receive(x, g - slope)
+        if axis == 1 and g.ndim == 2:
+            slope = numpy.exp(out.T)
+            slope *= _sum(g.T)
+            numpy.subtract(g.T, slope, out=slope)
+            receive(x, slope.T)
+        else:
+            receive(x, g - numpy.exp(out) * _sum(g, axis, keepdims=True))
 
     return recorded(out, x.tape, back)
 
@@ -263,7 +284,7 @@ def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     x = floating(x) if dtype is None else cast(x, NUMPY_DTYPES[dtype])
     a = x.value
     axis = dim if a.ndim else None
-    raised = numpy.exp(a - numpy.maximum.reduce(a, axis, keepdims=True))
+    raised = numpy.exp(a - _max(a, axis, keepdims=True))
     out = raised / _sum(raised, axis, keepdims=True)
     if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
@@ -280,7 +301,7 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
     x = floating(x)
     a = x.value
     axes = _axes(a, dim)
-    most = numpy.maximum.reduce(a, axes, keepdims=True)
+    most = _max(a, axes, keepdims=True)
     most = numpy.where(numpy.isinf(most), a.dtype.type(0), most)
     kept = numpy.log(_sum(numpy.exp(a - most), axes, keepdims=True)) + most
     out = kept if keepdim else kept.reshape(_left(a.shape, axes))[()]
@@ -288,8 +309,7 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        known = numpy.where(numpy.isinf(kept), a.dtype.type(0), kept)
-        receive(x, numpy.exp(a - known) * _lengthened(g, a, axes, keepdim))
+        receive(x, numpy.exp(a - kept) * _lengthened(g, a, axes, keepdim))
 
     return recorded(out, x.tape, back)
 
@@ -337,5 +357,8 @@ def _lengthened(g: Value, a: Value, axes: Any, keepdim: bool) -> Value:
 def _spread(g: Value, a: Value, axes: Any, keepdim: bool) -> Value:
     """The same number for all that were summed."""
     out = numpy.empty_like(a)
-    out[...] = _lengthened(g, a, axes, keepdim)
+    if g.ndim:
+        out[...] = _lengthened(g, a, axes, keepdim)
+    else:
+        out.fill(g)
     return out

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy
+import torch
 from torch import Tensor
 
 from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
@@ -43,7 +44,7 @@ Value: TypeAlias = Any
 
 def mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
     """The same numbers elsewhere, and how their gradients return."""
-    if not recording(x):
+    if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
     return recorded(out, x.tape, lambda g: receive(x, back(g)))
 
@@ -51,7 +52,7 @@ def mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
 def reshape(x: Array, *shape: Any) -> Array:
     """In another shape, row by row."""
     a = x.value
-    out = a.reshape(sizes_of(shape))
+    out = a.reshape(shape if type(shape[0]) is int else sizes_of(shape))
     return mapped(x, out, lambda g: g.reshape(a.shape))
 
 
@@ -63,6 +64,8 @@ def reshape_as(x: Array, other: Any) -> Array:
 def flatten(x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
     """Several dimensions as one."""
     shape = x.value.shape or (1,)
+    if start_dim == len(shape) - 1 and end_dim == -1 and x.value.ndim:
+        return x
     first, last = start_dim % len(shape), end_dim % len(shape)
     if first == last and x.value.ndim:
         return x
@@ -81,6 +84,11 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
 def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
     """Without dimensions of length 1."""
     a = x.value
+    if dim == -1 or (dim == 1 and a.ndim == 2):
+        # By far the commonest, and a view is had in a third of the time.
+        if not a.ndim or a.shape[-1] != 1:
+            return x
+        return mapped(x, a[..., 0], lambda g: g[..., None])
     if dim is None:
         gone = {axis for axis, n in enumerate(a.shape) if n == 1}
     else:
@@ -95,6 +103,8 @@ def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
 def unsqueeze(x: Array, dim: int) -> Array:
     """With one more dimension of length 1."""
     a = x.value
+    if dim == -1:
+        return mapped(x, numpy.asarray(a)[..., None], lambda g: g[..., 0])
     axis = _axis(dim, a.ndim + 1)
     out = a.reshape((*a.shape[:axis], 1, *a.shape[axis:]))
     return mapped(x, out, lambda g: g.reshape(a.shape))
