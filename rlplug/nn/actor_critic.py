@@ -81,17 +81,6 @@ class ActorCritic(ActingNetwork):
         outputs, values = dense([seen, seen_too], [actor_stack, critic_stack])
         return self.policy_head.completed(outputs), values.squeeze(1)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether actor and critic share all but their heads."""
-        return self.critic_body is None
-
-    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
-        """`act` for a network without memory, with the values of the same pass."""
-        with torch.no_grad(), evaluating(self):
-            parameters, values = self(to_tensors(observations, device_of(self)))
-        return to_arrays(parameters), to_arrays(values)
-
     def closed_form(self, prefix: str) -> ClosedForm | None:
         """The outputs of the policy's linear layer, and values, if both bodies are plain.
 
@@ -136,6 +125,17 @@ class ActorCritic(ActingNetwork):
         if state is None or self.critic_body is None:
             return state
         return {**state, **_named(self.critic_body.initial_state(n))}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether actor and critic share all but their heads."""
+        return self.critic_body is None
+
+    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
+        """`act` for a network without memory, with the values of the same pass."""
+        with torch.no_grad(), evaluating(self):
+            parameters, values = self(to_tensors(observations, device_of(self)))
+        return to_arrays(parameters), to_arrays(values)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
