@@ -63,17 +63,6 @@ class ActorCritic(ActingNetwork):
             return self.policy_head(features), self.value_head(features)
         return self.policy_head(features), self.values(observations, fragments)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether actor and critic share all but their heads."""
-        return self.critic_body is None
-
-    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
-        """`act` for a network without memory, with the values of the same pass."""
-        with torch.no_grad(), evaluating(self):
-            parameters, values = self(to_tensors(observations, device_of(self)))
-        return to_arrays(parameters), to_arrays(values)
-
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""
         parameters: Tensor = self.policy_head(self.body(observations, fragments))
@@ -104,6 +93,17 @@ class ActorCritic(ActingNetwork):
         if state is None or self.critic_body is None:
             return state
         return {**state, **_named(self.critic_body.initial_state(n))}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether actor and critic share all but their heads."""
+        return self.critic_body is None
+
+    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
+        """`act` for a network without memory, with the values of the same pass."""
+        with torch.no_grad(), evaluating(self):
+            parameters, values = self(to_tensors(observations, device_of(self)))
+        return to_arrays(parameters), to_arrays(values)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""

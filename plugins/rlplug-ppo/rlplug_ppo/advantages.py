@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rlplug import Batch
 from rlplug_ppo.module import ActorCriticModule
@@ -83,11 +82,10 @@ def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:
     A parallel scan: sums over 1, 2, 4, … rows are combined, so that it takes as many passes as
     the longest stretch without a decay of 0 has binary digits, and no loop over time.
     """
-    sums, decay = terms, decay.to(terms.dtype)
-    span = 1
-    while span < terms.shape[0] and bool(decay.any()):
-        sums = sums + decay * functional.pad(sums[span:], (0, span))
-        decay = decay * functional.pad(decay[span:], (0, span))
+    sums, decay, span = terms, decay[:-1].to(terms.dtype), 1
+    while decay.any():
+        sums = torch.cat([sums[:-span] + decay * sums[span:], sums[-span:]])
+        decay = decay[:-span] * decay[span:]
         span *= 2
     return sums
 

@@ -8,6 +8,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rlplug import Batch, Loss
 from rlplug_ppo.config import A2CConfig, PPOConfig
@@ -39,8 +40,9 @@ def ppo_loss(
     }
     metrics = {"value_loss": value, "entropy": entropy}
     with torch.no_grad():
-        metrics["approx_kl"] = (ratio - 1 - log_ratio).mean()
-        metrics["clip_fraction"] = ((ratio - 1).abs() > config.clip_range).to(ratio.dtype).mean()
+        change = ratio - 1
+        metrics["approx_kl"] = (change - log_ratio).mean()
+        metrics["clip_fraction"] = (change.abs() > config.clip_range).to(ratio.dtype).mean()
     if config.kl_coef:
         kl = module.distribution.kl(batch["parameters"], parameters, mask).mean()
         terms["kl_penalty"] = module.kl_coef * kl
@@ -86,11 +88,10 @@ def value_loss(
     values: Tensor, returns: Tensor, old_values: Tensor, clip_range: float = 0.0
 ) -> Tensor:
     """Mean squared error of the values; with a clip range the larger of clipped and unclipped."""
-    errors = (values - returns) ** 2
-    if clip_range:
-        clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
-        errors = torch.maximum(errors, (clipped - returns) ** 2)
-    return errors.mean()
+    if not clip_range:
+        return functional.mse_loss(values, returns)
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.maximum((values - returns) ** 2, (clipped - returns) ** 2).mean()
 
 
 def normalised(advantages: Tensor) -> Tensor:
