@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import nn
 
+from rlplug.batch.episodes import DEFAULT_MODULE
 from rlplug.errors import PluginError
 from rlplug.feeds import Feed
 
@@ -33,9 +34,6 @@ __all__ = [
     "NoOptions",
     "Observations",
 ]
-
-DEFAULT_MODULE = "default"
-"""The id of the only module of a run that has one."""
 
 ALL_MODULES = "__all_modules__"
 """Stands for all modules together: shared parameters, sums of results."""
@@ -160,6 +158,9 @@ class LearnerView(Protocol):
         lr_or_lr_schedule: float | Sequence[Sequence[float]] | None = None,
     ) -> None:
         """Register an optimizer by hand, instead of returning it."""
+
+    def generator(self, module_id: str = DEFAULT_MODULE) -> torch.Generator:
+        """The random numbers of training hooks: part of the state, one generator per module."""
 
     def get_optimizer(
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"

@@ -13,6 +13,7 @@ __all__ = [
     "AnySpace",
     "Image",
     "describe",
+    "has_images",
     "image_of",
     "misshapen",
     "placeholder",
@@ -82,6 +83,15 @@ def image_of(space: AnySpace) -> Image | None:
     size = dict(zip(layout, shape, strict=True))
     channels = size.get("s", 1) * size.get("c", 1)
     return Image(channels=channels, height=size["h"], width=size["w"], layout=layout)
+
+
+def has_images(space: AnySpace) -> bool:
+    """Whether a space is an image, or a Dict or Tuple with one in it."""
+    if isinstance(space, spaces.Dict):
+        return any(map(has_images, space.values()))
+    if isinstance(space, spaces.Tuple):
+        return any(map(has_images, space.spaces))
+    return image_of(space) is not None
 
 
 def without_action_mask(space: AnySpace) -> AnySpace:

@@ -20,7 +20,7 @@ from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, opti
 from rlplug.checkpoint.described import described, restored
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
-from rlplug.learner import storage
+from rlplug.learner import state as storage
 
 OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]

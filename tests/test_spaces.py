@@ -8,7 +8,7 @@ import numpy
 import pytest
 from gymnasium import spaces
 
-from rlplug.spaces import describe, image_of, placeholder, without_action_mask
+from rlplug.spaces import describe, has_images, image_of, placeholder, without_action_mask
 
 
 def pixels(*shape: int, dtype: Any = numpy.uint8) -> spaces.Box:
@@ -40,6 +40,13 @@ def test_channels_are_found_wherever_they_lie(
 )
 def test_rows_and_tables_of_numbers_are_no_images(space: Any) -> None:
     assert image_of(space) is None
+
+
+def test_images_are_found_inside_of_other_spaces() -> None:
+    camera = pixels(84, 84, 3)
+    assert has_images(camera)
+    assert has_images(spaces.Dict({"arm": pixels(6), "eyes": spaces.Tuple([camera, camera])}))
+    assert not has_images(spaces.Dict({"arm": pixels(6), "goal": spaces.Discrete(3)}))
 
 
 def test_the_action_mask_is_no_part_of_what_networks_read() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint.manifest import MANIFEST, Manifest, best_in, checkpoints_in
-from rlplug.learner import storage
+from rlplug.learner import state
 
 __all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints"]
 
@@ -54,12 +54,12 @@ class Checkpoints:
         try:
             files = {}
             for part, tree in ((POLICY, policy), (TRAINING, training)):
-                for piece in storage.pieces(tree):
+                for piece in state.pieces(tree):
                     _put(beside / part / piece.name, piece.content)
                     files[f"{part}/{piece.name}"] = piece.sha256
                 _sync(beside / part)
             _put(beside / CONFIG, config.encode())
-            files[CONFIG] = storage.sha256(config.encode())
+            files[CONFIG] = state.sha256(config.encode())
             _put(beside / MANIFEST, attrs.evolve(manifest, files=files).content())
             _sync(beside)
             beside.rename(path)

@@ -11,7 +11,7 @@ import attrs
 from rlplug.checkpoint.checkpoints import POLICY
 from rlplug.checkpoint.described import described, restored
 from rlplug.errors import RequestError
-from rlplug.learner import storage
+from rlplug.learner import state
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -42,7 +42,7 @@ class SavedPolicy:
     @classmethod
     def read(cls, checkpoint: Path) -> SavedPolicy:
         """Read it from the folder of a checkpoint; nothing is unpickled."""
-        tree = storage.read(checkpoint / POLICY)
+        tree = state.read(checkpoint / POLICY)
         tree["observation_space"] = restored(tree["observation_space"])
         tree["action_space"] = restored(tree["action_space"])
         return cls(**tree)

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rlplug.batch import Batch
 from rlplug.errors import PluginError
-from rlplug.learner.gradients import laid_out
-from rlplug.learner.losses import combine
-from rlplug.learner.owned import Owned
-from rlplug.plugin import ALL_MODULES
-
-if TYPE_CHECKING:
-    from rlplug.batch import Batch
+from rlplug.learner.gradients import like_parameter
+from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.modules import LearnerModules
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
 __all__ = ["ByHand"]
 
 
-class ByHand(Owned):
+class ByHand(LearnerModules):
     """Forward, losses, gradients and steps of a learner's modules, each a call of its own."""
 
     def forward_train(self, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
         """What each module computes for its loss."""
-        members = self.members
         return {
-            module_id: members[module_id].module.forward_train(batch)
+            module_id: self.member(module_id).module.forward_train(batch)
             for module_id, batch in batches.items()
         }
 
@@ -51,10 +48,9 @@ class ByHand(Owned):
         """The sum of all plugins' terms; None if nobody has one."""
         member = self.member(module_id)
         names = tuple(one.name for one in member.optimizers)
-        answers = self.calls.compute_loss_for_module(
-            module_id, member.module, batch, fwd_out, names, self
-        )
-        return combine(answers, member.algorithm, names).total if answers else None
+        loss = self._losses.combined(member, fwd_out, batch, names)
+        total: Tensor | None = None if loss is None else loss.total
+        return total
 
     def compute_gradients(self, losses: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
         """The gradients of the summed losses, by parameter; of parameters without one, nothing."""
@@ -75,7 +71,7 @@ class ByHand(Owned):
     ) -> dict[nn.Parameter, Tensor]:
         """The hooks of all modules, and of what they share; no gradient may vanish."""
         result = dict(gradients)
-        for module_id in [*self.stages, *self._shared()]:
+        for module_id in self._all_updates():
             result.update(self.postprocess_gradients_for_module(module_id, result))
         return result
 
@@ -83,13 +79,11 @@ class ByHand(Owned):
         self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
     ) -> dict[nn.Parameter, Tensor]:
         """The hooks of one module on its own part."""
-        stage = self._shared().get(module_id) or self.stages[module_id]
-        mine = [param for one in stage.member.optimizers for param in one.params]
-        for param in mine:
-            param.grad = gradients.get(param)
-        stage.acting = stage.member.optimizers
-        stage.finish_gradients(1.0)
-        return {param: param.grad for param in mine if param.grad is not None}
+        update = self._all_updates()[module_id]
+        params = self._set_gradients(update, gradients)
+        if self._gradient_hooks.used:
+            self._gradient_hooks(update, self._terms.of(module_id))
+        return {param: param.grad for param in params if param.grad is not None}
 
     def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Clip, then step every optimizer that has gradients here."""
@@ -99,22 +93,32 @@ class ByHand(Owned):
                 "gradients of parameters that no optimizer of the learner holds.",
                 "give those of compute_gradients",
             )
-        for stage in [*self.stages.values(), *self._shared().values()]:
-            for one in stage.member.optimizers:
-                for param in one.params:
-                    found = gradients.get(param)
-                    param.grad = None if found is None else laid_out(found, param)
-            stage.acting = stage.member.optimizers
-            stage.step_only()
-        for stage in self.stages.values():
-            stage.update_targets()
+        updates = self._all_updates()
+        for update in updates.values():
+            self._set_gradients(update, gradients)
+            update.clip()
+            update.step(lambda: None)
+        for update in self.module_updates.values():
+            update.update_targets(self.timestep)
+
+    def get_optimizer(
+        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
+    ) -> torch.optim.Optimizer:
+        """One optimizer by its module and its name."""
+        return self.optimizers.get(module_id, optimizer_name).optimizer
+
+    def get_optimizers_for_module(
+        self, module_id: str = DEFAULT_MODULE
+    ) -> list[tuple[str, torch.optim.Optimizer]]:
+        """All optimizers of a module with their names."""
+        return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
 
     def get_parameters(self, module_id: str) -> list[nn.Parameter]:
         """The parameters of a module."""
         return list(self.member(module_id).module.parameters())
 
     def get_param_ref(self, param: nn.Parameter) -> nn.Parameter:
-        """What stands for a parameter in mappings of gradients: itself."""
+        """The key of a parameter in mappings of gradients: itself."""
         return param
 
     def filter_param_dict_for_optimizer(
@@ -128,9 +132,24 @@ class ByHand(Owned):
             if gradients.get(param) is not None
         }
 
+    def register_metric(self, module_id: str, name: str, value: Any) -> None:
+        """Report a number or a 0-d tensor with the module's next results."""
+        self.registered_metrics.setdefault(module_id, {})[name] = value
+
+    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
+        """Report several."""
+        self.registered_metrics.setdefault(module_id, {}).update(metrics)
+
+    def _set_gradients(
+        self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]
+    ) -> list[nn.Parameter]:
+        update.start(update.member.optimizers)
+        params = [param for one in update.member.optimizers for param in one.params]
+        for param in params:
+            gradient = gradients.get(param)
+            param.grad = None if gradient is None else like_parameter(gradient, param)
+        update.metrics = {}
+        return params
+
     def _parameters(self) -> list[nn.Parameter]:
         return [param for one in self.optimizers for param in one.params]
-
-    def _shared(self) -> dict[str, Any]:
-        stage = self.shared_stage
-        return {} if stage is None else {ALL_MODULES: stage}

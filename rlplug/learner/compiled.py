@@ -1,86 +1,77 @@
-"""The region from forward pass to gradients as one compiled graph."""
+"""Forward pass, losses and gradients as one graph of torch.compile."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplug.batch import SIDE_TABLES, Batch
-from rlplug.hooks.resolved import HOOKS
-from rlplug.learner.chain import losses_of
-from rlplug.learner.losses import Combined, combine
-from rlplug.learner.turns import moved
+from rlplug.batch.nested import first_leaf
+from rlplug.learner.device import Precision
+from rlplug.learner.gradients import add_gradients
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
+from rlplug.learner.module_update import ModuleUpdate, Prepare
 
-if TYPE_CHECKING:
-    from rlplug.learner.member import Member
-    from rlplug.learner.owned import Owned
-
-__all__ = ["CompiledChain"]
-
-Found = list[tuple[Sequence[nn.Parameter], Sequence[Tensor | None]]]
-
-_HOOK = "compute_loss_for_module"
+__all__ = ["CompiledEngine", "can_trace_gradients"]
 
 
-class CompiledChain:
-    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch.
+class CompiledEngine:
+    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
 
-    What cannot be compiled runs as before, after one warning that says why.
-    """
+    name = "compiled"
 
-    def __init__(self, member: Member, learner: Owned) -> None:
-        self._member = member
-        self._learner = learner
-        self._calls = learner.calls
-        self._precision = learner.precision
-        self._optimizers = {one.name: one for one in member.optimizers}
-        self._shared = [p for p in member.named.values() if id(p) in member.shared]
-        self._hooks = [
-            (one.name, one.function, [HOOKS[_HOOK].index(argument) for argument in one.arguments])
-            for one in learner.calls.implementations(_HOOK)
-        ]
-        self.works = _traces_gradients()
-        if not self.works:
-            _warn(member.module_id, f"torch {torch.__version__} does not trace autograd.grad")
+    def __init__(
+        self,
+        update: ModuleUpdate,
+        losses: LossHooks,
+        precision: Precision,
+        config_of: Callable[[str, str], Any],
+        plugins: Sequence[str],
+    ) -> None:
+        self._member = update.member
+        self._losses = losses
+        self._precision = precision
+        self._config_of = config_of
+        self._plugins = plugins
+        self._optimizers = {one.name: one for one in update.member.optimizers}
+        self._shared = update.member.shared_params
         self._region = torch.compile(self._trace, fullgraph=True)
 
-    def __call__(
-        self, batch: Batch, names: tuple[str, ...]
-    ) -> tuple[Combined | None, Found | None]:
-        """What `losses_of` gives, and the gradients of each optimizer's parameters."""
-        module_id = self._member.module_id
-        configs = {name: self._calls.config_of(name, module_id) for name, _, _ in self._hooks}
-        columns = {name: batch[name] for name in batch if name not in SIDE_TABLES or _used(self)}
+    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+        """Run `prepare_batch` on tensors, uncompiled."""
+        return prepare(batch)
+
+    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
+        """Leave the gradients of the module's minibatches in its parameters."""
+        (update,) = group
+        module_id = update.member.module_id
+        configs = {name: self._config_of(name, module_id) for name in self._plugins}
+        for batch, weight in update.weighted():
+            names = tuple([one.name for one in update.ready])
+            columns = {
+                name: batch[name]
+                for name in batch
+                if name not in SIDE_TABLES or self._member.sequences
+            }
+            loss, found = self._region(columns, names, configs, self._scale(columns))
+            unpacked = None if loss is None else _unpacked(loss)
+            total = None if unpacked is None else unpacked.total
+            if update.note(unpacked, total, batch, weight):
+                for name, gradients in found.items():
+                    params = self._optimizers[name].params if name else self._shared
+                    add_gradients(params, gradients, weight)
+            if update.stopped:
+                break
+
+    def _scale(self, columns: dict[str, Any]) -> Tensor | None:
         scaler = self._precision.scaler
-        scale = (
-            None if scaler is None else scaler.scale(torch.ones((), device=batch_device(columns)))
-        )
-        try:
-            combined, gradients = self._region(columns, names, configs, scale)
-        except Exception as error:
-            return self._fall_back(batch, names, error)
-        if combined is None:
-            return None, None
-        return _unpacked(combined), self._matched(gradients)
-
-    def leave(self, reason: str) -> None:
-        """Run as before from now on, after one warning that says why."""
-        self.works = False
-        _warn(self._member.module_id, reason)
-
-    def _fall_back(
-        self, batch: Batch, names: tuple[str, ...], error: Exception
-    ) -> tuple[Combined | None, None]:
-        # If the plugin itself is wrong, this raises what it raises: its own error, not a tracer's.
-        combined = losses_of(
-            self._member, self._calls, self._learner, self._precision, batch, names
-        )
-        self.leave(str(error).strip().partition("\n")[0])
-        return combined, None
+        if scaler is None:
+            return None
+        scale: Tensor = scaler.scale(torch.ones((), device=first_leaf(columns).device))
+        return scale
 
     def _trace(
         self,
@@ -89,89 +80,23 @@ class CompiledChain:
         configs: dict[str, Any],
         scale: Tensor | None,
     ) -> Any:
-        member = self._member
-        batch = Batch(columns)
-        with self._precision.around_forward():
-            fwd_out = member.module.forward_train(batch)
-            answers = []
-            for name, function, indices in self._hooks:
-                offered = (
-                    member.module_id,
-                    member.module,
-                    member.extras.get(name),
-                    configs[name],
-                    batch,
-                    fwd_out,
-                    names,
-                    self._learner,
-                )
-                answer = function(*[offered[index] for index in indices])
-                if answer is not None:
-                    answers.append((name, answer))
-        if not answers:
-            return None, None
-        combined = combine(answers, member.algorithm, names)
-        return _packed(combined), self._gradients(combined, names, scale)
-
-    def _gradients(
-        self, combined: Combined, names: tuple[str, ...], scale: Tensor | None
-    ) -> dict[str, Any]:
-        pairs = [(name, self._optimizers[name].plugin) for name in names]
+        with self._precision.autocast():
+            loss = self._losses.traced(self._member, Batch(columns), names, configs)
+        if loss is None:
+            return None, {}
+        ready = [self._optimizers[name] for name in names]
         gradients = {}
-        for name in moved(pairs, combined.named, common=bool(combined.common)):
-            loss = combined.for_optimizer(name)
-            if loss is not None:
-                scaled = loss if scale is None else loss * scale
-                gradients[name] = _of(scaled, self._optimizers[name].params)
+        for one in acting_on(ready, loss.named, common=bool(loss.common)):
+            own = loss.for_optimizer(one.name)
+            if own is not None:
+                gradients[one.name] = _autograd(own, one.params, scale)
         if self._shared:
-            total = combined.total if scale is None else combined.total * scale
-            gradients[""] = _of(total, self._shared)
-        return gradients
-
-    def _matched(self, gradients: dict[str, Any]) -> Found:
-        return [
-            (self._optimizers[name].params if name else self._shared, found)
-            for name, found in gradients.items()
-        ]
+            gradients[""] = _autograd(loss.total, self._shared, scale)
+        return _packed(loss), gradients
 
 
-def _of(loss: Tensor, params: Sequence[nn.Parameter]) -> tuple[Tensor | None, ...]:
-    return torch.autograd.grad(loss, params, allow_unused=True, retain_graph=True)
-
-
-def _used(chain: CompiledChain) -> bool:
-    return chain._member.sequences
-
-
-def batch_device(columns: dict[str, Any]) -> torch.device:
-    """Where a batch is."""
-    from rlplug.batch.nested import first_leaf
-
-    device: torch.device = first_leaf(columns).device
-    return device
-
-
-def _packed(combined: Combined) -> tuple[Any, ...]:
-    """What may leave a compiled region: tensors and containers of them."""
-    return (
-        combined.total.detach(),
-        combined.metrics,
-        list(combined.named),
-        len(combined.common),
-        combined.rows,
-        combined.stop,
-    )
-
-
-def _unpacked(packed: tuple[Any, ...]) -> Combined:
-    combined = Combined()
-    combined.total, combined.metrics, named, common, combined.rows, combined.stop = packed
-    combined.named = dict.fromkeys(named, combined.total)
-    combined.common = [combined.total] * common
-    return combined
-
-
-def _traces_gradients() -> bool:
+def can_trace_gradients() -> bool:
+    """Whether this torch traces `autograd.grad`; if so, let it."""
     import torch._dynamo.config as settings
 
     if not hasattr(settings, "trace_autograd_ops"):
@@ -180,8 +105,26 @@ def _traces_gradients() -> bool:
     return True
 
 
-def _warn(module_id: str, reason: str) -> None:
-    warnings.warn(
-        f"compute.compile: the update of module {module_id!r} runs uncompiled: {reason}",
-        stacklevel=4,
+def _autograd(loss: Tensor, params: Sequence[Any], scale: Tensor | None) -> Any:
+    scaled = loss if scale is None else loss * scale
+    return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=True)
+
+
+def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
+    """What may leave a compiled region: tensors and containers of them."""
+    return (
+        loss.total.detach(),
+        loss.metrics,
+        list(loss.named),
+        len(loss.common),
+        loss.rows,
+        loss.stop,
     )
+
+
+def _unpacked(packed: tuple[Any, ...]) -> MinibatchLoss:
+    loss = MinibatchLoss()
+    loss.total, loss.metrics, named, common, loss.rows, loss.stop = packed
+    loss.named = dict.fromkeys(named, loss.total)
+    loss.common = [loss.total] * common
+    return loss

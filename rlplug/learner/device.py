@@ -1,46 +1,56 @@
-"""Settle where numbers are computed, and apply the rest of `[compute]` to this process."""
+"""The section `[compute]` in force: device, mixed precision, threads, determinism."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import attrs
 import threadpoolctl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlplug.config.compute import ComputeSection
-from rlplug.errors import RequestError
+from rlplug.errors import RequestError, RunFailedError
 
-__all__ = ["Chosen", "apply_compute", "choose_device", "settings_kept"]
+__all__ = [
+    "ChosenDevice",
+    "Precision",
+    "apply_compute",
+    "choose_device",
+    "is_small",
+    "settings_kept",
+]
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 SMALL = 1_000_000
 """Parameters below which a network without convolutions is faster on one CPU thread."""
 
 
 @attrs.frozen
-class Chosen:
+class ChosenDevice:
     """A device, and why it is this one."""
 
     device: torch.device
     reason: str
 
 
-def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> Chosen:
+def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> ChosenDevice:
     """The device that `compute.device` names; `auto` weighs what there is and what is to train."""
     wanted = section.device
     if wanted != "auto":
         device = torch.device(wanted)
         _refuse_absent(device, section)
-        return Chosen(device, "as asked for")
+        return ChosenDevice(device, "as asked for")
     small = is_small(modules)
     if not torch.cuda.is_available():
-        return Chosen(torch.device("cpu"), "CUDA is not available")
+        return ChosenDevice(torch.device("cpu"), "CUDA is not available")
     if small:
-        return Chosen(torch.device("cpu"), "small networks are faster here than over CUDA")
-    return Chosen(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
+        return ChosenDevice(torch.device("cpu"), "small networks are faster here than over CUDA")
+    return ChosenDevice(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
 
 
 def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:
@@ -114,3 +124,84 @@ def _refuse_absent(device: torch.device, section: ComputeSection) -> None:
                 "compute.dtype 'float64' is not to be had on MPS.",
                 "try: --set compute.device=cpu",
             )
+
+
+class Precision:
+    """Autocast around forward and loss; for fp16 a scaler that all optimizers share."""
+
+    def __init__(self, section: ComputeSection, device: torch.device) -> None:
+        self.device = device
+        self.format = _AUTOCAST.get(section.precision)
+        self.scaler: torch.amp.GradScaler | None = None
+        self._lowest = section.scaler_min_scale
+        _refuse_unfit(section, device)
+        if section.precision == "fp16":
+            self.scaler = torch.amp.GradScaler(
+                device.type,
+                init_scale=section.scaler_init_scale,
+                growth_factor=section.scaler_growth_factor,
+                backoff_factor=section.scaler_backoff_factor,
+                growth_interval=section.scaler_growth_interval,
+            )
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of forward pass and loss."""
+        if self.format is None:
+            return _PLAIN
+        return torch.autocast(self.device.type, dtype=self.format)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss as backward gets it."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Bring an optimizer's fp16 gradients back to their true size, once per step."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+
+    @property
+    def unscaling(self) -> float:
+        """The factor by which gradients of this step are unscaled."""
+        return 1.0 if self.scaler is None else 1.0 / self.scaler.get_scale()
+
+    def overflow_of(self, optimizer: torch.optim.Optimizer) -> Tensor:
+        """1 on the device where unscaling found gradients that fp16 could not hold."""
+        assert self.scaler is not None
+        found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return torch.stack([one.to(self.device) for one in found.values()]).amax()
+
+    def stepped(self) -> None:
+        """Update the scale, once all optimizers of the minibatch have stepped."""
+        scaler = self.scaler
+        if scaler is not None and any(
+            state["found_inf_per_device"] for state in scaler._per_optimizer_states.values()
+        ):
+            scaler.update()
+
+    def update_finished(self) -> None:
+        """Raise if the scale fell so low that the loss itself cannot be finite."""
+        if self.scaler is None:
+            return
+        scale = self.scaler.get_scale()
+        if scale < self._lowest:
+            raise RunFailedError(
+                f"the fp16 scale fell to {scale:g}, below compute.scaler_min_scale.",
+                "the loss itself is not finite: try --set compute.precision=fp32",
+            )
+
+
+_PLAIN = nullcontext()
+
+
+def _refuse_unfit(section: ComputeSection, device: torch.device) -> None:
+    if section.precision == "fp16" and device.type == "cpu":
+        raise RequestError(
+            "compute.precision 'fp16' needs CUDA or MPS, the device is the CPU.",
+            "try: --set compute.precision=bf16",
+        )
+    if section.precision != "fp32" and section.dtype == "float64":
+        raise RequestError(
+            f"compute.precision {section.precision!r} and compute.dtype 'float64' exclude each "
+            "other: mixed precision lowers float32.",
+            "try: --set compute.precision=fp32",
+        )

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlplug.batch import Batch
+from rlplug.batch.episodes import Episode, batches_of
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.by_hand import ByHand
-from rlplug.learner.epochs import train
-from rlplug.learner.joining import average_metrics
-from rlplug.learner.results import Reduce, Results, mean_results
-from rlplug.learner.witness import digests, refuse_unsaved
+from rlplug.learner.losses import Reduce, Results, mean_results
+from rlplug.learner.member import Member
+from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.optim.unfollowed import Unfollowed
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
-if TYPE_CHECKING:
-    from rlplug.learner.episodes import Episode
-    from rlplug.learner.member import Member
-
 __all__ = ["Learner"]
-
-
-_PLAIN = nullcontext()
 
 
 class Learner(ByHand):
@@ -43,33 +38,150 @@ class Learner(ByHand):
         num_iters: int = 1,
         minibatch_size: int = 0,
     ) -> Results:
-        """One update: `num_iters` passes in minibatches (0: whole), then what no gradient moves."""
+        """One update: `num_iters` passes in minibatches (0: the whole batch)."""
         if timestep != self.timestep:
-            self._move_to(timestep)
+            self._set_timestep(timestep)
         if num_iters < 1:
             raise RequestError(f"num_iters must be at least 1, got {num_iters}.")
         if minibatch_size < 0:
             raise RequestError(f"minibatch_size must be at least 0, got {minibatch_size}.")
-        before = digests(self.calls) if self.updates == 0 else None
-        with self.standing:
-            results = self._update(batches, num_iters, minibatch_size)
+        before = plugin_digests(self.calls) if self.updates == 0 else None
+        with self._frozen_weights_scope(), self._anomaly_detection():
+            prepared = self._prepare(batches)
+            for window in self._windows(prepared, num_iters, minibatch_size):
+                for ready in self._turns(window):
+                    parts = self._evaluate(window, ready)
+                    self._step(parts, ready)
+                self._finish(window)
+            self.precision.update_finished()
+            self.updates += 1
+            results = self._results(prepared)
         if before is not None:
             refuse_unsaved(self.calls, before)
         return results
 
-    def _update(self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int) -> Results:
-        prepared = self._prepare(batches)
-        work = [
-            (self.stages[module_id], batch)
-            for module_id, batch in prepared.items()
-            if module_id in self.stages
+    # -- the steps of an update ----------------------------------------------------------------
+
+    def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
+        """The batches of the modules to train, on the device, with everybody's columns."""
+        chosen: dict[str, Batch] = {}
+        placed: dict[str, Batch] = {}
+        for module_id, batch in batches.items():
+            member = self.members.get(module_id)
+            if member is None:
+                raise self._unknown(module_id)
+            batch.check()
+            placed[module_id] = self._on_device(member, batch)
+            if self.should_module_be_updated(module_id, batch):
+                chosen[module_id] = placed[module_id]
+        if not self.calls.implements("prepare_batch"):
+            return chosen
+        with Unfollowed():
+            for module_id, batch in chosen.items():
+                prepared = self._prepare_batch(module_id, batch, placed)
+                if prepared is not batch:
+                    prepared.check()
+                chosen[module_id] = prepared
+        return chosen
+
+    def _windows(
+        self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int
+    ) -> Iterator[list[ModuleUpdate]]:
+        """The modules that take part in each step, with their minibatches of it."""
+        together = self.learning.accumulate
+        live = [
+            (self.module_updates[module_id], batch)
+            for module_id, batch in batches.items()
+            if module_id in self.module_updates
         ]
-        if work:
-            with torch.autograd.set_detect_anomaly(True) if self.compute.detect_anomaly else _PLAIN:
-                train(self, work, num_iters, minibatch_size)
-            self.precision.update_finished()
-        self.updates += 1
-        return self._finish(prepared, bool(work))
+        for update, _ in live:
+            update.stopped = False
+        for _ in range(num_iters):
+            epoch = [(update, update.cut(batch, minibatch_size)) for update, batch in live]
+            longest = max((len(parts) for _, parts in epoch), default=0)
+            for start in range(0, self.process_group.most(longest), together):
+                window = [update for update, _ in epoch if not update.stopped]
+                if not window:
+                    break
+                for update, parts in epoch:
+                    update.minibatches = parts[start : start + together]
+                yield window
+            for update, _ in epoch:
+                update.finish_epoch()
+            if self.shared_update is not None:
+                self.shared_update.finish_epoch()
+            live = [(update, batch) for update, batch in live if not update.stopped]
+
+    def _turns(self, window: list[ModuleUpdate]) -> Iterator[Ready]:
+        """The optimizers that act at once: all whose turn it is in their cycle."""
+        yield {update: update.cycle.acting() for update in window}
+
+    def _evaluate(
+        self, window: list[ModuleUpdate], ready: Ready, *, again: bool = False
+    ) -> list[ModuleUpdate]:
+        """Losses, gradients, hooks and clipping of one step; the modules that step."""
+        shared = self.shared_update
+        for update in window:
+            update.start(ready[update], again=again)
+        if shared is not None:
+            shared.start(shared.cycle.acting(), again=again)
+        self._engines.gradients(window)
+        for update in window:
+            update.normalize()
+        self.process_group.average(window, shared)
+        parts = [update for update in window if update.steps]
+        if shared is not None and parts:
+            shared.take_part()
+            parts.append(shared)
+        for update in parts:
+            self._postprocess(update)
+            update.clip()
+        return parts
+
+    def _step(self, parts: list[ModuleUpdate], ready: Ready) -> None:
+        """Step the optimizers; one that needs a closure evaluates its module again."""
+        for update in parts:
+            update.step(partial(self._evaluate, [update], ready, again=True))
+
+    def _finish(self, window: list[ModuleUpdate]) -> None:
+        """Advance cycles and scaler; then targets, which follow what modules share as well."""
+        parts = [update for update in window if update.steps]
+        for update in parts:
+            update.finish_step(self.timestep)
+        if self.shared_update is not None and parts:
+            self.shared_update.finish_step(self.timestep)
+        self.precision.stepped()
+
+    def _results(self, prepared: Mapping[str, Batch]) -> Results:
+        """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
+        results: Results = {}
+        losses = []
+        for module_id, batch in prepared.items():
+            update = self.module_updates.get(module_id)
+            metrics: dict[str, Any] = {}
+            if update is not None:
+                metrics = self.process_group.average_metrics(update.take_results())
+                self.rows[module_id] = update.take_rows()
+                if "loss" in metrics:
+                    losses.append(metrics["loss"])
+            self._additional_update(self.members[module_id], batch, metrics)
+            if update is not None:
+                update.update_metrics = metrics
+            if self.registered_metrics:
+                metrics.update(self.registered_metrics.pop(module_id, {}))
+            results[module_id] = metrics
+        both: dict[str, Any] = {
+            "steps_trained": sum(batch.rows for batch in prepared.values()),
+            "updates": self.updates,
+        }
+        if losses:
+            both["loss"] = sum(losses[1:], losses[0])
+        if self.shared_update is not None and any(one in self.module_updates for one in prepared):
+            both.update(self.shared_update.take_results())
+        results[ALL_MODULES] = both
+        return results
+
+    # -- other ways to call it -----------------------------------------------------------------
 
     def update_from_batch(
         self,
@@ -95,17 +207,26 @@ class Learner(ByHand):
                 )
         if timestep is None:
             timestep = self.timestep + sum(one.rows for one in batches.values())
-        self.keeps_parts = reduce_fn is not mean_results
-        try:
-            whole = self.update(
-                batches, timestep=timestep, num_iters=num_iters, minibatch_size=minibatch_size
-            )
-        finally:
-            self.keeps_parts = False
+        whole = self.update(
+            batches, timestep=timestep, num_iters=num_iters, minibatch_size=minibatch_size
+        )
         if reduce_fn is mean_results:
             return whole
-        parts = [*self._parts(), whole]
-        return parts if reduce_fn is None else reduce_fn(parts)
+        histories = {
+            module_id: self.module_updates[module_id].last_history
+            for module_id in batches
+            if module_id in self.module_updates and module_id in whole
+        }
+        longest = max(map(len, histories.values()), default=0)
+        parts: list[Results] = [
+            {
+                module_id: history[index]
+                for module_id, history in histories.items()
+                if index < len(history)
+            }
+            for index in range(longest)
+        ]
+        return [*parts, whole] if reduce_fn is None else reduce_fn([*parts, whole])
 
     def update_from_episodes(
         self,
@@ -117,8 +238,6 @@ class Learner(ByHand):
         reduce_fn: Reduce | None = mean_results,
     ) -> Results | list[Results]:
         """`update_from_batch` for episodes, complete or cut; each goes to its module."""
-        from rlplug.learner.episodes import batches_of
-
         return self.update_from_batch(
             batches_of(episodes),
             timestep=timestep,
@@ -136,12 +255,12 @@ class Learner(ByHand):
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
         if timestep != self.timestep:
-            self._move_to(timestep)
+            self._set_timestep(timestep)
         results: Results = {}
         for module_id, batch in batches.items():
             if module_ids is None or module_id in module_ids:
                 results[module_id] = {}
-                self._add(self.member(module_id), batch, results[module_id])
+                self._additional_update(self.member(module_id), batch, results[module_id])
         return results
 
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
@@ -156,98 +275,54 @@ class Learner(ByHand):
         # A set that names nobody would train nothing, and say nothing.
         return module_id in {self.member(one).module_id for one in wanted}
 
-    def _move_to(self, timestep: int) -> None:
+    # -- inside --------------------------------------------------------------------------------
+
+    def _set_timestep(self, timestep: int) -> None:
         self.timestep = timestep
         self.calls.at_step(timestep)
-        for one in self.followers:
+        for one in self.scheduled:
             one.at_step(timestep)
 
-    def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
-        """The batches of the modules to train, on the device, with everybody's columns."""
-        members = self.members
-        chosen: dict[str, Batch] = {}
-        placed: dict[str, Batch] = {}
-        for module_id, batch in batches.items():
-            member = members.get(module_id)
-            if member is None:
-                raise self._unknown(module_id)
-            batch.check()
-            placed[module_id] = self._placed(member, batch)
-            everyone = self.modules_to_train is None and member.trainable
-            if everyone or self.should_module_be_updated(module_id, batch):
-                chosen[module_id] = placed[module_id]
-        if not self.prepares:
-            return chosen
-        with Unfollowed():
-            for module_id, batch in chosen.items():
-                given = self.calls.prepare_batch(
-                    module_id, members[module_id].module, batch, placed, self.timestep, self
-                )
-                if given is not batch:
-                    given.check()
-                chosen[module_id] = given
-        return chosen
+    def _frozen_weights_scope(self) -> AbstractContextManager[None]:
+        # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
+        return _NOTHING if self.calls.addons else self._frozen_weights
 
-    def _placed(self, member: Member, batch: Batch) -> Batch:
+    def _anomaly_detection(self) -> AbstractContextManager[Any]:
+        if not self.compute.detect_anomaly:
+            return _NOTHING
+        return torch.autograd.set_detect_anomaly(True)
+
+    def _on_device(self, member: Member, batch: Batch) -> Batch:
         if member.optimizers:
             return batch.to(self.device, self.dtype)
         # A closed form reads NumPy as it came, in its own precision.
         return batch if self.device.type == "cpu" else batch.to(self.device)
 
-    def _finish(self, prepared: Mapping[str, Batch], trained: bool) -> Results:
-        results: Results = {}
-        rows = 0
-        losses: list[Tensor] = []
-        for module_id, batch in prepared.items():
-            stage = self.stages.get(module_id)
-            metrics: dict[str, Any] = {}
-            if stage is not None:
-                if self.keeps_parts:
-                    self.kept_parts[module_id] = stage.history
-                metrics = stage.finish()
-                if self.peers.size > 1:
-                    metrics = average_metrics(self.peers, metrics)
-                self.rows[module_id] = stage.take_rows()
-                if "loss" in metrics:
-                    losses.append(metrics["loss"])
-            self._add(self.members[module_id], batch, metrics)
-            if stage is not None:
-                stage.outside = metrics
-            if self.registered_metrics:
-                metrics.update(self.registered_metrics.pop(module_id, {}))
-            results[module_id] = metrics
-            rows += batch.rows
-        both: dict[str, Any] = {"steps_trained": rows, "updates": self.updates}
-        if losses:
-            both["loss"] = sum(losses[1:], losses[0])
-        if trained and self.shared_stage is not None:
-            both.update(self.shared_stage.finish())
-        results[ALL_MODULES] = both
-        return results
+    def _prepare_batch(self, module_id: str, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
+        module, update = self.members[module_id].module, self.module_updates.get(module_id)
 
-    def _add(self, member: Member, batch: Batch, metrics: dict[str, Any]) -> None:
-        module_id = member.module_id
-        for plugin, given in self.calls.additional_update(
-            module_id, member.module, batch, self.timestep, metrics, self
+        def prepare(rows: Batch) -> Batch:
+            return self.calls.prepare_batch(module_id, module, rows, batches, self.timestep, self)
+
+        return prepare(batch) if update is None else self._engines.prepare(update, prepare, batch)
+
+    def _postprocess(self, update: ModuleUpdate) -> None:
+        """Unscale, then let plugins change the gradients."""
+        for one in update.acting:
+            if any(param.grad is not None for param in one.params):
+                self.precision.unscale(one.optimizer)
+        if self._terms.wanted:
+            self._terms.finish(update, self.precision.unscaling / update.weight)
+        if self._gradient_hooks.used:
+            self._gradient_hooks(update, self._terms.of(update.member.module_id))
+            update.flat_gradients = None
+
+    def _additional_update(self, member: Member, batch: Batch, metrics: dict[str, Any]) -> None:
+        for plugin, reported in self.calls.additional_update(
+            member.module_id, member.module, batch, self.timestep, metrics, self
         ):
-            if plugin == member.algorithm:
-                metrics.update(given)
-            else:
-                metrics.update({f"{plugin}/{name}": value for name, value in given.items()})
-
-    def _parts(self) -> list[Results]:
-        """Each minibatch's results of the last update, in order."""
-        longest = max((len(kept) for kept in self.kept_parts.values()), default=0)
-        parts: list[Results] = [
-            {
-                module_id: kept[index]
-                for module_id, kept in self.kept_parts.items()
-                if index < len(kept)
-            }
-            for index in range(longest)
-        ]
-        self.kept_parts = {}
-        return parts
+            prefix = "" if plugin == member.algorithm else f"{plugin}/"
+            metrics.update({f"{prefix}{name}": value for name, value in reported.items()})
 
     def _unknown(self, module_id: str) -> RequestError:
         return RequestError(
@@ -255,3 +330,8 @@ class Learner(ByHand):
             f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
             f"it has: {', '.join(self.members) or 'none: call build() first'}",
         )
+
+
+Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()

@@ -1,105 +1,230 @@
-"""Every plugin's loss of one minibatch, checked and added up."""
+"""The loss hooks of all plugins: called for one minibatch, checked, summed, averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
+from rlplug.batch import Batch
 from rlplug.errors import PluginError, did_you_mean
-from rlplug.losses import KnownLoss
-from rlplug.plugin import Loss
+from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.resolved import HOOKS
+from rlplug.learner.member import Member
+from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.nn.arrays import Array
+from rlplug.plugin import LearnerView, Loss
 
-__all__ = ["Combined", "combine", "taken_as_known"]
+__all__ = [
+    "LossHooks",
+    "MinibatchLoss",
+    "Reduce",
+    "Results",
+    "acting_on",
+    "average",
+    "mean_results",
+    "nonfinite_terms",
+]
+
+Results: TypeAlias = dict[str, dict[str, Any]]
+"""Module id → metric → value."""
+
+Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
+"""Makes one mapping of results of those of all minibatches."""
+
+_HOOK = "compute_loss_for_module"
 
 
-class Combined:
-    """What all plugins said about one minibatch."""
+class MinibatchLoss:
+    """The losses of all plugins for one minibatch, summed, and what they report."""
 
-    __slots__ = ("common", "known", "metrics", "named", "parts", "rows", "stop", "total")
+    __slots__ = ("common", "metrics", "named", "rows", "stop", "terms", "total")
 
     def __init__(self) -> None:
-        self.total: Tensor
-        """The sum of everything, for the report; not there where the only loss is `known`."""
-        self.common: list[Tensor] = []
+        self.total: Any
+        """The sum of all losses."""
+        self.common: list[Any] = []
         """Losses that move every acting optimizer."""
-        self.named: dict[str, Tensor] = {}
+        self.named: dict[str, Any] = {}
         """Losses that move one optimizer each."""
-        self.parts: dict[str, Tensor] = {}
-        """The common losses taken apart by term."""
+        self.terms: dict[str, Any] = {}
+        """The common losses term by term."""
         self.metrics: dict[str, Any] = {}
-        self.rows: dict[str, Tensor] = {}
-        self.stop: Tensor | None = None
-        self.known: KnownLoss | None = None
-        """The only loss, where its gradients can be taken as they are."""
+        self.rows: dict[str, Any] = {}
+        self.stop: Any = None
 
-    def for_optimizer(self, name: str) -> Tensor | None:
-        """The loss that moves one optimizer: its own and the common ones."""
-        terms = [*self.common, self.named[name]] if name in self.named else self.common
-        return _sum(terms) if terms else None
+    def for_optimizer(self, name: str) -> Any:
+        """The loss that moves one optimizer: its own plus the common ones; None if it has none."""
+        losses = [*self.common, self.named[name]] if name in self.named else self.common
+        return _sum(losses) if losses else None
 
 
-def combine(
+class LossHooks:
+    """Runs a module's forward pass and every plugin's loss hook on a minibatch."""
+
+    def __init__(self, calls: HookCalls, learner: LearnerView) -> None:
+        self._calls = calls
+        self._learner = learner
+        """Only handed on to hooks."""
+
+    def __call__(
+        self,
+        member: Member,
+        batch: Batch,
+        optimizers: tuple[str, ...],
+        *,
+        connected: bool = True,
+    ) -> MinibatchLoss | None:
+        """The summed loss; None if every plugin returned None.
+
+        Inside of vmap tensors do not tell whether they are `connected` to parameters.
+        """
+        module = member.module
+        return self.combined(
+            member, module.forward_train(batch), batch, optimizers, connected=connected
+        )
+
+    def combined(
+        self,
+        member: Member,
+        fwd_out: Mapping[str, Any],
+        batch: Batch,
+        optimizers: tuple[str, ...],
+        *,
+        connected: bool = True,
+    ) -> MinibatchLoss | None:
+        """The same for a forward pass that was made already."""
+        answers = self._calls.compute_loss_for_module(
+            member.module_id, member.module, batch, fwd_out, optimizers, self._learner
+        )
+        if not answers:
+            return None
+        return _combine(answers, member.algorithm, optimizers, connected=connected)
+
+    def traced(
+        self,
+        member: Member,
+        batch: Batch,
+        optimizers: tuple[str, ...],
+        configs: Mapping[str, Any],
+    ) -> MinibatchLoss | None:
+        """The same for torch.compile to trace: the hooks' functions and nothing else."""
+        fwd_out = member.module.forward_train(batch)
+        answers = []
+        for one in self._calls.implementations(_HOOK):
+            offered = (
+                member.module_id,
+                member.module,
+                member.extras.get(one.name),
+                configs[one.name],
+                batch,
+                fwd_out,
+                optimizers,
+                self._learner,
+            )
+            answer = one.function(*[offered[HOOKS[_HOOK].index(name)] for name in one.arguments])
+            if answer is not None:
+                answers.append((one.name, answer))
+        return _combine(answers, member.algorithm, optimizers) if answers else None
+
+
+def acting_on(
+    ready: Sequence[RegisteredOptimizer], named: Collection[str], *, common: bool
+) -> list[RegisteredOptimizer]:
+    """The optimizers that a minibatch's losses move.
+
+    A plugin's optimizers rest where a mapping names some of them and leaves them out.
+    """
+    if not named:
+        return list(ready)
+    naming = {one.plugin for one in ready if one.name in named}
+    return [one for one in ready if one.name in named or (common and one.plugin not in naming)]
+
+
+def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
+    """One line per loss term that is not finite, or whose gradient of some parameter is not."""
+    params = {name: param for name, param in member.named.items() if param.requires_grad}
+    lines = []
+    for term, value in {**loss.terms, **loss.named}.items():
+        if not torch.isfinite(value):
+            lines.append(f"loss term {term!r} is {float(value.detach())}")
+            continue
+        if not value.requires_grad:
+            continue
+        gradients = torch.autograd.grad(
+            value, list(params.values()), allow_unused=True, retain_graph=True
+        )
+        for name, gradient in zip(params, gradients, strict=True):
+            if gradient is not None and not bool(torch.isfinite(gradient).all()):
+                lines.append(f"loss term {term!r} is finite, its gradient of {name!r} is not")
+                break
+    return lines
+
+
+def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
+    """The mean of every metric of every module, over the minibatches that have it."""
+    ids = dict.fromkeys(module_id for part in parts for module_id in part)
+    return {
+        module_id: average([part[module_id] for part in parts if module_id in part])
+        for module_id in ids
+    }
+
+
+def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of every metric over the minibatches that have it."""
+    if len(history) == 1:
+        return dict(history[0])
+    columns: dict[str, list[Any]] = {}
+    for metrics in history:
+        for name, value in metrics.items():
+            columns.setdefault(name, []).append(value)
+    return {name: _mean(values) for name, values in columns.items()}
+
+
+def _combine(
     answers: Sequence[tuple[str, Any]],
     algorithm: str,
-    known: Sequence[str],
+    optimizers: Sequence[str],
     *,
     connected: bool = True,
-) -> Combined:
-    """Add up the answers of `compute_loss_for_module`; add-ons' metrics bear their name.
-
-    Inside of vmap tensors do not tell whether they are `connected` to parameters.
-    """
-    combined = Combined()
-    values: list[Tensor] = []
+) -> MinibatchLoss:
+    combined = MinibatchLoss()
+    values: list[Any] = []
     for plugin, answer in answers:
+        # Metrics of add-ons bear their names.
         prefix = "" if plugin == algorithm else f"{plugin}/"
         loss = answer if isinstance(answer, Loss) else _as_loss(answer, plugin)
         value = loss.value
-        if isinstance(value, Tensor):
+        if isinstance(value, _TENSORS):
             _check(value, "loss", plugin, connected=connected)
             combined.common.append(value)
             own = value
             if loss.terms:
-                combined.parts.update((prefix + name, term) for name, term in loss.terms.items())
+                for name, term in loss.terms.items():
+                    combined.terms[prefix + name] = term
             else:
-                combined.parts[plugin] = value
+                combined.terms[plugin] = value
         else:
-            own = _take_named(combined, value, plugin, known)
+            own = _add_named(combined, value, plugin, optimizers)
         values.append(own)
-        _report(combined, loss, own, plugin, prefix, alone=len(answers) == 1)
+        metrics = combined.metrics
+        if len(answers) > 1:
+            metrics[f"loss/{plugin}"] = own.detach()
+        for name, term in loss.terms.items():
+            metrics[prefix + name] = term.detach()
+        for name, metric in loss.metrics.items():
+            metrics[prefix + name] = metric.detach() if isinstance(metric, _TENSORS) else metric
+        for name, rows in loss.rows.items():
+            combined.rows[name] = rows.detach()
+        if loss.stop is not None:
+            combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
     combined.total = _sum(values)
     return combined
 
 
-def taken_as_known(loss: KnownLoss) -> Combined:
-    """The only loss of a minibatch, without a graph."""
-    combined = Combined()
-    combined.known = loss
-    combined.metrics = {**loss.numbers, **loss.metrics}
-    combined.rows = dict(loss.rows)
-    combined.stop = loss.stop
-    return combined
-
-
-def _report(
-    combined: Combined, loss: Loss, own: Tensor, plugin: str, prefix: str, *, alone: bool
-) -> None:
-    metrics = combined.metrics
-    if not alone:
-        metrics[f"loss/{plugin}"] = own.detach()
-    for name, term in loss.terms.items():
-        metrics[prefix + name] = term.detach()
-    for name, value in loss.metrics.items():
-        metrics[prefix + name] = value.detach() if isinstance(value, Tensor) else value
-    for name, rows in loss.rows.items():
-        combined.rows[name] = rows.detach()
-    if loss.stop is not None:
-        combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
-
-
-def _take_named(combined: Combined, value: Any, plugin: str, known: Sequence[str]) -> Tensor:
+def _add_named(combined: MinibatchLoss, value: Any, plugin: str, optimizers: Sequence[str]) -> Any:
     if not isinstance(value, Mapping):
         _check(value, "loss", plugin)
     if not value:
@@ -107,11 +232,11 @@ def _take_named(combined: Combined, value: Any, plugin: str, known: Sequence[str
             f"plugin {plugin!r} gave a loss without any value.", "return None instead"
         )
     for name, part in value.items():
-        if name not in known:
+        if name not in optimizers:
             raise PluginError(
                 f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
-                f"{did_you_mean(name, known, sentence=True)}".rstrip(),
-                f"there are: {', '.join(known)}",
+                f"{did_you_mean(name, optimizers, sentence=True)}".rstrip(),
+                f"there are: {', '.join(optimizers)}",
             )
         _check(part, f"loss of optimizer {name!r}", plugin)
         earlier = combined.named.get(name)
@@ -121,8 +246,8 @@ def _take_named(combined: Combined, value: Any, plugin: str, known: Sequence[str
 
 
 def _as_loss(answer: Any, plugin: str) -> Loss:
-    if isinstance(answer, Tensor):
-        return Loss(answer)
+    if isinstance(answer, _TENSORS):
+        return Loss(answer)  # type: ignore[arg-type] # an Array answers as a tensor does
     if isinstance(answer, Mapping) and "loss" in answer:
         return Loss(
             answer["loss"],
@@ -135,7 +260,7 @@ def _as_loss(answer: Any, plugin: str) -> Loss:
 
 
 def _check(value: Any, what: str, plugin: str, *, connected: bool = True) -> None:
-    if not isinstance(value, Tensor):
+    if not isinstance(value, _TENSORS):
         raise PluginError(
             f"the {what} of plugin {plugin!r} is {type(value).__name__}.", "give a 0-d tensor"
         )
@@ -151,9 +276,21 @@ def _check(value: Any, what: str, plugin: str, *, connected: bool = True) -> Non
         )
 
 
-def _sum(values: Sequence[Tensor]) -> Tensor:
+def _sum(values: Sequence[Any]) -> Any:
     # Out of place: what each module and plugin reports must stay what it was.
     total = values[0]
     for value in values[1:]:
         total = total + value
     return total
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    if any(isinstance(value, Tensor) for value in values):
+        stacked = torch.stack([torch.as_tensor(value) for value in values])
+        return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
+    return sum(values) / len(values)
+
+
+_TENSORS = (Tensor, Array)

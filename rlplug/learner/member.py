@@ -1,16 +1,18 @@
-"""One module in the learner, with all that belongs to it."""
+"""One module of the learner with its extras, its optimizers and the owners of its parameters."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from rlplug.errors import PluginError
-from rlplug.learner.optimizers import Registered
+from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.plugin import Module
 
-__all__ = ["Member"]
+__all__ = ["Member", "SharedParameters", "find_shared"]
 
 
 class Member:
@@ -29,9 +31,14 @@ class Member:
         self.named: dict[str, nn.Parameter] = {}
         self.owners: dict[str, str] = {}
         self._name_parameters()
-        self.optimizers: list[Registered] = []
+        self.optimizers: list[RegisteredOptimizer] = []
         self.sequences = getattr(module, "initial_state", _no_state)(1) is not None
         """Whether it has memory, so that its fragments stay whole."""
+
+    @property
+    def shared_params(self) -> list[nn.Parameter]:
+        """Parameters that other modules hold as well."""
+        return [param for param in self.named.values() if id(param) in self.shared]
 
     @property
     def is_torch(self) -> bool:
@@ -63,7 +70,7 @@ class Member:
             (plugins[id(param)] for param in params if id(param) in plugins), self.algorithm
         )
 
-    def check_owned(self, one: Registered) -> None:
+    def check_owned(self, one: RegisteredOptimizer) -> None:
         """Refuse an optimizer over parameters that its plugin does not own."""
         names = {id(param): name for name, param in self.named.items()}
         for param in one.params:
@@ -102,6 +109,37 @@ class Member:
                     )
                 self.named[full] = param
                 self.owners[full] = plugin
+
+
+class SharedParameters(Module):
+    """The parameters that modules share, under the names that the first of them gives them."""
+
+    def __init__(self, members: Iterable[Member], shared: frozenset[int]) -> None:
+        super().__init__()
+        seen: set[int] = set()
+        for member in members:
+            for name, param in member.named.items():
+                if id(param) in shared and id(param) not in seen:
+                    seen.add(id(param))
+                    _register(self, name.split("."), param)
+
+
+def find_shared(members: Iterable[Member]) -> frozenset[int]:
+    """The ids of parameters that more than one module holds."""
+    counts = Counter(
+        id(param) for member in members for param in dict.fromkeys(member.named.values())
+    )
+    return frozenset(found for found, count in counts.items() if count > 1)
+
+
+def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:
+    *parents, name = path
+    place = root
+    for parent in parents:
+        if parent not in place._modules:
+            place.add_module(parent, nn.Module())
+        place = place.get_submodule(parent)
+    place.register_parameter(name, param)
 
 
 def _no_state(n: int) -> None:

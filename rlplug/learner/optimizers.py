@@ -1,38 +1,38 @@
-"""The optimizers of a learner, each known by its module and its name."""
+"""The optimizers of a learner: registered by module and name, stepped one by one or in a cycle."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.followed import Followed
 from rlplug.config.schedule import Schedule
-from rlplug.errors import PluginError, did_you_mean
-from rlplug.learner.results import labelled
-from rlplug.optim.forms import SchedulerPlan
+from rlplug.errors import PluginError, RequestError, did_you_mean
+from rlplug.optim.flushing import Flushed
+from rlplug.optim.forms import SchedulerPlan, read_forms
+from rlplug.optim.guard import guarded_step
 from rlplug.optim.schedulers import SchedulerRun
+from rlplug.optim.together import FusedAdams, can_step_together
 
-__all__ = ["Optimizers", "Registered", "set_rate"]
+__all__ = [
+    "OptimizerCycle",
+    "Optimizers",
+    "RegisteredOptimizer",
+    "check_lbfgs",
+    "default_optimizer",
+    "labelled",
+    "optimizers_from",
+]
+
+_IDLE_LIMIT = 1000
 
 
-class Registered:
-    """One optimizer with its parameters, its place in a cycle and its schedulers."""
-
-    __slots__ = (
-        "acted",
-        "burst",
-        "module_id",
-        "name",
-        "optimizer",
-        "params",
-        "plugin",
-        "rates",
-        "scheduler",
-        "unanswered",
-    )
+class RegisteredOptimizer:
+    """One optimizer with its parameters, its frequency in a cycle and its scheduler."""
 
     def __init__(self, module_id: str, name: str, plugin: str, optimizer: Optimizer) -> None:
         self.module_id = module_id
@@ -42,45 +42,113 @@ class Registered:
         self.params: list[nn.Parameter] = [
             param for group in optimizer.param_groups for param in group["params"]
         ]
-        self.burst = 0
-        self.rates: list[tuple[dict[str, Any], Followed]] = _followed(optimizer)
+        self.frequency = 0
+        """Minibatches for which it acts in its turn of a cycle; 0 acts on every minibatch."""
+        self.rates: list[tuple[dict[str, Any], Followed]] = _scheduled_rates(optimizer)
         self.scheduler: SchedulerRun | None = None
-        self.acted = False
-        """Whether it stepped since its scheduler last heard of an epoch."""
-        self.unanswered = 0
-        """Minibatches it was ready for without ever having got a gradient; -1 once it has."""
+        self.stepped_in_epoch = False
+        self.idle_minibatches = 0
+        """Minibatches without a gradient before the first one; -1 once it got one."""
+        self._adam: FusedAdams | None = None
+        self._adam_checked = False
+        self._flush_denormals = Flushed()
 
     @property
     def learning_rate(self) -> float:
-        """The rate of its first parameter group."""
+        """The learning rate of its first parameter group."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def rate_label(self) -> str:
-        """Under what name its rate is reported: that of its lr_scheduler_config, or its own."""
-        given = "" if self.scheduler is None else self.scheduler.plan.name
-        return f"learning_rate/{given}" if given else labelled("learning_rate", self.name)
+        """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
+        name = "" if self.scheduler is None else self.scheduler.plan.name
+        return f"learning_rate/{name}" if name else labelled("learning_rate", self.name)
 
     def at_step(self, step: int) -> None:
-        """Follow schedules over environment steps, where there are any."""
+        """Set scheduled learning rates to their values at an environment step."""
         for group, rate in self.rates:
             group["lr"] = rate.at(step)
 
+    def set_rate(self, value: float | Schedule | Sequence[Sequence[float]] | None) -> None:
+        """Set the learning rate, or a schedule of it over environment steps."""
+        if value is None:
+            return
+        groups = self.optimizer.param_groups
+        if isinstance(value, int | float):
+            for group in groups:
+                group["lr"] = value
+        else:
+            schedule = value if isinstance(value, Schedule) else Schedule(value)
+            self.rates = [(group, Followed(schedule.at(0), schedule)) for group in groups]
+        if isinstance(value, Followed):
+            self.rates = _scheduled_rates(self.optimizer)
+
+    def note_gradients(self, found: bool) -> None:
+        """Raise if the optimizer never gets a gradient."""
+        if found:
+            self.idle_minibatches = -1
+        elif self.idle_minibatches >= 0:
+            self.idle_minibatches += 1
+            if self.idle_minibatches >= _IDLE_LIMIT:
+                raise PluginError(
+                    f"optimizer {self.name!r} of plugin {self.plugin!r} for module "
+                    f"{self.module_id!r} got no loss in {_IDLE_LIMIT} minibatches.",
+                    "compute a loss from its parameters, or do not make it",
+                )
+
+    def step(
+        self,
+        gradients: list[Tensor],
+        nonfinite: bool | Tensor,
+        scaler: torch.amp.GradScaler | None,
+    ) -> bool:
+        """Step unless the gradients are `nonfinite`; whether it stepped.
+
+        A tensor is a verdict that stays on the device: the step happens or not without reading it.
+        """
+        if nonfinite is True:
+            return False
+        if scaler is not None:
+            scaler.step(self.optimizer)
+        elif nonfinite is False:
+            adam = self._fused_adam()
+            with self._flush_denormals:
+                if adam is None or len(gradients) != len(self.params) or not adam.is_plain():
+                    self.optimizer.step()
+                else:
+                    adam.step(gradients)
+        else:
+            guarded_step(self.optimizer, nonfinite)
+        return True
+
+    def finish_step(self, metrics: Mapping[str, Any]) -> None:
+        """Move a scheduler that counts steps."""
+        self.stepped_in_epoch = True
+        if self.scheduler is not None:
+            self.scheduler.stepped(metrics)
+
+    def _fused_adam(self) -> FusedAdams | None:
+        if not self._adam_checked:
+            self._adam_checked = True
+            if can_step_together([self.optimizer]):
+                self._adam = FusedAdams([self.optimizer])
+        return self._adam
+
 
 class Optimizers:
-    """A registry keyed by module id and optimizer name; a second of the same key is refused."""
+    """A registry by module id and optimizer name; no parameter is in two optimizers."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Registered] = {}
-        self._holders: dict[int, Registered] = {}
+        self._optimizers: dict[tuple[str, str], RegisteredOptimizer] = {}
+        self._holders: dict[int, RegisteredOptimizer] = {}
 
-    def __iter__(self) -> Iterator[Registered]:
-        return iter(self._known.values())
+    def __iter__(self) -> Iterator[RegisteredOptimizer]:
+        return iter(self._optimizers.values())
 
-    def add(self, one: Registered, scheduler: SchedulerPlan | None = None) -> None:
-        """Take an optimizer in; none of its parameters may be in another one."""
+    def add(self, one: RegisteredOptimizer, scheduler: SchedulerPlan | None = None) -> None:
+        """Register an optimizer; none of its parameters may be in another one."""
         key = (one.module_id, one.name)
-        if key in self._known:
+        if key in self._optimizers:
             raise PluginError(
                 f"module {one.module_id!r} has an optimizer {one.name!r} already.",
                 "give each optimizer of a module a name of its own",
@@ -96,23 +164,23 @@ class Optimizers:
                 )
         if scheduler is not None:
             one.scheduler = SchedulerRun(scheduler)
-        self._known[key] = one
+        self._optimizers[key] = one
         self._holders.update((id(param), one) for param in one.params)
 
     def remove(self, module_id: str) -> None:
-        """Forget all optimizers of a module."""
+        """Remove all optimizers of a module."""
         for one in self.of(module_id):
-            del self._known[module_id, one.name]
+            del self._optimizers[module_id, one.name]
             for param in one.params:
                 self._holders.pop(id(param), None)
 
-    def of(self, module_id: str) -> list[Registered]:
+    def of(self, module_id: str) -> list[RegisteredOptimizer]:
         """The optimizers of a module, in the order in which they were registered."""
-        return [one for (owner, _), one in self._known.items() if owner == module_id]
+        return [one for (owner, _), one in self._optimizers.items() if owner == module_id]
 
-    def get(self, module_id: str, name: str) -> Registered:
-        """One optimizer; an unknown name is an error that says which there are."""
-        found = self._known.get((module_id, name))
+    def get(self, module_id: str, name: str) -> RegisteredOptimizer:
+        """One optimizer by its module and its name."""
+        found = self._optimizers.get((module_id, name))
         if found is not None:
             return found
         names = [one.name for one in self.of(module_id)]
@@ -123,23 +191,89 @@ class Optimizers:
         )
 
 
-def set_rate(one: Registered, value: float | Schedule | Sequence[Sequence[float]] | None) -> None:
-    """Give an optimizer a learning rate, or a schedule of it over environment steps."""
-    if value is None:
-        return
-    groups = one.optimizer.param_groups
-    if isinstance(value, int | float):
-        for group in groups:
-            group["lr"] = value
-    else:
-        schedule = value if isinstance(value, Schedule) else Schedule(value)
-        one.rates = [(group, Followed(schedule.at(0), schedule)) for group in groups]
-    if isinstance(value, Followed):
-        one.rates = _followed(one.optimizer)
+class OptimizerCycle:
+    """Which optimizers of a module act on a minibatch: all, or by `frequency` one at a time."""
+
+    def __init__(self, optimizers: Sequence[RegisteredOptimizer]) -> None:
+        self.optimizers = list(optimizers)
+        self._cycles: dict[str, list[RegisteredOptimizer]] = {}
+        for one in optimizers:
+            if one.frequency:
+                self._cycles.setdefault(one.plugin, []).append(one)
+        self.positions = dict.fromkeys(self._cycles, 0)
+        """Steps of each plugin's cycle so far."""
+
+    def acting(self) -> list[RegisteredOptimizer]:
+        """The optimizers that may act on the next minibatch."""
+        if not self._cycles:
+            return self.optimizers
+        resting = set()
+        for plugin, cycle in self._cycles.items():
+            position = self.positions[plugin] % sum(one.frequency for one in cycle)
+            for one in cycle:
+                if not 0 <= position < one.frequency:
+                    resting.add(one.name)
+                position -= one.frequency
+        return [one for one in self.optimizers if one.name not in resting]
+
+    def advance(self) -> None:
+        """Count one step."""
+        for plugin in self.positions:
+            self.positions[plugin] += 1
 
 
-def _followed(optimizer: Optimizer) -> list[tuple[dict[str, Any], Followed]]:
-    """The groups whose rate came from a schedule; they hold plain numbers from here on."""
+def optimizers_from(
+    answers: Mapping[str, Any], module_id: str, algorithm: str
+) -> Iterator[tuple[RegisteredOptimizer, SchedulerPlan | None]]:
+    """The optimizers in each plugin's answer to `configure_optimizers_for_module`.
+
+    Those of add-ons bear the add-on's name.
+    """
+    for plugin, answer in answers.items():
+        for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
+            name = plan.name
+            if plugin != algorithm:
+                name = plugin if name == "default" else f"{plugin}.{name}"
+            one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
+            one.frequency = plan.burst
+            yield one, plan.scheduler
+
+
+def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
+    """Adam at the algorithm's `learning_rate`."""
+    rate = getattr(config, "learning_rate", None)
+    if rate is None:
+        raise PluginError(
+            f"algorithm {algorithm!r} has parameters but neither an option 'learning_rate' "
+            "nor the hook 'configure_optimizers_for_module'.",
+            "add one of them; the hook may return None",
+        )
+    return Adam(params, lr=rate, fused=params[0].device.type in ("cpu", "cuda"))
+
+
+def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scaled: bool) -> None:
+    """Refuse LBFGS, which evaluates a loss again and again, where anything else moves meanwhile."""
+    for one in optimizers:
+        if not isinstance(one.optimizer, LBFGS):
+            continue
+        who = f"optimizer {one.name!r} of module {one.module_id!r} is LBFGS"
+        others = [other for other in optimizers if other is not one]
+        if shared or (others and not all(other.frequency for other in optimizers)):
+            raise PluginError(
+                f"{who}, which must act alone.",
+                "give it the module's only optimizer, or a 'frequency' of its own",
+            )
+        if scaled:
+            raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
+
+
+def labelled(metric: str, optimizer: str) -> str:
+    """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
+    return metric if optimizer == "default" else f"{metric}/{optimizer}"
+
+
+def _scheduled_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], Followed]]:
+    """The groups whose rate comes from a schedule; they hold plain numbers from here on."""
     found = [
         (group, group["lr"])
         for group in optimizer.param_groups

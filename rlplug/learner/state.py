@@ -1,129 +1,137 @@
-"""The complete state of a learner: asked of every part, put back into every part."""
+"""A learner's state: checked before it is loaded, digested, and written to and read from files."""
 
 from __future__ import annotations
 
-import copy
+import hashlib
+import json
+import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from rlplug.learner import storage
-from rlplug.learner.fitting import FORMAT, check_origin, check_weights, compare
-from rlplug.plugin import ALL_MODULES
+from rlplug.errors import PluginError, RequestError
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner.member import Member
 
-if TYPE_CHECKING:
-    from rlplug.learner.owned import Owned
-    from rlplug.learner.stage import Stage
+__all__ = [
+    "FORMAT",
+    "Piece",
+    "check_origin",
+    "check_weights",
+    "compare",
+    "pack",
+    "pieces",
+    "plugin_digests",
+    "random_state",
+    "read",
+    "refuse_unsaved",
+    "set_random_state",
+    "sha256",
+    "unpack",
+    "update_digest",
+    "write",
+]
 
-__all__ = ["get_state", "load", "module_state", "save", "set_module_state", "set_state"]
+FORMAT = 1
+INDEX = "state.json"
+_DEPTH = 8
 
 
-def get_state(learner: Owned) -> dict[str, Any]:
-    """Everything that the next update depends on."""
-    scaler = learner.precision.scaler
-    # A snapshot: state dicts hold the very tensors that training goes on to change.
-    return copy.deepcopy(
-        {
-            "format": FORMAT,
-            "plugins": {one.name: one.found.package for one in learner.calls.participants},
-            "counters": {"timestep": learner.timestep, "updates": learner.updates},
-            "modules_to_train": _ids(learner),
-            "frozen": [one.module_id for one in learner.members.values() if not one.trainable],
-            "modules": {
-                module_id: module.state_dict()
-                for module_id, module in learner.modules.items()
-                if isinstance(module, nn.Module)
-            },
-            "extra": {
-                module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
-                for module_id, extras in learner.extra.items()
-                if extras
-            },
-            "optimizers": {
-                module_id: {
-                    one.name: one.optimizer.state_dict() for one in learner.optimizers.of(module_id)
-                }
-                for module_id in (*learner.members, ALL_MODULES)
-            },
-            "stages": {
-                module_id: _stage_state(stage) for module_id, stage in _stages(learner).items()
-            },
-            "scaler": {} if scaler is None else scaler.state_dict(),
-            "plugin_states": {
-                name: dict(part) for name, part in learner.calls.save_state().items()
-            },
-            "random": random_state(learner.device),
-        }
+# -- whether a saved state fits ------------------------------------------------------------------
+
+
+def check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    """Refuse a state of another format, or of other plugins than those here: name → package."""
+    if saved.get("format") != FORMAT:
+        raise RequestError(
+            f"the state has format {saved.get('format')!r}, this rlplug reads {FORMAT}.",
+            "load it with the version of rlplug that saved it",
+        )
+    there = dict(saved["plugins"])
+    for name in {**there, **here}:
+        if here.get(name) != there.get(name):
+            raise RequestError(
+                f"the state was saved with plugin {name!r} as {there.get(name, 'absent')}, "
+                f"here it is {here.get(name, 'absent')}.",
+                f"try: pip install {there[name].replace(' ', '==')}"
+                if name in there
+                else f"take part without {name!r}",
+            )
+
+
+def check_weights(
+    saved: Mapping[str, Any], members: Mapping[str, Member], shared: Member | None
+) -> None:
+    """Refuse modules, extras and optimizers of other names or shapes than the members'."""
+    model = next(iter(members.values()))
+    for module_id, weights in saved["modules"].items():
+        member = members.get(module_id, model)
+        compare(member.module, weights, f"module {module_id!r}")
+        extras = saved["extra"].get(module_id, {})
+        for plugin, extra in member.extras.items():
+            if plugin not in extras:
+                raise _unfit(f"it has no extra of plugin {plugin!r} for module {module_id!r}")
+            compare(extra, extras[plugin], f"the extra of {plugin!r} for module {module_id!r}")
+        _compare_optimizers(member, saved["optimizers"].get(module_id, {}), module_id)
+    if shared is not None:
+        states = saved["optimizers"].get(shared.module_id, {})
+        _compare_optimizers(shared, states, shared.module_id)
+
+
+def compare(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
+    """Refuse weights of other names or shapes than the module's."""
+    own = module.state_dict()
+    for name in own:
+        if name not in saved:
+            raise _unfit(f"it has no {name!r} for {what}")
+        if isinstance(own[name], Tensor) and own[name].shape != saved[name].shape:
+            raise _unfit(
+                f"{name!r} of {what} has shape {tuple(saved[name].shape)} there, "
+                f"{tuple(own[name].shape)} here"
+            )
+    for name in saved:
+        if name not in own:
+            raise _unfit(f"{what} has no {name!r} here")
+
+
+def _compare_optimizers(member: Member, states: Mapping[str, Any], module_id: str) -> None:
+    names = {one.name for one in member.optimizers}
+    if names != set(states):
+        raise _unfit(
+            f"module {module_id!r} has optimizers {sorted(states)} there, {sorted(names)} here"
+        )
+    for one in member.optimizers:
+        count = sum(len(group["params"]) for group in states[one.name]["param_groups"])
+        if count != len(one.params):
+            raise _unfit(
+                f"optimizer {one.name!r} of module {module_id!r} holds {count} parameters there, "
+                f"{len(one.params)} here"
+            )
+
+
+def _unfit(reason: str) -> RequestError:
+    return RequestError(
+        f"the state does not fit this learner: {reason}.",
+        "use the options and spaces of the run that saved it",
     )
 
 
-def set_state(learner: Owned, saved: Mapping[str, Any]) -> None:
-    """Put everything back; modules come and go as the state has them.
-
-    What does not fit is refused before anything is changed.
-    """
-    check_origin(learner, saved)
-    learner.build()
-    check_weights(learner, saved)
-    for module_id in [one for one in learner.members if one not in saved["modules"]]:
-        if isinstance(learner.modules[module_id], nn.Module):
-            learner.remove_module(module_id)
-    for module_id in saved["modules"]:
-        if module_id not in learner.members:
-            learner.add_module(module_id, like=next(iter(learner.members)))
-        learner.members[module_id].trainable = module_id not in saved["frozen"]
-        learner.modules[module_id].load_state_dict(saved["modules"][module_id])
-        for plugin, extra in learner.extra[module_id].items():
-            extra.load_state_dict(saved["extra"][module_id][plugin])
-    _set_optimizers(learner, saved)
-    if saved["modules_to_train"] is not None:
-        learner.modules_to_train = set(saved["modules_to_train"])
-    if learner.precision.scaler is not None and saved["scaler"]:
-        learner.precision.scaler.load_state_dict(saved["scaler"])
-    learner.calls.load_state(saved["plugin_states"])
-    learner.updates = saved["counters"]["updates"]
-    learner.timestep = saved["counters"]["timestep"]
-    learner.calls.at_step(learner.timestep)
-    set_random_state(saved["random"])
-
-
-def module_state(learner: Owned, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
-    """The weights of modules as NumPy arrays."""
-    ids = list(learner.modules) if module_ids is None else module_ids
-    return {
-        module_id: {
-            name: value.detach().cpu().numpy().copy()
-            for name, value in learner.member(module_id).module.state_dict().items()
-        }
-        for module_id in ids
-    }
-
-
-def set_module_state(learner: Owned, saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Take weights back, from arrays or tensors."""
-    for module_id, weights in saved.items():
-        tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-        _fill(learner.member(module_id).module, tensors, f"module {module_id!r}")
-
-
-def save(learner: Owned, folder: Path) -> None:
-    """Write the whole state to a folder, completely or not at all."""
-    storage.write(folder, get_state(learner))
-
-
-def load(learner: Owned, folder: Path) -> None:
-    """Read the whole state back."""
-    set_state(learner, storage.read(folder))
+# -- global generators ----------------------------------------------------------------------------
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """The global generators of torch, NumPy and Python."""
-    name, keys, position, has_gauss, gauss = _numpy_state()
+    state: Any = numpy.random.get_state()
+    name, keys, position, has_gauss, gauss = state
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -142,46 +150,196 @@ def set_random_state(saved: Mapping[str, Any]) -> None:
     random.setstate(saved["python"])
 
 
-def _numpy_state() -> Any:
-    return numpy.random.get_state()
+# -- digests of what plugins keep in their attributes -------------------------------------------
 
 
-def _ids(learner: Owned) -> list[str] | None:
-    wanted = learner.modules_to_train
-    return None if wanted is None or callable(wanted) else sorted(wanted)
-
-
-def _stages(learner: Owned) -> dict[str, Stage]:
-    shared = learner.shared_stage
-    return learner.stages if shared is None else {**learner.stages, ALL_MODULES: shared}
-
-
-def _stage_state(stage: Stage) -> dict[str, Any]:
+def plugin_digests(calls: HookCalls) -> dict[str, dict[str, str]]:
+    """Plugin → attribute → digest, for the plugins that do not save their state."""
+    saved = {one.name for one in calls.implementations("save_state")}
     return {
-        "turns": dict(stage.turns.places),
-        "shuffler": stage.shuffler.get_state(),
-        "unanswered": {one.name: one.unanswered for one in stage.member.optimizers},
-        "schedulers": {
-            one.name: one.scheduler.state_dict()
-            for one in stage.member.optimizers
-            if one.scheduler is not None
-        },
+        one.name: {name: _digest(value) for name, value in vars(one.plugin).items()}
+        for one in calls.participants
+        if one.name not in saved and hasattr(one.plugin, "__dict__")
     }
 
 
-def _set_optimizers(learner: Owned, saved: Mapping[str, Any]) -> None:
-    for module_id, stage in _stages(learner).items():
-        states = saved["optimizers"].get(module_id, {})
-        part = saved["stages"][module_id]
-        stage.turns.places.update(part["turns"])
-        stage.shuffler.set_state(part["shuffler"])
-        for one in stage.member.optimizers:
-            one.optimizer.load_state_dict(copy.deepcopy(states[one.name]))
-            one.unanswered = part["unanswered"][one.name]
-            if one.scheduler is not None:
-                one.scheduler.load_state_dict(part["schedulers"][one.name])
+def refuse_unsaved(calls: HookCalls, before: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise if an update changed an attribute that no `save_state` hands over."""
+    for plugin, after in plugin_digests(calls).items():
+        known = before.get(plugin, {})
+        changed = [name for name, digest in after.items() if known.get(name) != digest]
+        if changed:
+            label = next(one.label for one in calls.participants if one.name == plugin)
+            raise PluginError(
+                f"{label} changed its attribute {changed[0]!r} during an update, "
+                "but has no 'save_state': a resumed run would go on differently.",
+                "implement save_state and load_state, or keep it as a buffer of a module",
+            )
 
 
-def _fill(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
-    compare(module, saved, what)
-    module.load_state_dict(dict(saved))
+def _digest(value: Any) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    update_digest(found, value, _DEPTH)
+    return found.hexdigest()
+
+
+def update_digest(found: hashlib.blake2b, value: Any, depth: int) -> None:
+    """Add a value to a digest: numbers by what they are, objects by what they hold."""
+    found.update(type(value).__qualname__.encode())
+    if isinstance(value, Tensor):
+        found.update(str((value.shape, value.dtype)).encode())
+        found.update(
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
+    elif isinstance(value, numpy.ndarray) and value.dtype != object:
+        found.update(str((value.shape, value.dtype)).encode())
+        found.update(numpy.ascontiguousarray(value).tobytes())
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        found.update(repr(value).encode())
+    elif isinstance(value, torch.Generator):
+        update_digest(found, value.get_state(), depth)
+    elif isinstance(value, numpy.random.Generator):
+        update_digest(found, value.bit_generator.state, depth)
+    elif depth == 0:
+        return
+    elif isinstance(value, nn.Module):
+        update_digest(found, value.state_dict(), depth - 1)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            update_digest(found, key, depth - 1)
+            update_digest(found, part, depth - 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        found.update(str(len(value)).encode())
+        for part in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
+            update_digest(found, part, depth - 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        update_digest(found, vars(value), depth - 1)
+
+
+# -- a tree of tensors and plain values in a folder ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of a tree."""
+
+    name: str
+    content: bytes
+    sha256: str
+
+
+def pieces(tree: Mapping[str, Any]) -> list[Piece]:
+    """The files that hold a tree; the index, which names the others, is the last."""
+    tensors: dict[str, Tensor] = {}
+    plain = pack(tree, tensors)
+    payload = save_tensors(tensors)
+    digest = sha256(payload)
+    name = f"tensors-{digest[:16]}.safetensors"
+    index = json.dumps({"tensors": name, "sha256": digest, "tree": plain}).encode()
+    return [Piece(name, payload, digest), Piece(INDEX, index, sha256(index))]
+
+
+def write(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Write the tree; until the last rename, what was there before stays valid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pieces(tree)
+    for piece in written:
+        _replace(folder / piece.name, piece.content)
+    for old in folder.glob("tensors-*.safetensors"):
+        if old.name != written[0].name:
+            old.unlink(missing_ok=True)
+
+
+def sha256(content: bytes) -> str:
+    """The digest of a content in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Read a tree back; nothing is unpickled."""
+    path = folder / INDEX
+    try:
+        index = json.loads(path.read_bytes())
+        path = folder / index["tensors"]
+        payload = path.read_bytes()
+        if sha256(payload) != index["sha256"]:
+            raise _damaged(path, "its content is not what was written")
+        tree: dict[str, Any] = unpack(index["tree"], load_tensors(payload))
+    except FileNotFoundError as error:
+        raise RequestError(
+            f"there is no saved state at {path}.", "give the folder that save_state wrote"
+        ) from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    return tree
+
+
+def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """The value for JSON, its tensors put aside under their paths."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().cpu().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(value, numpy.ndarray):
+        tensors[path] = torch.from_numpy(numpy.array(value))
+        return {"array": path}
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        # Pairs keep keys that are no texts (torch numbers its parameters) and their order.
+        pairs = [
+            [pack(key, tensors), pack(part, tensors, f"{path}/{key}")]
+            for key, part in value.items()
+        ]
+        return {"pairs": pairs}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part, tensors, f"{path}/{n}") for n, part in enumerate(value)]}
+    if isinstance(value, list):
+        return [pack(part, tensors, f"{path}/{n}") for n, part in enumerate(value)]
+    raise RequestError(
+        f"the state at {path.lstrip('/')} is {type(value).__name__}, which is not saved.",
+        "give tensors, arrays, numbers, texts, and lists or mappings of them",
+    )
+
+
+def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What `pack` was given."""
+    if isinstance(value, list):
+        return [unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "tuple":
+        return tuple(unpack(part, tensors) for part in content)
+    return {unpack(key, tensors): unpack(part, tensors) for key, part in content}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        # The rename itself is safe only once the folder is.
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _damaged(path: Path, reason: str) -> RequestError:
+    return RequestError(
+        f"the saved state {path} cannot be read: {reason}.",
+        "it is damaged or cut short: use an older checkpoint",
+    )

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlplug.nn.acting import ActingNetwork
+from rlplug.nn.activations import Array
 from rlplug.nn.arrays import ArrayForward, Stateless, Views
-from rlplug.nn.closed import ClosedForm
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
 from rlplug.nn.memory import Fragments
+from rlplug.nn.modes import evaluating
 from rlplug.nn.network import Body
 from rlplug.nn.options import ActorCriticOptions
-from rlplug.spaces import AnySpace
+from rlplug.nn.tensors import device_of, to_arrays, to_tensors
+from rlplug.spaces import AnySpace, has_images
 
 __all__ = ["ActorCritic"]
 
@@ -38,7 +41,10 @@ class ActorCritic(ActingNetwork):
         options = options or ActorCriticOptions()
         self.distribution = make_distribution(action_space, squash=options.squash)
         self.body = Body(observation_space, options)
-        self.critic_body = None if options.shared_encoder else Body(observation_space, options)
+        shared = options.shared_encoder
+        if shared == "auto":
+            shared = has_images(observation_space)
+        self.critic_body = None if shared else Body(observation_space, options)
         self.policy_head = PolicyHead(
             self.body.out_features,
             self.distribution,
@@ -56,20 +62,6 @@ class ActorCritic(ActingNetwork):
         if self.critic_body is None:
             return self.policy_head(features), self.value_head(features)
         return self.policy_head(features), self.values(observations, fragments)
-
-    def closed_form(self, prefix: str) -> ClosedForm | None:
-        """The outputs of the policy's linear layer, and values, if both bodies are plain.
-
-        Beside them lies `log_std`, where there is one.
-        """
-        critic = self.critic_body
-        if critic is None or critic.memory is not None:
-            return None
-        actor_way = (self.body.encoder, [*self.body.hidden, self.policy_head.linear])
-        critic_way = (critic.encoder, [*critic.hidden, self.value_head.linear])
-        log_std = self.policy_head.log_std
-        beside = [] if log_std is None else [log_std]
-        return ClosedForm.of(self, [actor_way, critic_way], prefix, beside)
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""
@@ -101,6 +93,17 @@ class ActorCritic(ActingNetwork):
         if state is None or self.critic_body is None:
             return state
         return {**state, **_named(self.critic_body.initial_state(n))}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether actor and critic share all but their heads."""
+        return self.critic_body is None
+
+    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
+        """`act` for a network without memory, with the values of the same pass."""
+        with torch.no_grad(), evaluating(self):
+            parameters, values = self(to_tensors(observations, device_of(self)))
+        return to_arrays(parameters), to_arrays(values)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""

@@ -32,8 +32,8 @@ class NetworkOptions:
 class ActorCriticOptions(NetworkOptions):
     """The same for an actor and a critic."""
 
-    shared_encoder: bool = option(
-        False, "Actor and critic share encoder, hidden layers and memory."
+    shared_encoder: bool | Literal["auto"] = option(
+        "auto", "Actor and critic share encoder, hidden layers and memory; auto: for images only."
     )
     state_dependent_std: bool = option(
         False, "Standard deviations of Box actions are outputs of the network."

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
-from rlplug.learner.episodes import Episode, batches_of
+from rlplug.batch.episodes import Episode, batches_of
 from rlplug.plugin import DEFAULT_MODULE, ActInput
 from rlplug.seeding import derive
 

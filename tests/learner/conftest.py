@@ -92,7 +92,7 @@ def make() -> Callable[..., Learner]:
             dict.fromkeys(ids, (space, space)),
             seed=seed,
             learning=LearnerSection(**(learning or {})),
-            compute=ComputeSection(**{"device": "cpu", **(compute or {})}),
+            compute=ComputeSection(**{"device": "cpu", "arrays": "off", **(compute or {})}),
             modules=modules,
         )
         if built:

@@ -75,7 +75,7 @@ def test_a_compiled_update_equals_the_eager_one(make: Any, loss: Any, optimizers
             assert mine.keys() == other.keys()
             for name in mine:
                 assert float(other[name]) == pytest.approx(float(mine[name]), abs=1e-5), name
-    assert compiled.stages["default"].is_compiled
+    assert compiled.engines["default"][0] == "compiled"
     for name, value in eager.modules["default"].state_dict().items():
         torch.testing.assert_close(
             compiled.modules["default"].state_dict()[name], value, atol=1e-5, rtol=0
@@ -94,7 +94,7 @@ def test_what_cannot_be_compiled_runs_as_before_after_one_warning(make: Any, bat
     # 2 times 2 before the step of 0.2, 2 times 1.8 after it.
     assert float(metrics["loss"]) == pytest.approx(3.8)
     learner.update({"default": batch(1.0)}, timestep=2)
-    assert not learner.stages["default"].is_compiled
+    assert learner.engines["default"][0] == "torch"
 
 
 def test_a_plugins_own_error_stays_its_own_under_compilation(make: Any, batch: Any) -> None:

@@ -12,7 +12,7 @@ from rlplug import Batch, Module, run
 from rlplug.config.compute import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.device import apply_compute, choose_device
-from rlplug.learner.precision import Precision
+from rlplug.learner.device import Precision
 
 
 class Net(Module):

@@ -11,8 +11,8 @@ from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Batch, Loss, Module
 from rlplug.errors import PluginError, RequestError
-from rlplug.learner.assembly import default_optimizer
-from rlplug.learner.episodes import Episode
+from rlplug.learner.optimizers import default_optimizer
+from rlplug.batch.episodes import Episode
 
 
 class Head(Module):

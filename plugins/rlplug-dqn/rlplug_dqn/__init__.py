@@ -1,4 +1,4 @@
-"""Deep Q-learning and the six improvements that make it Rainbow."""
+"""Deep Q-learning (DQN) with its extensions up to Rainbow."""
 
 from rlplug_dqn.algorithm import DQN, Rainbow
 from rlplug_dqn.config import DQNConfig, RainbowConfig

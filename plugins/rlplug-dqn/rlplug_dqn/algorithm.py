@@ -1,4 +1,4 @@
-"""The DQN algorithm and its Rainbow settings: the hooks."""
+"""DQN and Rainbow: their hooks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from torch.optim import Adam
 
 from rlplug import Algorithm, Batch, Loss, hookimpl
 from rlplug.feeds import Replay
-from rlplug.nn import QuantileHead
 from rlplug.spaces import describe
 from rlplug_dqn.config import DQNConfig, RainbowConfig
+from rlplug_dqn.losses import dqn_loss, td_targets
 from rlplug_dqn.module import DQNModule
-from rlplug_dqn.targets import chosen, cross_entropy, quantile_huber, value_loss
 
 __all__ = ["DQN", "Rainbow"]
 
 
 class DQN(Algorithm):
-    """Learns what each action is worth from a buffer of past steps and a slow target network."""
+    """Deep Q-learning from a replay buffer with a target network."""
 
     Config: ClassVar[type[DQNConfig]] = DQNConfig
     default_env: ClassVar[str] = "CartPole-v1"
@@ -32,7 +31,7 @@ class DQN(Algorithm):
         "cartpole": {
             "run.env": "CartPole-v1",
             "run.steps": 50_000,
-            # It falls, or values that are learned already come apart again.
+            # Annealed: with a constant one the policy degrades again late in the run.
             "algorithm.learning_rate": [[0, 1e-3], [50_000, 1e-5]],
             "algorithm.net_arch": [120, 84],
             "algorithm.batch_size": 128,
@@ -53,7 +52,7 @@ class DQN(Algorithm):
     config: DQNConfig
 
     def feed(self) -> Replay:
-        """Steps are kept, and drawn again and again."""
+        """Transitions are stored, and sampled repeatedly."""
         config = self.config
         return Replay(
             buffer_size=config.buffer_size,
@@ -71,7 +70,7 @@ class DQN(Algorithm):
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
-        """Why these actions cannot be handled; None if they can."""
+        """Why these spaces cannot be handled; None if they can."""
         if isinstance(action_space, spaces.Discrete):
             return None
         return f"it needs Discrete actions, found {describe(action_space)}"
@@ -84,53 +83,33 @@ class DQN(Algorithm):
         config: DQNConfig,
         seed: int,
     ) -> DQNModule:
-        """A network of action values, and its target."""
+        """The action-value network and its target network."""
         return DQNModule(observation_space, action_space, config, seed)
 
     @hookimpl
     def configure_optimizers_for_module(self, module: DQNModule, config: DQNConfig) -> Adam:
-        """Adam over the network; the target follows by itself."""
+        """Adam over the online network."""
         parameters = list(module.network.parameters())
         fused = parameters[0].device.type in ("cpu", "cuda")
         return Adam(parameters, lr=config.learning_rate, eps=config.adam_eps, fused=fused)
 
     @hookimpl
     def prepare_batch(self, module: DQNModule, batch: Batch) -> Mapping[str, Tensor]:
-        """What every row is learned towards."""
+        """Computes the TD targets."""
         if module.noisy:
-            module.renew_noise()
-        return {"targets": module.targets(batch)}
+            module.reset_noise()
+        return {"targets": td_targets(module, batch)}
 
     @hookimpl
     def compute_loss_for_module(
         self, module: DQNModule, config: DQNConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
     ) -> Loss:
-        """How far the values of the actions taken are from their targets."""
-        plain = module.plain()
-        if plain is not None:
-            return plain.loss(module, batch, config.loss)
-        actions, targets = module.indices(batch["actions"]), batch["targets"]
-        taken = chosen(fwd_out["outputs"], actions)
-        head = module.head
-        if config.distributional:
-            rows = surprise = cross_entropy(taken, targets)
-        elif isinstance(head, QuantileHead):
-            rows = surprise = quantile_huber(taken, targets, head.fractions)
-        else:
-            rows, surprise = value_loss(taken, targets, config.loss), (taken - targets).abs()
-        weighted = rows * batch["weights"] if "weights" in batch else rows
-        return Loss(
-            weighted.mean(),
-            metrics={
-                "q_mean": chosen(fwd_out["q_values"], actions).mean(),
-                "surprise": surprise.mean(),
-            },
-            rows={"priority": surprise},
-        )
+        """The loss between the values of the actions taken and the TD targets."""
+        return dqn_loss(module, config, batch, fwd_out)
 
 
 class Rainbow(DQN):
-    """DQN with all six improvements at once, set as in the Rainbow paper."""
+    """DQN with the six extensions and the settings of Rainbow (Hessel et al. 2018)."""
 
     Config: ClassVar[type[DQNConfig]] = RainbowConfig
     default_env: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""The options of DQN, those of Rainbow, and those that cannot be had together."""
+"""The options of DQN and Rainbow, and those that exclude each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DQNConfig", "RainbowConfig"]
 
 
 def _count_or_all(value: int) -> str | None:
-    """Refuse what is neither a number of updates nor -1."""
+    """Refuse anything but a positive number or -1."""
     if value == -1 or value >= 1:
         return None
     return f"must be at least 1, or -1 for as many as steps were taken, got {value!r}"

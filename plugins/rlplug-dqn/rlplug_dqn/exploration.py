@@ -1,4 +1,4 @@
-"""Random actions: how likely they are at a step, and how they are drawn."""
+"""Epsilon-greedy exploration."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from rlplug_dqn.config import DQNConfig
 __all__ = ["RUN_STEPS", "Exploration"]
 
 RUN_STEPS = 50_000
-"""The length of a run of which nobody said how long it is."""
+"""Length of a run that was not told its length."""
 
-Best: TypeAlias = Callable[[Any, Any], Any]
-"""From observations and action mask to the actions of the highest value."""
+Greedy: TypeAlias = Callable[[Any, Any], Any]
+"""From observations and action mask to greedy actions."""
 
 
 @attrs.frozen(kw_only=True)
 class Exploration:
-    """A chance of random actions that falls in a straight line, then stays.
-
-    Before anything is learned, all actions are random.
-    """
+    """Epsilon falls linearly from `initial` to `final`; before `learning_starts` it is 1."""
 
     initial: float
     final: float
@@ -34,7 +31,7 @@ class Exploration:
 
     @classmethod
     def of(cls, config: DQNConfig) -> Exploration:
-        """As the options say."""
+        """The schedule that the options describe."""
         return cls(
             initial=config.exploration_initial_eps,
             final=config.exploration_final_eps,
@@ -43,7 +40,7 @@ class Exploration:
         )
 
     def epsilon(self, timestep: int, steps: int) -> float:
-        """The chance at one step of a run of so many."""
+        """Probability of a random action at one step of a run of `steps`."""
         if timestep < self.learning_starts:
             return 1.0
         falling = self.fraction * (steps or RUN_STEPS)
@@ -51,35 +48,36 @@ class Exploration:
             return self.final
         return self.initial + (self.final - self.initial) * timestep / falling
 
-    def choose(self, act: ActInput, best: Best, n_actions: int) -> Any:
-        """The best actions, each replaced by a random one with the chance of this step."""
+    def choose(self, act: ActInput, greedy: Greedy, n_actions: int) -> Any:
+        """Greedy actions, each replaced by a random one with probability epsilon."""
         observations, mask, random = act.observations, act.action_mask, act.random
         epsilon = self.epsilon(act.timestep, act.steps)
         if epsilon <= 0:
-            return best(observations, mask)
+            return greedy(observations, mask)
         count = len(observations) if type(observations) is numpy.ndarray else _count(observations)
         if count == 1:
             drawn = act.chance()
             if drawn >= epsilon:
-                return best(observations, mask)
+                return greedy(observations, mask)
             if mask is None:
-                # Below epsilon, its share of epsilon is as random as another number would be.
+                # Given that it is below epsilon, drawn / epsilon is uniform again.
                 return numpy.array([int(drawn / epsilon * n_actions)])
-            return _any(random, 1, n_actions, mask)
-        anyhow = random.random(count) < epsilon
-        # Most of the network's work can be spared where all actions are random.
-        if anyhow.all():
-            return _any(random, count, n_actions, mask)
-        actions = best(observations, mask)
-        if anyhow.any():
-            actions = numpy.where(anyhow, _any(random, count, n_actions, mask), actions)
+            return _random_actions(random, 1, n_actions, mask)
+        explores = random.random(count) < epsilon
+        # Skips the forward pass where all actions are random.
+        if explores.all():
+            return _random_actions(random, count, n_actions, mask)
+        actions = greedy(observations, mask)
+        if explores.any():
+            others = _random_actions(random, count, n_actions, mask)
+            actions = numpy.where(explores, others, actions)
         return actions
 
 
-def _any(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
-    """Any allowed action, each as likely as the others."""
+def _random_actions(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
+    """Allowed actions, uniformly."""
     if mask is None:
-        # Many times as fast as `integers`, and as fair to one part in 2**53 of the actions.
+        # Many times as fast as `integers`; uniform up to rounding of 2**-53.
         return (random.random(count) * n_actions).astype(numpy.int64)
     return numpy.where(mask, random.random((count, n_actions)), -1.0).argmax(1)
 

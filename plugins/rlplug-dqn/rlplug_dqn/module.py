@@ -1,4 +1,4 @@
-"""The module of DQN: a network of action values, its target, and how both are used."""
+"""The module of DQN: the action-value network and its target network."""
 
 from __future__ import annotations
 
@@ -19,35 +19,24 @@ from rlplug.nn import (
     Network,
     NetworkOptions,
     NoisyLinear,
-    Outputs,
     PolyakTarget,
     QHead,
     QuantileHead,
     Streams,
     TargetNetwork,
-    is_followed,
-    renewed,
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
 from rlplug_dqn.exploration import Exploration
-from rlplug_dqn.plain import Plain
-from rlplug_dqn.targets import (
-    chosen,
-    distributional_target,
-    greedy,
-    quantile_target,
-    td_target,
-)
 
 __all__ = ["DQNModule"]
 
 
 class DQNModule(Module):
-    """Action values and a target network; acts by the highest value, or at random."""
+    """Action values and a target network; acts greedily, or epsilon-greedily to explore."""
 
     noise: Tensor
-    """Seed of the noise of updates and how often it was drawn: a resumed run draws on."""
+    """Seed of the noise of updates and how often it was sampled, so that resumed runs go on."""
 
     def __init__(
         self,
@@ -66,97 +55,61 @@ class DQNModule(Module):
         self.is_double = config.double
         self.noisy = config.noisy
         self.register_buffer("noise", torch.tensor([seed, 0]))
-        self._made: list[Plain | None] = []
 
     @property
     def head(self) -> QHead:
-        """The last part of the network."""
+        """The head of the online network."""
         head = self.network.head
         assert isinstance(head, QHead)
         return head
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        """The best action, or now and then any that is allowed."""
+        """Epsilon-greedy actions."""
         if self.noisy:
             resample_noise(self.network, act.random)
-        actions = self.exploration.choose(act, self._best, self.n_actions)
+        actions = self.exploration.choose(act, self._greedy, self.n_actions)
         return Acted(actions + self.first_action if self.first_action else actions)
 
     def forward_inference(self, act: ActInput) -> Acted:
-        """The best action."""
+        """Greedy actions."""
         values, _ = self.network.act(act.observations)
-        return Acted(best(values, act.action_mask) + self.first_action)
+        return Acted(greedy(values, act.action_mask) + self.first_action)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`outputs` of the network for every action, and the `q_values` that they stand for."""
-        if is_followed():
-            return self._outputs(batch)
-        return Outputs(("outputs", "q_values"), lambda: self._outputs(batch))
-
-    def plain(self) -> Plain | None:
-        """Both networks in closed form, if they are plain and nobody follows what torch does."""
-        return renewed(self._made, self._make_plain)
-
-    def indices(self, actions: Tensor) -> Tensor:
-        """Actions as the environment counts them to places in the outputs."""
-        actions = actions.long()
-        return actions - self.first_action if self.first_action else actions
-
-    def targets(self, batch: Batch) -> Any:
-        """What each row is learned towards; a truncated row goes on, a terminated one does not."""
-        plain = self.plain()
-        if plain is not None:
-            return plain.targets(batch, self.gamma)
-        rewards, terminated = batch["rewards"], batch["terminated"]
-        after, mask = batch["next_observations"], batch.get("next_action_mask")
-        discounts = batch.get("discounts")
-        if discounts is None:
-            discounts = torch.full_like(rewards, self.gamma)
-        outputs = self.target(after)
-        head = self.head
-        values = self.network.step(after)[0] if self.is_double else head.values(outputs)
-        following = chosen(outputs, greedy(values, mask))
-        if isinstance(head, DistributionalHead):
-            chances = torch.softmax(following, -1)
-            return distributional_target(rewards, discounts, terminated, chances, head.support)
-        if isinstance(head, QuantileHead):
-            return quantile_target(rewards, discounts, terminated, following)
-        return td_target(rewards, discounts, terminated, following)
-
-    def renew_noise(self) -> None:
-        """Draw new noise for the next update, for both networks."""
-        self.noise[1] += 1
-        resample_noise(self, numpy.random.default_rng(self.noise.tolist()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the views: a copy has weights of its own."""
-        return {**self.__dict__, "_made": []}
-
-    def _make_plain(self) -> Plain | None:
-        target = self.target.model
-        assert isinstance(target, Network)
-        return Plain.of(self.network, target, double=self.is_double, first_action=self.first_action)
-
-    def _outputs(self, batch: Batch) -> dict[str, Tensor]:
+        """`outputs` of the network for every action, and their `q_values`."""
         outputs = self.network(batch["observations"])
         return {"outputs": outputs, "q_values": self.head.values(outputs)}
 
-    def _best(self, observations: Any, mask: Any) -> Any:
-        # At every step: looked up by nn.Module it would cost as much as one layer.
+    def q_values(self, observations: Any) -> Tensor:
+        """The action values of the online network, shape (n, actions)."""
+        return self.network.step(observations)[0]
+
+    def indices(self, actions: Tensor) -> Tensor:
+        """Actions of the environment as indices of the network's outputs."""
+        actions = actions.long()
+        return actions - self.first_action if self.first_action else actions
+
+    def reset_noise(self) -> None:
+        """Sample new noise for the next update, in both networks."""
+        self.noise[1] += 1
+        resample_noise(self, numpy.random.default_rng(self.noise.tolist()))
+
+    def _greedy(self, observations: Any, mask: Any) -> Any:
+        # nn.Module's attribute lookup would cost as much as one layer, at every step.
         network: Any = self._modules["network"]
         values, _ = network.act(observations, explore=self.noisy)
-        return values.argmax(1) if mask is None else best(values, mask)
+        return greedy(values, mask)
 
 
-def best(values: Any, mask: Any) -> Any:
-    """`greedy` on arrays."""
+def greedy(values: Any, mask: Any) -> Any:
+    """The best of the allowed actions of each row."""
     if mask is not None:
         values = numpy.where(mask, values, -numpy.inf)
     return values.argmax(1)
 
 
 def make_network(observation_space: Space[Any], n_actions: int, config: DQNConfig) -> Network:
-    """From observations to the values of all actions."""
+    """The network from observations to action values."""
     linear: Any = partial(NoisyLinear, sigma=config.noisy_sigma) if config.noisy else nn.Linear
     shared = len(config.net_arch) - (1 if config.dueling else 0)
     options = NetworkOptions(
@@ -177,7 +130,7 @@ def make_network(observation_space: Space[Any], n_actions: int, config: DQNConfi
 
 
 def make_head(width: int, n_actions: int, streams: Streams, config: DQNConfig) -> QHead:
-    """Plain values, or a distribution of returns."""
+    """A head of values, of categorical distributions (C51) or of quantiles (QR-DQN)."""
     if config.distributional:
         return DistributionalHead(
             width,
@@ -193,7 +146,7 @@ def make_head(width: int, n_actions: int, streams: Streams, config: DQNConfig) -
 
 
 def make_target(config: DQNConfig) -> TargetNetwork:
-    """A copy renewed at intervals of environment steps, or one that moves all the time."""
+    """Hard updates every `target_update_interval` steps, or Polyak averaging."""
     if config.tau < 1:
         return PolyakTarget(config.tau)
     return FixedTarget(config.target_update_interval, "step")

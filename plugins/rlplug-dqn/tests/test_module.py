@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from rlplug_dqn import DQNConfig, DQNModule
 from rlplug_dqn.exploration import Exploration
+from rlplug_dqn.losses import td_targets
 from torch import Tensor, nn, tensor
 
 from rlplug import ActInput, Batch
@@ -51,44 +52,35 @@ def as_list(targets: Any) -> list[Any]:
     return torch.as_tensor(targets).tolist()
 
 
-@pytest.fixture(params=["closed form", "autograd"])
-def way(request: Any, monkeypatch: Any) -> str:
-    """Both ways in which plain values are computed."""
-    if request.param == "autograd":
-        monkeypatch.setattr(DQNModule, "plain", lambda self: None)
-    chosen: str = request.param
-    return chosen
-
-
-def test_targets_are_the_best_values_of_the_target_network(way: str) -> None:
+def test_targets_are_the_best_values_of_the_target_network() -> None:
     module = made()
     set_values(module.network, [9.0, 0.0, 0.0])
     set_values(module.target.model, [2.0, 4.0, 3.0])
-    assert as_list(module.targets(rows())) == [3.0, 3.0, 1.0]
+    assert as_list(td_targets(module, rows())) == [3.0, 3.0, 1.0]
 
 
-def test_double_targets_take_the_action_that_the_network_prefers(way: str) -> None:
+def test_double_targets_take_the_action_that_the_network_prefers() -> None:
     module = made(double=True)
     set_values(module.network, [9.0, 0.0, 0.0])
     set_values(module.target.model, [2.0, 4.0, 3.0])
     # The network prefers action 0, which the target values 2: 1 + 0.5 * 2.
-    assert as_list(module.targets(rows())) == [2.0, 2.0, 1.0]
+    assert as_list(td_targets(module, rows())) == [2.0, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_look_at_allowed_actions_only(way: str, double: bool) -> None:
+def test_targets_look_at_allowed_actions_only(double: bool) -> None:
     module = made(double=double)
     set_values(module.network, [2.0, 4.0, 3.0])
     set_values(module.target.model, [2.0, 4.0, 3.0])
     mask = tensor([[True, False, True], [True, False, False], [False, False, False]])
-    targets = module.targets(rows(next_action_mask=mask))
+    targets = td_targets(module, rows(next_action_mask=mask))
     assert as_list(targets) == [1 + 0.5 * 3, 1 + 0.5 * 2, 1.0]
 
 
-def test_without_discounts_the_option_gamma_holds(way: str) -> None:
+def test_without_discounts_the_option_gamma_holds() -> None:
     module = made(gamma=0.25)
     set_values(module.target.model, [4.0, 0.0, 0.0])
-    targets = module.targets(rows().without(frozenset(["discounts"])))
+    targets = td_targets(module, rows().without(frozenset(["discounts"])))
     assert as_list(targets) == [2.0, 2.0, 1.0]
 
 
@@ -100,7 +92,7 @@ def test_dueling_values_are_those_of_the_state_and_advantages_around_their_mean(
     # The advantages less their mean 3, above 10.
     assert outputs[0].tolist() == [8.0, 9.0, 13.0]
     module.target.copy()
-    assert as_list(module.targets(rows())) == [7.5, 7.5, 1.0]
+    assert as_list(td_targets(module, rows())) == [7.5, 7.5, 1.0]
 
 
 def test_distributional_targets_are_chances_of_the_best_action() -> None:
@@ -109,7 +101,11 @@ def test_distributional_targets_are_chances_of_the_best_action() -> None:
     # Action 1 is certain to return 2, the others 0: its chances move to 1 + 0.5 * 2 = 2.
     certain = [1e3, 0.0, 0.0, 0.0, 0.0, 1e3, 1e3, 0.0, 0.0]
     set_values(module.target.model, certain)
-    assert as_list(module.targets(rows())) == [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    assert as_list(td_targets(module, rows())) == [
+        [0.0, 0.0, 1.0],
+        [0.0, 0.0, 1.0],
+        [0.0, 1.0, 0.0],
+    ]
 
 
 def test_quantile_targets_are_quantiles_of_the_best_action() -> None:
@@ -117,19 +113,19 @@ def test_quantile_targets_are_quantiles_of_the_best_action() -> None:
     assert isinstance(module.target.model.head, QuantileHead)
     # Means 1, 3 and 2: the second action's quantiles are 0 and 6.
     set_values(module.target.model, [1.0, 1.0, 0.0, 6.0, 2.0, 2.0])
-    assert as_list(module.targets(rows())) == [[1.0, 4.0], [1.0, 4.0], [1.0, 1.0]]
+    assert as_list(td_targets(module, rows())) == [[1.0, 4.0], [1.0, 4.0], [1.0, 1.0]]
 
 
 def test_double_targets_of_distributions_take_the_action_that_the_network_prefers() -> None:
     module = made(quantile=True, double=True, n_quantiles=2)
     set_values(module.network, [5.0, 5.0, 0.0, 0.0, 0.0, 0.0])
     set_values(module.target.model, [2.0, 4.0, 0.0, 60.0, 0.0, 0.0])
-    assert as_list(module.targets(rows()))[0] == [2.0, 3.0]
+    assert as_list(td_targets(module, rows()))[0] == [2.0, 3.0]
 
 
 def test_targets_have_no_gradient() -> None:
     for options in ({}, {"double": True}, {"distributional": True}, {"quantile": True}):
-        assert not torch.as_tensor(made(**options).targets(rows())).requires_grad
+        assert not torch.as_tensor(td_targets(made(**options), rows())).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -197,7 +193,7 @@ def test_masked_actions_are_never_taken(count: int, timestep: int) -> None:
     assert module.forward_inference(act).actions.tolist() == [0] * count
 
 
-def test_actions_are_counted_from_where_the_space_begins(way: str) -> None:
+def test_actions_are_counted_from_where_the_space_begins() -> None:
     module = made(actions=spaces.Discrete(3, start=5))
     set_values(module.network, [1.0, 9.0, 0.0])
     act = ActInput(numpy.zeros((2, 2), numpy.float32), random=numpy.random.default_rng(0))
@@ -232,11 +228,11 @@ def test_noise_of_updates_depends_on_seed_and_count_alone() -> None:
         return [part.noise_in.clone() for part in module.modules() if isinstance(part, NoisyLinear)]
 
     first, second = made(noisy=True), made(noisy=True)
-    first.renew_noise()
+    first.reset_noise()
     before = noises(first)
     second.load_state_dict(first.state_dict())
-    first.renew_noise()
-    second.renew_noise()
+    first.reset_noise()
+    second.reset_noise()
     assert all(torch.equal(a, b) for a, b in zip(noises(first), noises(second), strict=True))
     assert not torch.equal(before[0], noises(first)[0])
     # The target network has noise of its own.
@@ -252,17 +248,17 @@ def test_only_the_target_is_kept_from_training() -> None:
 
 def test_a_copy_computes_with_weights_of_its_own() -> None:
     module = made()
-    module.targets(rows())
+    td_targets(module, rows())
     twin = copy.deepcopy(module)
     set_values(twin.target.model, [4.0, 0.0, 0.0])
-    assert as_list(twin.targets(rows())) == [3.0, 3.0, 1.0]
-    assert as_list(module.targets(rows())) != [3.0, 3.0, 1.0]
+    assert as_list(td_targets(twin, rows())) == [3.0, 3.0, 1.0]
+    assert as_list(td_targets(module, rows())) != [3.0, 3.0, 1.0]
 
 
 def test_moving_to_another_format_is_followed() -> None:
     module = made()
-    module.targets(rows())
+    td_targets(module, rows())
     module.double()
     set_values(module.target.model, [4.0, 0.0, 0.0])
     doubles = rows().to(torch.device("cpu"), torch.float64)
-    assert as_list(module.targets(doubles)) == [3.0, 3.0, 1.0]
+    assert as_list(td_targets(module, doubles)) == [3.0, 3.0, 1.0]

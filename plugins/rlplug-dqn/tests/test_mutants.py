@@ -63,9 +63,6 @@ class RewardsForgotten(DQN):
 
 class CreditsTheNextAction(WithModule):
     class Planted(DQNModule):
-        def plain(self):
-            return None
-
         def indices(self, actions):
             return (super().indices(actions) + 1) % self.n_actions
 
@@ -91,8 +88,8 @@ class TargetNeverCopied(DQN):
 
 class MaskForgotten(WithModule):
     class Planted(DQNModule):
-        def _best(self, observations, mask):
-            return super()._best(observations, None)
+        def _greedy(self, observations, mask):
+            return super()._greedy(observations, None)
 
 
 class ExploresInInference(WithModule):
@@ -132,9 +129,12 @@ class TargetNotSaved(WithModule):
 
 class KeepsAPlainTensor(WithModule):
     class Planted(DQNModule):
-        def targets(self, batch):
-            self.last = torch.as_tensor(super().targets(batch))
-            return self.last
+        """Has an attribute that is neither a parameter nor a buffer."""
+
+    def prepare_batch(self, module, batch):
+        columns = super().prepare_batch(module, batch)
+        module.last = columns["targets"]
+        return columns
 
 
 class LearningRateUnused(DQN):

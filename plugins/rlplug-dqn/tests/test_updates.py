@@ -1,15 +1,15 @@
-"""DQN in the hands of the learner: both ways to compute, targets in time, priorities, noise."""
+"""DQN in the hands of the learner: targets in time, priorities, noise."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_dqn import DQN, DQNConfig, DQNModule
+from rlplug_dqn import DQN, DQNConfig
+from rlplug_dqn.losses import td_targets
 from torch import Tensor
 
 from rlplug import Batch, Loss
@@ -53,10 +53,6 @@ def experience(seed: int = 0, count: int = 32, **columns: Any) -> Batch:
     return Batch({**given, **columns})
 
 
-def without_closed_form(patch: Any) -> None:
-    patch.setattr(DQNModule, "plain", lambda self: None)
-
-
 def gradients(one: Learner, batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
     """The loss of a batch, and the gradients of all parameters."""
     module = one.modules["default"]
@@ -70,58 +66,6 @@ def gradients(one: Learner, batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss.value, list(named.values()))
     return loss, dict(zip(named, found, strict=True))
-
-
-CLOSED = list(itertools.product(("huber", "mse"), ("relu", "tanh"), (False, True), (False, True)))
-
-
-@pytest.mark.parametrize(("loss", "activation", "double", "weighted"), CLOSED)
-def test_the_closed_form_gives_what_autograd_gives(
-    loss: str, activation: str, double: bool, weighted: bool
-) -> None:
-    one = learner({"dtype": "float64"}, loss=loss, activation=activation, double=double)
-    batch = experience(indices=numpy.arange(32))
-    if weighted:
-        random = numpy.random.default_rng(1)
-        masks = random.random((32, 3)) < 0.7
-        masks[:, 0] = True
-        batch = batch.with_columns({"weights": random.random(32), "next_action_mask": masks})
-    # The target differs from the network, so that none can stand for the other.
-    with torch.no_grad():
-        for parameter in one.modules["default"].target.parameters():
-            parameter.mul_(1.5)
-    closed, found = gradients(one, batch)
-    with pytest.MonkeyPatch.context() as patch:
-        without_closed_form(patch)
-        plain, wanted = gradients(one, batch)
-    assert closed.value.item() == pytest.approx(plain.value.item())
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
-    torch.testing.assert_close(closed.rows["priority"], plain.rows["priority"].detach())
-    for name, value in plain.metrics.items():
-        assert closed.metrics[name] == pytest.approx(value.item()), name
-
-
-def test_the_closed_form_can_be_gone_through_twice_and_scaled() -> None:
-    one = learner()
-    module = one.modules["default"]
-    batch = experience().with_columns({"targets": numpy.zeros(32, numpy.float32)})
-    plain = module.plain()
-    loss = plain.loss(module, batch, "huber").value
-    params = [p for p in module.parameters() if p.requires_grad]
-    once = [g.clone() for g in torch.autograd.grad(loss, params, retain_graph=True)]
-    doubled = torch.autograd.grad(2 * loss, params)
-    for first, second in zip(once, doubled, strict=True):
-        torch.testing.assert_close(2 * first, second)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"dueling": True}, {"noisy": True}, {"distributional": True}, {"quantile": True}],
-    ids=str,
-)
-def test_what_is_not_plain_is_left_to_autograd(options: dict[str, Any]) -> None:
-    assert learner(**options).modules["default"].plain() is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +93,7 @@ def test_every_variant_gets_nearer_to_targets_that_stand_still(options: dict[str
 
 
 def targets_of(one: Learner, batch: Batch) -> Any:
-    return one.modules["default"].targets(batch)
+    return td_targets(one.modules["default"], batch)
 
 
 def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -198,7 +142,7 @@ def test_the_priority_of_a_row_is_how_far_its_value_is_off() -> None:
     batch = experience(indices=numpy.arange(32))
     values = module.forward_train(batch)["q_values"].detach()
     taken = values.gather(1, batch["actions"][:, None])[:, 0]
-    wanted = (taken - torch.as_tensor(module.targets(batch))).abs()
+    wanted = (taken - torch.as_tensor(td_targets(module, batch))).abs()
     one.update({"default": batch}, timestep=1)
     torch.testing.assert_close(one.rows["default"]["priority"], wanted)
 

@@ -1,7 +1,6 @@
 """Proximal policy optimisation and advantage actor-critic, for every action space, with memory."""
 
-from rlplug_ppo.a2c import A2C
-from rlplug_ppo.algorithm import PPO
+from rlplug_ppo.algorithm import A2C, PPO
 from rlplug_ppo.config import A2CConfig, PPOConfig
 from rlplug_ppo.module import ActorCriticModule
 

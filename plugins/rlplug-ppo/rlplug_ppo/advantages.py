@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al. 2016) over fragments of episodes."""
+"""Generalised advantage estimation (Schulman et al. 2016) over the fragments of a rollout."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from rlplug import Batch
-from rlplug_ppo.module import ActorCriticModule, mask_of
+from rlplug_ppo.module import ActorCriticModule
 
-__all__ = ["advantages", "discounted_sums", "evaluated"]
+__all__ = ["discounted_sums", "evaluate_rollout", "gae"]
 
 
-def evaluated(
+def evaluate_rollout(
     module: ActorCriticModule,
     batch: Batch,
     *,
@@ -19,77 +19,90 @@ def evaluated(
     gae_lambda: float,
     bootstrap_truncated: bool,
 ) -> dict[str, Tensor]:
-    """What every minibatch needs of a rollout, from one pass over all of it.
+    """The columns `advantages`, `returns`, `values`, `log_prob` and `parameters` of a rollout.
 
-    Log-probabilities are those of the weights as they are, unless acting brought its own;
-    `parameters` are those of the distributions that the update starts from.
+    They come from one forward pass over the rollout, unless acting returned them as extras.
     """
-    extended = batch.extended()
-    out = module.forward_train(extended)
-    values, next_values = extended.split(out["values"])
-    parameters, _ = extended.split(out["parameters"])
+    if "values" in batch:
+        parameters, values = batch["parameters"], batch["values"]
+        next_values = _next_values(module, batch)
+    else:
+        extended = batch.extended()
+        out = module.forward_train(extended)
+        values, next_values = extended.split(out["values"])
+        parameters, _ = extended.split(out["parameters"])
     terminated = batch["terminated"]
     if not bootstrap_truncated:
         terminated = terminated | batch["truncated"]
-    found = advantages(
-        batch["rewards"].to(values.dtype),
+    rewards = batch["rewards"].to(values.dtype)
+    advantages = gae(
+        rewards,
         values,
         next_values,
         terminated,
-        _flows_back(batch),
+        _continues(batch, values.dtype),
         gamma=gamma,
         gae_lambda=gae_lambda,
     )
-    columns = {"advantages": found, "returns": found + values, "values": values}
+    columns = {
+        "advantages": advantages,
+        "returns": advantages + values,
+        "values": values,
+        "parameters": parameters,
+    }
     if "log_prob" not in batch:
         columns["log_prob"] = module.distribution.log_prob(
-            parameters, batch["actions"], mask_of(batch)
+            parameters, batch["actions"], batch.get("action_mask")
         )
-    return {**columns, "parameters": parameters}
+    return columns
 
 
-def advantages(
+def gae(
     rewards: Tensor,
     values: Tensor,
     next_values: Tensor,
     terminated: Tensor,
-    flows_back: Tensor,
+    continues: Tensor,
     *,
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """How much better each step was than its state's value, shape (n,).
+    """The advantage of each row, shape (n,).
 
-    A terminated step has no future. Where `flows_back` is False without that, at a time limit or
-    at the end of the rollout, the value of what came next stands for what would have come.
+    Terminated rows do not bootstrap, all others do. The sum of TD errors ends where `continues` is
+    0: at a time limit and at the end of the rollout.
     """
-    errors = rewards + gamma * next_values * ~terminated - values
-    return discounted_sums(errors, gamma * gae_lambda * flows_back)
+    deltas = rewards + gamma * next_values * ~terminated - values
+    return discounted_sums(deltas, gamma * gae_lambda * continues)
 
 
 def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:
-    """Each row's term plus its decay times the sum of the row after it; the last decay is 0.
+    """`sums[t] = terms[t] + decay[t] * sums[t + 1]`; the last decay is 0.
 
-    Sums over 1, 2, 4, … rows are joined, until decays of 0 leave nothing to join: as many passes
-    as the longest stretch without one has binary digits, and no loop over time.
+    A parallel scan: sums over 1, 2, 4, … rows are combined, so that it takes as many passes as
+    the longest stretch without a decay of 0 has binary digits, and no loop over time.
     """
-    sums, reached = terms.clone(), decay.to(terms.dtype)
-    span = 1
-    while span < len(terms) and bool(reached.any()):
-        # What the next span adds is read before anything of it is written.
-        later = reached[:-span] * sums[span:]
-        further = reached[:-span] * reached[span:]
-        sums[:-span] += later
-        reached = torch.zeros_like(reached)
-        reached[:-span] = further
+    sums, decay, span = terms, decay[:-1].to(terms.dtype), 1
+    while decay.any():
+        sums = torch.cat([sums[:-span] + decay * sums[span:], sums[-span:]])
+        decay = decay[:-span] * decay[span:]
         span *= 2
     return sums
 
 
-def _flows_back(batch: Batch) -> Tensor:
-    """Where the row after a row goes on where it stopped, so that what comes there counts here."""
-    fragments = batch["fragments"]
-    flows = torch.ones(batch.rows, dtype=torch.bool, device=fragments.device)
-    # Pieces of an episode that a memory is learned through still belong together.
-    flows[fragments[:, 1] - 1] = batch.get("continued", False)
-    return flows
+def _next_values(module: ActorCriticModule, batch: Batch) -> Tensor:
+    """The values of the following rows, and of the final observations of the fragments."""
+    finals = Batch({"observations": batch["final_observations"]})
+    values: Tensor = batch["values"]
+    final_values = module.forward_train(finals)["values"].to(values.dtype)
+    return values.roll(-1).index_copy(0, batch["fragments"][:, 1] - 1, final_values)
+
+
+def _continues(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """1 where the next row belongs to the same episode, 0 elsewhere."""
+    last, terminated = batch["fragments"][:, 1] - 1, batch["terminated"]
+    cut = torch.ones_like(last, dtype=dtype)
+    if "continued" in batch:
+        # Truncated backpropagation through time cuts fragments, but not episodes.
+        cut = (~batch["continued"]).to(dtype)
+    return 1 - torch.zeros_like(terminated, dtype=dtype).scatter_add(0, last, cut)

@@ -1,43 +1,41 @@
-"""The PPO algorithm: its hooks."""
+"""PPO and A2C: their hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import gymnasium
 import torch
+from gymnasium import spaces
 from torch import Tensor
-from torch.optim import Adam
+from torch.optim import Adam, RMSprop
 
-from rlplug import Algorithm, Batch, LearnerView, Loss, hookimpl
+from rlplug import Algorithm, Batch, LearnerView, Loss, UnsupportedSpaceError, hookimpl
 from rlplug.feeds import Rollout
-from rlplug_ppo.advantages import evaluated
-from rlplug_ppo.config import PPOConfig
-from rlplug_ppo.losses import ppo_loss
+from rlplug.nn import ActorCriticOptions, make_distribution, make_encoder
+from rlplug.spaces import AnySpace, describe
+from rlplug_ppo.advantages import evaluate_rollout
+from rlplug_ppo.config import PRESETS, A2CConfig, PPOConfig
+from rlplug_ppo.losses import a2c_loss, ppo_loss
 from rlplug_ppo.module import ActorCriticModule
-from rlplug_ppo.presets import PRESETS
-from rlplug_ppo.reports import explained_variance
-from rlplug_ppo.support import unsupported
 
-__all__ = ["PPO"]
+__all__ = ["A2C", "PPO", "adapt"]
+
+DEFAULTS: Mapping[str, Any] = {"sampling.num_envs": 8, "learner.max_grad_norm": 0.5}
 
 
 class PPO(Algorithm):
-    """Learns from fresh experience in several passes, no further than the clip range allows."""
+    """Proximal policy optimisation with the clipped surrogate objective."""
 
     Config: ClassVar[type[PPOConfig]] = PPOConfig
     config: PPOConfig
     default_env: ClassVar[str] = "CartPole-v1"
     default_steps: ClassVar[int] = 100_000
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "sampling.num_envs": 8,
-        "learner.max_grad_norm": 0.5,
-    }
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     def feed(self) -> Rollout:
-        """All environments for `n_steps`, then every row `n_epochs` times."""
+        """`n_steps` of every environment, learned from in `n_epochs` of minibatches."""
         config = self.config
         return Rollout(
             n_steps=config.n_steps,
@@ -46,25 +44,20 @@ class PPO(Algorithm):
             truncated_bptt=config.truncated_bptt,
         )
 
-    def supports(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-    ) -> str | None:
+    def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
         """Why these spaces cannot be handled; None if they can."""
         return unsupported(observation_space, action_space, self.config)
 
     @hookimpl
     def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: PPOConfig,
+        self, observation_space: AnySpace, action_space: AnySpace, config: PPOConfig
     ) -> ActorCriticModule:
         """An actor and a critic."""
         return ActorCriticModule(observation_space, action_space, config, kl_coef=config.kl_coef)
 
     @hookimpl
     def configure_optimizers_for_module(self, module: ActorCriticModule, config: PPOConfig) -> Adam:
-        """One Adam for both."""
+        """One Adam for actor and critic."""
         params = list(module.parameters())
         fused = params[0].device.type in ("cpu", "cuda")
         return Adam(params, lr=config.learning_rate, eps=config.adam_eps, fused=fused)
@@ -73,8 +66,8 @@ class PPO(Algorithm):
     def prepare_batch(
         self, module: ActorCriticModule, config: PPOConfig, batch: Batch
     ) -> Mapping[str, Tensor]:
-        """Values, log-probabilities and advantages of the whole rollout."""
-        columns = evaluated(
+        """Values, log-probabilities and advantages of the rollout."""
+        columns = evaluate_rollout(
             module,
             batch,
             gamma=config.gamma,
@@ -93,7 +86,7 @@ class PPO(Algorithm):
         batch: Batch,
         fwd_out: Mapping[str, Tensor],
     ) -> Loss:
-        """The clipped surrogate with everything that is added to it."""
+        """Clipped surrogate, value loss and entropy bonus."""
         return ppo_loss(module, config, batch, fwd_out)
 
     @hookimpl
@@ -105,7 +98,7 @@ class PPO(Algorithm):
         metrics: Mapping[str, Any],
         learner: LearnerView,
     ) -> Mapping[str, Any]:
-        """Adapts the penalty to how far the policy moved, and counts updates that ended early."""
+        """Adapts the coefficient of the KL penalty, and counts updates that stopped early."""
         reported = {"explained_variance": explained_variance(batch, learner)}
         if config.kl_coef:
             adapt(module.kl_coef, torch.as_tensor(metrics["kl"]), config.kl_target)
@@ -116,7 +109,107 @@ class PPO(Algorithm):
         return reported
 
 
+class A2C(Algorithm):
+    """Advantage actor-critic: one gradient step on each rollout."""
+
+    Config: ClassVar[type[A2CConfig]] = A2CConfig
+    config: A2CConfig
+    default_env: ClassVar[str] = "CartPole-v1"
+    default_steps: ClassVar[int] = 100_000
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+
+    def feed(self) -> Rollout:
+        """`n_steps` of every environment, all rows in one minibatch."""
+        config = self.config
+        return Rollout(n_steps=config.n_steps, batch_size=0, truncated_bptt=config.truncated_bptt)
+
+    def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
+        """Why these spaces cannot be handled; None if they can."""
+        return unsupported(observation_space, action_space, self.config)
+
+    @hookimpl
+    def build(
+        self, observation_space: AnySpace, action_space: AnySpace, config: A2CConfig
+    ) -> ActorCriticModule:
+        """An actor and a critic."""
+        return ActorCriticModule(observation_space, action_space, config)
+
+    @hookimpl
+    def configure_optimizers_for_module(
+        self, module: ActorCriticModule, config: A2CConfig
+    ) -> RMSprop:
+        """One RMSprop for actor and critic."""
+        return RMSprop(
+            module.parameters(), lr=config.learning_rate, alpha=0.99, eps=config.rmsprop_eps
+        )
+
+    @hookimpl
+    def prepare_batch(
+        self, module: ActorCriticModule, config: A2CConfig, batch: Batch
+    ) -> Mapping[str, Tensor]:
+        """Values and advantages of the rollout."""
+        columns = evaluate_rollout(
+            module,
+            batch,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            bootstrap_truncated=config.bootstrap_truncated,
+        )
+        return {name: columns[name] for name in ("advantages", "returns", "values")}
+
+    @hookimpl
+    def compute_loss_for_module(
+        self,
+        module: ActorCriticModule,
+        config: A2CConfig,
+        batch: Batch,
+        fwd_out: Mapping[str, Tensor],
+    ) -> Loss:
+        """Policy gradient, value loss and entropy bonus."""
+        return a2c_loss(module, config, batch, fwd_out)
+
+    @hookimpl
+    def additional_update(self, batch: Batch, learner: LearnerView) -> Mapping[str, Any]:
+        """The explained variance of the values."""
+        return {"explained_variance": explained_variance(batch, learner)}
+
+
 def adapt(coefficient: Tensor, kl: Tensor, target: float) -> None:
-    """In place, times 1.5 beyond twice the target, halved below half of it (as RLlib does)."""
+    """Multiply the KL coefficient by 1.5 above twice the target, halve it below half, in place."""
     factor = torch.where(kl > 2 * target, 1.5, torch.where(kl < 0.5 * target, 0.5, 1.0))
     coefficient.mul_(factor)
+
+
+def explained_variance(batch: Batch, learner: LearnerView) -> Tensor:
+    """1 - Var(returns - values) / Var(returns): 1 is a perfect prediction."""
+    returns, errors = batch["returns"], batch["advantages"]
+    sums = torch.stack([_squared_deviations(errors), _squared_deviations(returns)])
+    if learner.world_size > 1:
+        (sums,) = learner.all_reduce([sums])
+    return 1 - sums[0] / sums[1]
+
+
+def _squared_deviations(numbers: Tensor) -> Tensor:
+    deviations = numbers - numbers.mean()
+    return deviations @ deviations
+
+
+def unsupported(
+    observation_space: AnySpace, action_space: AnySpace, options: ActorCriticOptions
+) -> str | None:
+    """Why these spaces cannot be handled with these options; None if they can."""
+    unbounded = isinstance(action_space, spaces.Box) and not action_space.is_bounded()
+    if options.squash and unbounded:
+        return (
+            f"squash = true needs actions with bounds on both sides: {describe(action_space)}.\n"
+            "  try: --set squash=false, which draws from normal distributions"
+        )
+    try:
+        make_distribution(action_space, squash=options.squash)
+        if not options.encoder:
+            # On the meta device nothing is computed, and no random number drawn.
+            with torch.device("meta"):
+                make_encoder(observation_space, ortho_init=False)
+    except UnsupportedSpaceError as error:
+        return str(error)
+    return None

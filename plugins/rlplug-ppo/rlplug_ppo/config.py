@@ -1,18 +1,21 @@
-"""The options of PPO and of A2C, and those that cannot be had together."""
+"""The options of PPO and A2C, and the presets."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from rlplug.config import above, at_least, between, option
 from rlplug.nn import ActorCriticOptions
 
-__all__ = ["A2CConfig", "OnPolicyOptions", "PPOConfig"]
+__all__ = ["PRESETS", "A2CConfig", "OnPolicyOptions", "PPOConfig"]
 
 
 @attrs.frozen(kw_only=True)
 class OnPolicyOptions(ActorCriticOptions):
-    """What PPO and A2C have in common."""
+    """Options shared by PPO and A2C."""
 
     gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
     vf_coef: float = option(0.5, "Weight of the value loss, the mean squared error.", at_least(0))
@@ -32,7 +35,7 @@ class OnPolicyOptions(ActorCriticOptions):
     def __attrs_post_init__(self) -> None:
         if self.truncated_bptt and self.memory == "none":
             raise ValueError(
-                "truncated_bptt cuts the past of a memory, and memory is 'none': "
+                "truncated_bptt has no effect without memory: "
                 "set memory to 'lstm' or 'gru', or leave truncated_bptt out"
             )
 
@@ -96,3 +99,53 @@ class A2CConfig(OnPolicyOptions):
     normalize_advantage: bool = option(
         False, "Bring the advantages of each rollout to mean 0 and deviation 1."
     )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cartpole": {
+        "run.env": "CartPole-v1",
+        "run.steps": 100_000,
+        "sampling.num_envs": 8,
+        "algorithm.n_steps": 32,
+        "algorithm.batch_size": 256,
+        "algorithm.n_epochs": 20,
+        "algorithm.gamma": 0.98,
+        "algorithm.gae_lambda": 0.8,
+        "algorithm.learning_rate": [[0, 0.001], [100_000, 0.0]],
+        "algorithm.clip_range": [[0, 0.2], [100_000, 0.0]],
+    },
+    "pendulum": {
+        "run.env": "Pendulum-v1",
+        "run.steps": 100_000,
+        "sampling.num_envs": 4,
+        "algorithm.n_steps": 1024,
+        "algorithm.batch_size": 64,
+        "algorithm.n_epochs": 10,
+        "algorithm.gamma": 0.9,
+        "algorithm.gae_lambda": 0.95,
+        "algorithm.learning_rate": 0.001,
+    },
+    "halfcheetah": {
+        "run.env": "HalfCheetah-v5",
+        "run.steps": 1_000_000,
+        "sampling.num_envs": 1,
+        "env.normalize_observation": True,
+        "env.normalize_reward": True,
+        "env.normalize_gamma": 0.98,
+        "algorithm.n_steps": 512,
+        "algorithm.batch_size": 64,
+        "algorithm.n_epochs": 20,
+        "algorithm.gamma": 0.98,
+        "algorithm.gae_lambda": 0.92,
+        "algorithm.learning_rate": 2.0633e-5,
+        "algorithm.ent_coef": 0.000401762,
+        "algorithm.vf_coef": 0.58096,
+        "algorithm.clip_range": 0.1,
+        "algorithm.net_arch": [256, 256],
+        "algorithm.activation": "relu",
+        "algorithm.ortho_init": False,
+        "algorithm.std_init": 0.135335,
+        "learner.max_grad_norm": 0.8,
+    },
+}
+"""Those of CartPole and HalfCheetah are from RL Baselines3 Zoo."""

@@ -1,4 +1,4 @@
-"""The module of PPO and A2C: a policy that acts, beside a value of the state."""
+"""The module of PPO and A2C: a stochastic policy and a state-value function."""
 
 from __future__ import annotations
 
@@ -9,27 +9,17 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.nn import (
-    ActorCritic,
-    ActorCriticOptions,
-    Distribution,
-    Fragments,
-    Outputs,
-    is_followed,
-    renewed,
-)
-from rlplug.spaces import AnySpace
-from rlplug_ppo.plain import Plain
-from rlplug_ppo.scores import scorer_for
+from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
+from rlplug.spaces import AnySpace, has_images
 
-__all__ = ["ActorCriticModule", "mask_of"]
+__all__ = ["ActorCriticModule"]
 
 
 class ActorCriticModule(Module):
-    """Draws actions from a distribution; training computes its parameters and values again.
+    """Samples actions; training evaluates them again with the weights of the update.
 
-    Actions are stored as they were drawn, since only of those is the probability known; what
-    environments get is within their bounds.
+    Actions are stored as they were sampled, because only their log-probabilities are known; what
+    the environment gets is clipped to the bounds of the space.
     """
 
     kl_coef: Tensor
@@ -46,45 +36,36 @@ class ActorCriticModule(Module):
         super().__init__()
         self.network = ActorCritic(observation_space, action_space, options)
         self.has_memory = options.memory != "none"
-        self.scorer = scorer_for(action_space, squash=options.squash)
-        self._made: list[Plain | None] = []
-        # They change once per update and belong to this policy: so they go where it goes.
+        # A pass of an image encoder costs more than its batching saves: acting keeps its results.
+        self.keeps_values = (
+            has_images(observation_space) and self.network.is_shared and not self.has_memory
+        )
+        # Buffers, so that they are saved and moved with the policy that they were adapted to.
         self.register_buffer("kl_coef", torch.tensor(kl_coef))
         self.register_buffer("kl_stops", torch.tensor(0))
 
     @property
     def distribution(self) -> Distribution:
-        """The family of distributions over actions."""
+        """The distribution over actions."""
         return self.network.distribution
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        """Actions drawn from the policy."""
+        """Actions sampled from the policy."""
         network = self.network
+        if self.keeps_values:
+            return self._act_and_evaluate(act)
         parameters, state = network.act(act.observations, act.state, explore=True)
         return Acted(network.distribution.sample(parameters, act.random, act.action_mask), state)
 
     def forward_inference(self, act: ActInput) -> Acted:
-        """The most likely actions, within the bounds of the space."""
+        """The most likely actions, clipped to the bounds of the space."""
         network = self.network
         parameters, state = network.act(act.observations, act.state)
         likely = network.distribution.mode(parameters, act.action_mask)
         return Acted(network.distribution.for_env(likely), state)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`parameters` of the distribution and `values`, for all rows."""
-        if is_followed():
-            return self._outputs(batch)
-        return Outputs(("parameters", "values"), lambda: self._outputs(batch))
-
-    def plain(self) -> Plain | None:
-        """Actor and critic in closed form, if they are plain and nobody follows torch."""
-        return renewed(self._made, lambda: Plain.of(self.network))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the views: a copy has weights of its own."""
-        return {**self.__dict__, "_made": []}
-
-    def _outputs(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`parameters` of the action distribution and `values`, for all rows."""
         fragments = None
         if self.has_memory:
             start, stop = batch["fragments"].unbind(1)
@@ -93,10 +74,17 @@ class ActorCriticModule(Module):
         return {"parameters": parameters, "values": values}
 
     def initial_state(self, n: int) -> Mapping[str, Any] | None:
-        """The memory of n fresh episodes; None without memory."""
+        """The state of n fresh episodes; None without memory."""
         return self.network.initial_state(n)
 
-
-def mask_of(batch: Batch) -> Tensor | None:
-    """Which actions could be chosen; None if all could."""
-    return batch.get("action_mask")
+    def _act_and_evaluate(self, act: ActInput) -> Acted:
+        parameters, values = self.network.act_and_evaluate(act.observations)
+        mask = act.action_mask
+        actions = self.distribution.sample(parameters, act.random, mask)
+        log_prob = self.distribution.log_prob(
+            torch.from_numpy(parameters),
+            torch.as_tensor(actions),
+            None if mask is None else torch.as_tensor(mask),
+        )
+        extras = {"parameters": parameters, "values": values, "log_prob": log_prob.numpy()}
+        return Acted(actions, extras=extras)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from rlplug_ppo import ActorCriticModule, PPOConfig
-from rlplug_ppo.advantages import advantages, discounted_sums, evaluated
+from rlplug_ppo.advantages import discounted_sums, evaluate_rollout, gae
 from torch import Tensor
 
 from rlplug import Batch
@@ -20,12 +20,12 @@ WINDOW: dict[str, Any] = {"gamma": 0.5, "gae_lambda": 0.5, "bootstrap_truncated"
 
 def test_a_termination_and_a_truncation_inside_a_rollout_by_hand() -> None:
     # Two episodes that end in the rollout, by failure and by a time limit, and one that goes on.
-    found = advantages(
+    found = gae(
         rewards=torch.tensor([1.0, 2.0, 4.0, 1.0, 0.0]),
         values=torch.tensor([2.0, 4.0, 2.0, 2.0, 4.0]),
         next_values=torch.tensor([4.0, 9.0, 2.0, 8.0, 8.0]),
         terminated=torch.tensor([False, True, False, False, False]),
-        flows_back=torch.tensor([True, False, True, False, False]),
+        continues=torch.tensor([True, False, True, False, False]),
         gamma=0.5,
         gae_lambda=0.5,
     )
@@ -62,7 +62,9 @@ def rollout(fragments: list[list[int]], finals: list[float], **columns: Any) -> 
 
 def test_what_an_update_needs_is_computed_from_extended_fragments() -> None:
     ends = torch.tensor([False, True, False])
-    found = evaluated(module(), rollout([[0, 2], [2, 3]], [8.0, 2.0], truncated=ends), **WINDOW)
+    found = evaluate_rollout(
+        module(), rollout([[0, 2], [2, 3]], [8.0, 2.0], truncated=ends), **WINDOW
+    )
     # errors: 1 + 0.5·2 - 1 = 1; 1 + 0.5·8 - 2 = 3 (truncated); 1 + 0.5·2 - 3 = -1 (cut).
     assert found["advantages"].tolist() == [1.75, 3.0, -1.0]
     assert found["returns"].tolist() == [2.75, 5.0, 2.0]
@@ -73,13 +75,13 @@ def test_what_an_update_needs_is_computed_from_extended_fragments() -> None:
 def test_a_time_limit_can_be_taken_for_a_failure_as_in_old_code() -> None:
     ends = torch.tensor([False, True, False])
     batch = rollout([[0, 2], [2, 3]], [8.0, 2.0], truncated=ends)
-    found = evaluated(module(), batch, **{**WINDOW, "bootstrap_truncated": False})
+    found = evaluate_rollout(module(), batch, **{**WINDOW, "bootstrap_truncated": False})
     assert found["advantages"].tolist() == [1 + 0.25 * -1, -1.0, -1.0]
 
 
 def test_log_probabilities_that_acting_brought_are_kept() -> None:
     batch = rollout([[0, 2]], [8.0], log_prob=torch.tensor([-1.0, -2.0]))
-    assert "log_prob" not in evaluated(module(), batch, **WINDOW)
+    assert "log_prob" not in evaluate_rollout(module(), batch, **WINDOW)
 
 
 def test_a_rollout_split_at_a_border_gives_the_same_advantages() -> None:
@@ -90,8 +92,8 @@ def test_a_rollout_split_at_a_border_gives_the_same_advantages() -> None:
         Batch({**{name: one[:3] for name, one in rows.items()}, **tables([[0, 3]], [7.0])}),
         Batch({**{name: one[3:] for name, one in rows.items()}, **tables([[0, 2]], [2.0])}),
     ]
-    together = evaluated(module(), whole, **WINDOW)["advantages"]
-    apart = [evaluated(module(), part, **WINDOW)["advantages"] for part in parts]
+    together = evaluate_rollout(module(), whole, **WINDOW)["advantages"]
+    apart = [evaluate_rollout(module(), part, **WINDOW)["advantages"] for part in parts]
     assert torch.equal(together, torch.cat(apart))
 
 
@@ -103,8 +105,8 @@ def test_pieces_cut_for_a_memory_give_the_same_advantages_as_the_whole() -> None
         [3.0, 7.0, 2.0],
         continued=torch.tensor([True, False, False]),
     )
-    expected = evaluated(module(), whole, **WINDOW)["advantages"]
-    assert torch.allclose(evaluated(module(), pieces, **WINDOW)["advantages"], expected)
+    expected = evaluate_rollout(module(), whole, **WINDOW)["advantages"]
+    assert torch.allclose(evaluate_rollout(module(), pieces, **WINDOW)["advantages"], expected)
 
 
 def tables(fragments: list[list[int]], finals: list[float]) -> dict[str, Tensor]:
@@ -127,7 +129,9 @@ def test_sums_equal_those_of_a_loop_from_the_end(rows: list[tuple[float, float]]
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 1.0])
 def test_lambda_leads_from_one_step_to_the_whole_return(gae_lambda: float) -> None:
-    found = evaluated(module(), rollout([[0, 3]], [4.0]), **{**WINDOW, "gae_lambda": gae_lambda})
+    found = evaluate_rollout(
+        module(), rollout([[0, 3]], [4.0]), **{**WINDOW, "gae_lambda": gae_lambda}
+    )
     one_step = [1 + 0.5 * 2, 1 + 0.5 * 3, 1 + 0.5 * 4]
     to_the_end = [1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5 + 0.25 * 4, 1 + 0.5 * 4]
     assert found["returns"].tolist() == (to_the_end if gae_lambda else one_step)

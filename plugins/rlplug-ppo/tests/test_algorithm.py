@@ -18,6 +18,7 @@ from rlplug import RequestError, UnsupportedSpaceError, run
 from rlplug.batch import Batch
 from rlplug.config import Schedule
 from rlplug.config.learning import LearnerSection
+from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, EnvironmentFailedError
 from rlplug.feeds import Rollout
 from rlplug.hooks.calls import HookCalls, Participant
@@ -244,8 +245,19 @@ def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
 
 
 def test_a_memory_is_not_cut_where_there_is_none() -> None:
-    with pytest.raises(ConfigError, match="truncated_bptt cuts the past of a memory"):
+    with pytest.raises(ConfigError, match="truncated_bptt has no effect without memory"):
         short(Odd, truncated_bptt=4)
+
+
+@pytest.mark.parametrize("value", [True, False, "auto"])
+def test_a_shared_encoder_is_true_false_or_auto(value: Any) -> None:
+    # Runs recorded before there was "auto" hold a truth value.
+    config, problems = structure(PPOConfig, {"shared_encoder": value}, "algorithm")
+    assert not problems
+    assert config is not None
+    assert config.shared_encoder == value
+    _, problems = structure(PPOConfig, {"shared_encoder": "yes"}, "algorithm")
+    assert "expected bool or 'auto', got str 'yes'" in problems[0].message
 
 
 def test_a_reward_that_is_no_number_ends_the_run_and_names_the_step() -> None:

@@ -1,4 +1,4 @@
-"""Losses by hand, and closed forms against autograd."""
+"""Losses worked by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_ppo import A2CConfig, ActorCriticModule, PPOConfig, closed_form, losses
+from rlplug_ppo import ActorCriticModule, PPOConfig, losses
 from torch import Tensor
 
-from rlplug import Batch, Loss
+from rlplug import Batch
 
 BOX = spaces.Box(-1, 1, (3,))
 ROWS = 64
@@ -27,10 +27,6 @@ def test_the_surrogate_by_hand() -> None:
     # Where the range limits a gain nothing pulls; where it would hide a loss everything does.
     assert ratio.grad is not None
     assert ratio.grad.tolist() == pytest.approx([0.0, 0.2, -0.2, 0.0, -0.4])
-    closed, slope = closed_form.clipped_surrogate(ratio.detach().numpy(), advantages.numpy(), 0.2)
-    assert closed == pytest.approx(loss.item())
-    # By the log-probability, of which the ratio is the exponential.
-    assert slope.tolist() == pytest.approx((ratio.grad * ratio.detach()).tolist())
 
 
 def test_value_clipping_by_hand() -> None:
@@ -42,22 +38,14 @@ def test_value_clipping_by_hand() -> None:
     loss.backward()
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([2 / 3, 0.4 / 3, 0.0])
-    arrays = (values.detach().numpy(), returns.numpy(), old.numpy())
-    closed, slope = closed_form.value_loss(*arrays, 0.5)
-    assert closed == pytest.approx(loss.item())
-    assert slope.tolist() == pytest.approx(values.grad.tolist())
     assert losses.value_loss(values, returns, old, 0.0).item() == pytest.approx(2.04 / 3)
 
 
 def test_advantages_are_brought_to_mean_0_and_deviation_1() -> None:
     found = losses.normalised(torch.tensor([1.0, 2.0, 3.0]))
     assert found.tolist() == pytest.approx([-1.0, 0.0, 1.0])
-    assert closed_form.normalised(numpy.array([1.0, 2.0, 3.0])).tolist() == pytest.approx(
-        [-1, 0, 1]
-    )
     alone = torch.tensor([5.0])
     assert losses.normalised(alone).tolist() == [5.0]
-    assert closed_form.normalised(alone.numpy()).tolist() == [5.0]
 
 
 def made(space: spaces.Space[Any], seed: int = 0, **options: Any) -> ActorCriticModule:
@@ -89,61 +77,6 @@ def minibatch(module: ActorCriticModule, *, masked: bool = False, seed: int = 0)
     return Batch(columns)
 
 
-def both_ways(
-    module: ActorCriticModule, config: PPOConfig | A2CConfig, batch: Batch
-) -> list[tuple[Loss, list[Tensor]]]:
-    """Loss and gradients from closed forms, then traced."""
-    found = []
-    scorer = module.scorer
-    assert scorer is not None
-    for module.scorer in (scorer, None):
-        out = module.forward_train(batch)
-        if isinstance(config, PPOConfig):
-            loss = losses.ppo_loss(module, config, batch, out)
-        else:
-            loss = losses.a2c_loss(module, config, batch, out)
-        assert isinstance(loss.value, Tensor)
-        found.append((loss, list(torch.autograd.grad(loss.value, list(module.parameters())))))
-    module.scorer = scorer
-    return found
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(2),
-        spaces.Discrete(5, start=3),
-        spaces.Box(-1, 1, (2,)),
-        spaces.Box(-1, 1, (2, 2)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "config",
-    [
-        PPOConfig(),
-        PPOConfig(ent_coef=0.02, clip_range_vf=0.3, normalize_advantage=False, target_kl=0.1),
-        A2CConfig(ent_coef=0.02),
-        A2CConfig(normalize_advantage=True),
-    ],
-    ids=["plain", "everything", "a2c", "a2c normalised"],
-)
-def test_closed_forms_have_the_losses_metrics_and_gradients_of_autograd(
-    space: spaces.Space[Any], config: PPOConfig | A2CConfig
-) -> None:
-    module = made(space)
-    batch = minibatch(module, masked=isinstance(space, spaces.Discrete) and space.n == 5)
-    (closed, gradients), (traced, expected) = both_ways(module, config, batch)
-    torch.testing.assert_close(closed.value, traced.value)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    assert set(closed.metrics) == set(traced.metrics)
-    for name, value in closed.metrics.items():
-        assert float(value) == pytest.approx(float(traced.metrics[name].detach()), abs=1e-5)
-    assert (closed.stop is None) == (traced.stop is None)
-    assert list(closed.terms) == list(traced.terms)
-
-
 def test_each_term_has_a_gradient_of_its_own() -> None:
     config = PPOConfig(ent_coef=0.02)
     module = made(spaces.Discrete(3))
@@ -164,13 +97,8 @@ def test_each_term_has_a_gradient_of_its_own() -> None:
     )
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_masked_action_has_probability_0_and_no_gradient(
-    closed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_masked_action_has_probability_0_and_no_gradient() -> None:
     module = made(spaces.Discrete(3))
-    if not closed:
-        module.scorer = None
     logits = torch.tensor([[0.5, 9.0, -0.5]], requires_grad=True)
     columns = {"advantages": [1.0], "returns": [0.0], "values": [0.0], "log_prob": [-1.0]}
     batch = Batch(
@@ -182,7 +110,6 @@ def test_a_masked_action_has_probability_0_and_no_gradient(
     )
     config = PPOConfig(ent_coef=0.1)
     out = {"parameters": logits, "values": torch.zeros(1, requires_grad=True)}
-    monkeypatch.setattr(ActorCriticModule, "plain", lambda self: None)
     loss = losses.ppo_loss(module, config, batch, out)
     (gradient,) = torch.autograd.grad(loss.value, logits)  # type: ignore[arg-type] # a tensor
     assert gradient[0, 1] == 0.0
@@ -200,7 +127,7 @@ def test_a_masked_action_has_probability_0_and_no_gradient(
     assert set(drawn.tolist()) == {0, 2}
 
 
-def test_the_closed_form_is_not_used_where_functions_are_transformed() -> None:
+def test_losses_can_be_differentiated_by_function_transforms() -> None:
     module = made(spaces.Discrete(3))
     config = PPOConfig(ent_coef=0.02)
     batch = minibatch(module)

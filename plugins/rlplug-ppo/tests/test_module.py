@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from rlplug_ppo import PPO, ActorCriticModule, PPOConfig
-from rlplug_ppo.advantages import evaluated
+from rlplug_ppo.advantages import evaluate_rollout
 from torch import Tensor
 
 from rlplug import ActInput, Batch
@@ -21,6 +21,7 @@ from rlplug.envs import make_environments
 from rlplug.feeds import FeedSetting
 from rlplug.sampling import VectorSampler
 
+IMAGE = spaces.Box(0, 255, (1, 40, 40), numpy.uint8)
 WINDOW: dict[str, Any] = {"gamma": 0.99, "gae_lambda": 0.95, "bootstrap_truncated": True}
 
 
@@ -51,6 +52,17 @@ class Drift(gymnasium.Env[Any, Any]):
         return (5 * self.np_random.standard_normal(2) + [self.at, 3]).astype(numpy.float32)
 
 
+class Pictures(Drift):
+    """The same episodes, observed as noise of 40 × 40 pixels."""
+
+    def __init__(self, action_space: Any = None) -> None:
+        super().__init__(action_space)
+        self.observation_space = IMAGE
+
+    def _seen(self) -> Any:
+        return self.np_random.integers(256, size=IMAGE.shape, dtype=numpy.uint8)
+
+
 @attrs.frozen
 class Played:
     """A rollout and the module that played it."""
@@ -61,11 +73,16 @@ class Played:
 
 
 def played(
-    space: Any = None, *, env: EnvSection | None = None, rollouts: int = 1, **options: Any
+    space: Any = None,
+    *,
+    kind: type[Drift] = Drift,
+    env: EnvSection | None = None,
+    rollouts: int = 1,
+    **options: Any,
 ) -> Played:
     """What a sampler and the feed make of a module, and the log-probabilities of its choices."""
     config = PPOConfig(n_steps=16, batch_size=16, **options)
-    environments = make_environments(lambda: Drift(space), 3, env or EnvSection())
+    environments = make_environments(lambda: kind(space), 3, env or EnvSection())
     torch.manual_seed(0)
     module = Scored(environments.observation_space, environments.action_space, config)
     with torch.no_grad():
@@ -140,7 +157,7 @@ def test_log_probabilities_after_the_rollout_are_those_of_acting(space: Any, mem
     seen = played(space, memory=memory, memory_size=8, rollouts=2)
     for batch, expected in zip(seen.batches, seen.log_probs, strict=True):
         with torch.no_grad():
-            found = evaluated(seen.module, batch, **WINDOW)
+            found = evaluate_rollout(seen.module, batch, **WINDOW)
         assert found["log_prob"].numpy() == pytest.approx(expected, abs=1e-5)
 
 
@@ -148,7 +165,7 @@ def test_they_are_so_with_normalised_observations() -> None:
     seen = played(env=EnvSection(normalize_observation=True), rollouts=3)
     for batch, expected in zip(seen.batches, seen.log_probs, strict=True):
         with torch.no_grad():
-            found = evaluated(seen.module, batch, **WINDOW)
+            found = evaluate_rollout(seen.module, batch, **WINDOW)
         assert found["log_prob"].numpy() == pytest.approx(expected, abs=1e-5)
     assert float(seen.batches[2]["observations"].abs().mean()) < 2.0
 
@@ -199,7 +216,9 @@ def test_pieces_for_a_memory_begin_with_the_state_of_acting() -> None:
     pieces = played(memory="lstm", memory_size=8, truncated_bptt=4)
     assert len(pieces.batches[0]["fragments"]) > len(whole.batches[0]["fragments"])
     with torch.no_grad():
-        one, other = (evaluated(seen.module, seen.batches[0], **WINDOW) for seen in (whole, pieces))
+        one, other = (
+            evaluate_rollout(seen.module, seen.batches[0], **WINDOW) for seen in (whole, pieces)
+        )
     for name in ("values", "log_prob", "advantages"):
         torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
 
@@ -227,3 +246,41 @@ def test_it_acts_on_observations_of_many_kinds(space: Any) -> None:
     batched.seed(0)
     act = ActInput(batched.sample(), random=numpy.random.default_rng(0))
     assert module.forward_exploration(act).actions.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("space", "shared"),
+    [
+        (IMAGE, True),
+        (spaces.Dict({"view": IMAGE, "speed": spaces.Box(-1, 1, (2,))}), True),
+        (spaces.Box(-1, 1, (2,)), False),
+    ],
+    ids=["image", "dict with an image", "vector"],
+)
+def test_the_encoder_is_shared_for_images_unless_the_option_says_otherwise(
+    space: Any, shared: bool
+) -> None:
+    for option, expected in (("auto", shared), (True, True), (False, False)):
+        module = ActorCriticModule(space, spaces.Discrete(3), PPOConfig(shared_encoder=option))
+        assert module.network.is_shared is expected
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_acting_on_images_brings_what_a_pass_over_the_rollout_would_find(space: Any) -> None:
+    seen = played(space, kind=Pictures, rollouts=2)
+    batch = seen.batches[1]
+    extras = ("parameters", "values", "log_prob")
+    assert set(extras) <= set(batch)
+    with torch.no_grad():
+        brought = evaluate_rollout(seen.module, batch, **WINDOW)
+        whole = evaluate_rollout(seen.module, batch.without(frozenset(extras)), **WINDOW)
+    torch.testing.assert_close(batch["log_prob"], whole.pop("log_prob"), rtol=1e-4, atol=1e-3)
+    assert set(brought) == set(whole)
+    for name, column in whole.items():
+        torch.testing.assert_close(brought[name], column, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"shared_encoder": False}, {"memory": "gru"}], ids=str)
+def test_separate_encoders_and_memories_are_evaluated_after_the_rollout(options: Any) -> None:
+    seen = played(kind=Pictures, memory_size=8, **options)
+    assert "values" not in seen.batches[0]

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from rlplug_ppo import PPO, ActorCriticModule
-from rlplug_ppo.advantages import evaluated
+from rlplug_ppo.advantages import evaluate_rollout
 
 from rlplug import Acted
 from rlplug.testing import CheckFailed, Subject
@@ -62,7 +62,6 @@ class SumsTheLoss(PPO):
 class ForgetsTheCritic(PPO):
     def compute_loss_for_module(self, module, config, batch, fwd_out):
         out = {**fwd_out, "values": fwd_out["values"].detach()}
-        module.scorer = None
         return super().compute_loss_for_module(module, config, batch, out)
 
 
@@ -74,7 +73,7 @@ class ScalesRewardsInPlace(PPO):
 
 class UndiscountedFuture(PPO):
     def prepare_batch(self, module, config, batch):
-        columns = evaluated(
+        columns = evaluate_rollout(
             module,
             batch,
             gamma=1.0,

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.learner.storage import pack
+from rlplug.learner.state import pack
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.bench import Bench, bench_of, copied
 from rlplug.testing.cases import Case

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from rlplug_dqn.targets import (
-    chosen,
+from rlplug_dqn.losses import (
     cross_entropy,
     distributional_target,
-    greedy,
+    gather_actions,
+    greedy_actions,
     quantile_huber,
     quantile_target,
+    td_loss,
     td_target,
-    value_loss,
 )
 from torch import Tensor, tensor
 
@@ -40,15 +40,18 @@ def test_n_step_targets_discount_by_the_steps_that_were_taken() -> None:
 
 def test_the_greedy_action_is_one_that_is_allowed() -> None:
     values = tensor([[1.0, 5.0, 3.0], [1.0, 5.0, 3.0]])
-    assert greedy(values, None).tolist() == [1, 1]
-    assert greedy(values, tensor([[True, False, True], [1, 0, 0]]).bool()).tolist() == [2, 0]
+    assert greedy_actions(values, None).tolist() == [1, 1]
+    assert greedy_actions(values, tensor([[True, False, True], [1, 0, 0]]).bool()).tolist() == [
+        2,
+        0,
+    ]
 
 
 def test_what_was_chosen_is_taken_from_every_row() -> None:
     actions = tensor([1, 0])
-    assert chosen(tensor([[1.0, 2.0], [3.0, 4.0]]), actions).tolist() == [2.0, 3.0]
+    assert gather_actions(tensor([[1.0, 2.0], [3.0, 4.0]]), actions).tolist() == [2.0, 3.0]
     atoms = tensor([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]])
-    assert chosen(atoms, actions).tolist() == [[3.0, 4.0], [5.0, 6.0]]
+    assert gather_actions(atoms, actions).tolist() == [[3.0, 4.0], [5.0, 6.0]]
 
 
 def test_distributional_targets_move_all_chances_and_keep_them_on_the_atoms() -> None:
@@ -84,7 +87,7 @@ def test_quantile_targets_move_every_quantile() -> None:
     ],
 )
 def test_losses_of_values_are_those_that_were_named(kind: str, losses: list[float]) -> None:
-    assert value_loss(tensor([0.5, -3.0]), tensor([1.0, 0.0]), kind).tolist() == losses
+    assert td_loss(tensor([0.5, -3.0]), tensor([1.0, 0.0]), kind).tolist() == losses
 
 
 def test_the_cross_entropy_of_even_chances_is_the_logarithm_of_their_number() -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import attrs
 import numpy
 
-from rlplug.batch import Batch
+from rlplug.batch.batch import Batch
 from rlplug.errors import RequestError
-from rlplug.plugin import DEFAULT_MODULE
 
-__all__ = ["Episode", "batches_of"]
+__all__ = ["DEFAULT_MODULE", "Episode", "batches_of"]
+
+DEFAULT_MODULE = "default"
+"""The id of the only module of a run that has one."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -1,0 +1,183 @@
+"""Which engine computes the gradients of a module: arrays, torch, compiled, or vmap with others."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from rlplug.batch import Batch
+from rlplug.config.compute import ComputeSection
+from rlplug.config.learning import LearnerSection
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner.arrays import ArraysEngine, ArraysTrial, GeneratorStates, Snapshot
+from rlplug.learner.compiled import CompiledEngine, can_trace_gradients
+from rlplug.learner.device import Precision
+from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
+from rlplug.learner.losses import LossHooks
+from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
+from rlplug.learner.vmap import VmapGroups
+from rlplug.nn.arrays import UnsupportedError
+
+__all__ = ["Engines"]
+
+_HOOK = "compute_loss_for_module"
+
+
+class Engines:
+    """Chooses an engine for each module; where one fails, torch does its work from then on."""
+
+    def __init__(
+        self,
+        calls: HookCalls,
+        losses: LossHooks,
+        *,
+        compute: ComputeSection,
+        learning: LearnerSection,
+        precision: Precision,
+        terms: TermGradients,
+        hooks: GradientHooks,
+        learners: int,
+        generators: dict[str, torch.Generator],
+        registered_metrics: dict[str, dict[str, Any]],
+    ) -> None:
+        self._calls = calls
+        self._losses = losses
+        self._compute = compute
+        self._precision = precision
+        self._terms = terms
+        self._hooks = hooks
+        self._generators = generators
+        self._registered_metrics = registered_metrics
+        self._torch = TorchEngine(losses, precision, terms)
+        can_group = (
+            learning.accumulate == 1
+            and learning.nonfinite != "stop"
+            and not terms.wanted
+            and not hooks.used
+            and precision.scaler is None
+            and learners == 1
+            and not calls.wants(_HOOK, "module_id")
+            and not calls.wants(_HOOK, "learner")
+        )
+        self.vmap_groups = VmapGroups(
+            losses,
+            join_from=learning.join_from if can_group else 0,
+            plugins=[one.name for one in calls.implementations(_HOOK)],
+            config_of=calls.config_of,
+        )
+
+    def choose(self, update: ModuleUpdate) -> None:
+        """Give a module its first engine."""
+        reason = self._why_torch(update)
+        if reason:
+            update.engine, update.engine_reason = self._torch, reason
+        elif not self._compute.compile:
+            update.engine = self._trial(update)
+            update.engine_reason = "not decided before the first minibatch"
+        elif can_trace_gradients():
+            update.engine, update.engine_reason = self._compiled(update), "compute.compile is on"
+        else:
+            reason = f"torch {torch.__version__} does not trace autograd.grad"
+            update.engine, update.engine_reason = self._torch, reason
+            _warn_uncompiled(update, reason)
+
+    def resume(self, update: ModuleUpdate, name: str, reason: str) -> None:
+        """Go on with the engine of a saved state, where that is possible here."""
+        if self._compute.compile or self._why_torch(update):
+            return
+        if name == "torch":
+            update.engine, update.engine_reason = self._torch, reason
+        if name == "arrays":
+            try:
+                update.engine = ArraysEngine(update, self._losses, copies=self._hooks.used)
+                update.engine_reason = reason
+            except UnsupportedError as error:
+                update.engine, update.engine_reason = self._torch, str(error)
+
+    def prepare(self, update: ModuleUpdate, prepare: Prepare, batch: Batch) -> Batch:
+        """Run `prepare_batch` on the module's engine."""
+        before = GeneratorStates(self._generators)
+        try:
+            return update.engine.prepare(prepare, batch)
+        except Exception as error:
+            if update.engine.name != "arrays":
+                raise
+            before.restore()
+            # If the plugin itself is wrong, torch raises what it raises.
+            self._leave(update, error)
+            return prepare(batch)
+
+    def gradients(self, window: list[ModuleUpdate]) -> None:
+        """Leave the gradients of all modules' minibatches in their parameters."""
+        if len(window) == 1:
+            self._run(window[0].engine, window)
+            return
+        groups, others = self.vmap_groups.split(window)
+        for engine, group in groups:
+            self._run(engine, group)
+        for update in others:
+            self._run(update.engine, [update])
+
+    def _run(self, engine: Engine, group: list[ModuleUpdate]) -> None:
+        before = GeneratorStates(self._generators)
+        try:
+            engine.gradients(group)
+        except Exception as error:
+            if engine.name in ("torch", "trial"):
+                raise
+            before.restore()
+            for update in group:
+                update.discard()
+            # If the plugin itself is wrong, torch raises what it raises.
+            self._torch.gradients(group)
+            self.vmap_groups.leave(engine)
+            for update in group:
+                if update.engine is engine:
+                    self._leave(update, error)
+
+    def _leave(self, update: ModuleUpdate, error: Exception) -> None:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if update.engine.name == "compiled":
+            _warn_uncompiled(update, reason)
+        update.engine, update.engine_reason = self._torch, reason
+
+    def _why_torch(self, update: ModuleUpdate) -> str:
+        """Why neither arrays nor a compiled graph can do; empty if one of them can."""
+        if self._terms.wanted:
+            return "gradients per term are wanted"
+        if self._compute.compile:
+            return ""
+        if self._compute.arrays == "off":
+            return "compute.arrays is off"
+        if self._precision.device.type != "cpu":
+            return f"the device is {self._precision.device.type}"
+        if self._compute.precision != "fp32":
+            return f"compute.precision is {self._compute.precision}"
+        if self._compute.detect_anomaly:
+            return "compute.detect_anomaly is on"
+        return "parameters are shared with other modules" if update.member.shared else ""
+
+    def _trial(self, update: ModuleUpdate) -> ArraysTrial:
+        plugins = [one.plugin for one in self._calls.participants]
+
+        def snapshot() -> Snapshot:
+            return Snapshot(
+                update.member.parts(), plugins, self._generators, self._registered_metrics
+            )
+
+        copies = self._hooks.used
+        return ArraysTrial(update, self._torch, self._losses, snapshot, copies=copies)
+
+    def _compiled(self, update: ModuleUpdate) -> CompiledEngine:
+        plugins = [one.name for one in self._calls.implementations(_HOOK)]
+        return CompiledEngine(update, self._losses, self._precision, self._calls.config_of, plugins)
+
+
+def _warn_uncompiled(update: ModuleUpdate, reason: str) -> None:
+    warnings.warn(
+        f"compute.compile: the update of module {update.member.module_id!r} runs uncompiled: "
+        f"{reason}",
+        stacklevel=5,
+    )

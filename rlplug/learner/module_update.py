@@ -1,0 +1,412 @@
+"""One module's part in an update: its minibatches, what is measured of them, clipping and steps."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import LBFGS
+
+from rlplug.batch import Batch, minibatches
+from rlplug.config.learning import LearnerSection
+from rlplug.errors import RunFailedError
+from rlplug.learner.device import Precision
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, average, nonfinite_terms
+from rlplug.learner.member import Member
+from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
+from rlplug.nn.targets import TargetNetwork
+from rlplug.optim.clipping import clip, measure, zero_nonfinite
+
+__all__ = [
+    "Engine",
+    "ModuleUpdate",
+    "Prepare",
+]
+
+Prepare: TypeAlias = Callable[[Batch], Batch]
+"""Runs every plugin's `prepare_batch`."""
+
+
+class Engine(Protocol):
+    """Computes losses and gradients; after an error of its own, torch does it instead."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+
+    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+        """Run `prepare_batch` on a batch as this engine's loss hooks will see it."""
+
+    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
+        """Leave the gradients of the modules' minibatches in their parameters."""
+
+
+class ModuleUpdate:
+    """What happens to one module between its minibatches and the steps of its optimizers."""
+
+    def __init__(
+        self,
+        member: Member,
+        losses: LossHooks,
+        *,
+        section: LearnerSection,
+        precision: Precision,
+        seed: int,
+    ) -> None:
+        self.member = member
+        self.cycle = OptimizerCycle(member.optimizers)
+        self.engine: Engine
+        self.engine_reason = ""
+        """Why it is this engine."""
+        self.shuffler = torch.Generator().manual_seed(seed)
+        self._losses = losses
+        self._section = section
+        self._precision = precision
+        # Only on the CPU is a number read for free; elsewhere the device keeps what it found.
+        self._reads = precision.device.type == "cpu" or section.nonfinite == "stop"
+        self._needs_closure = any(isinstance(one.optimizer, LBFGS) for one in member.optimizers)
+        modules = [part for held in member.parts() for part in held.modules()]
+        self._targets = [part for part in modules if isinstance(part, TargetNetwork)]
+        self._params = [p for p in member.named.values() if id(p) not in member.shared]
+        # The current step:
+        self.minibatches: list[Batch] = []
+        self.ready: list[RegisteredOptimizer] = []
+        """The optimizers whose turn it is."""
+        self.acting: list[RegisteredOptimizer] = []
+        """Those of them that the losses move."""
+        self.weight = 0.0
+        """The share of the step's rows that had a loss; 0: no step."""
+        self.stopped = False
+        self.losses: list[tuple[Any, float]] = []
+        """The loss of each minibatch with its weight."""
+        self.metrics: dict[str, Any] = {}
+        self.flat_gradients: NDArray[Any] | None = None
+        """All gradients of the step in one array, in the order of the optimizers' parameters."""
+        self.nonfinite: dict[str, bool | Tensor] = {}
+        """Verdicts by optimizer."""
+        self._first_evaluation = True
+        self._recorded = 0, 0
+        """Minibatches in the history, and parts of the rows, before this evaluation."""
+        # Since the last results:
+        self.history: list[dict[str, Any]] = []
+        """The metrics of each minibatch."""
+        self.last_history: list[dict[str, Any]] = []
+        """Those of the last update."""
+        self._rows: dict[str, list[Tensor]] = {}
+        self._epoch_start = 0
+        self._skipped = 0
+        self._nonfinite_steps: list[Any] = []
+        self._overflows: list[Tensor] = []
+        self.update_metrics: dict[str, Any] = {}
+        """The results of the last update, for schedulers that monitor them."""
+
+    # -- the minibatches of a step ---------------------------------------------------------------
+
+    def cut(self, batch: Batch, size: int) -> list[Batch]:
+        """The minibatches of one epoch."""
+        whole = self.member.sequences
+        return list(minibatches(batch, size, self.shuffler, whole_fragments=whole))
+
+    def start(self, ready: list[RegisteredOptimizer], *, again: bool = False) -> None:
+        """Begin an evaluation, the first of a step or once more for a closure."""
+        self.ready = self.acting = ready
+        self.weight = 0.0
+        self.losses = []
+        self._first_evaluation = not again
+        self._recorded = len(self.history), len(self._rows.get("indices", ()))
+        # Gradients that lie in one array are written over by the engine that owns it.
+        if self.flat_gradients is None:
+            for param in self._params:
+                param.grad = None
+        self.flat_gradients = None
+
+    def discard(self) -> None:
+        """Forget an evaluation that another engine makes once more."""
+        minibatches_before, rows_before = self._recorded
+        del self.history[minibatches_before:]
+        for rows in self._rows.values():
+            del rows[rows_before:]
+        self.stopped = False
+        self.flat_gradients = None
+        self.start(self.ready, again=not self._first_evaluation)
+
+    def evaluation(self) -> dict[str, Any]:
+        """All that an evaluation gave, by name: gradients, metrics, rows, and who acts."""
+        found: dict[str, Any] = {
+            f"gradient of {name}": param.grad.detach().clone()
+            for name, param in self.member.named.items()
+            if param.grad is not None
+        }
+        for index, metrics in enumerate(self.history[self._recorded[0] :]):
+            for name, value in metrics.items():
+                found[f"{name} of minibatch {index}"] = value
+        for name, rows in self._rows.items():
+            found[f"rows of {name}"] = tuple(rows[self._recorded[1] :])
+        found["stop"] = self.stopped
+        return found
+
+    def weighted(self) -> Iterator[tuple[Batch, float]]:
+        """The minibatches with their shares of the step's rows."""
+        if len(self.minibatches) == 1:
+            yield self.minibatches[0], 1.0
+            return
+        rows = sum(batch.rows for batch in self.minibatches)
+        for batch in self.minibatches:
+            yield batch, batch.rows / rows
+
+    def note(self, loss: MinibatchLoss | None, total: Any, batch: Batch, weight: float) -> bool:
+        """Record the losses of a minibatch and their sum; False if no gradient is wanted."""
+        if loss is None:
+            self._skipped += self._first_evaluation
+            return False
+        if self._first_evaluation:
+            self.metrics = loss.metrics
+            self.metrics["loss"] = total
+            self.history.append(self.metrics)
+            if loss.rows and "indices" in batch:
+                self._rows.setdefault("indices", []).append(batch["indices"])
+                for name, values in loss.rows.items():
+                    self._rows.setdefault(name, []).append(values)
+        if loss.stop is not None and bool(loss.stop):
+            self.stopped = True
+            self.weight = 0.0
+            return False
+        if loss.named:
+            self.acting = acting_on(self.ready, loss.named, common=bool(loss.common))
+            for one in self.ready:
+                if one not in self.acting:
+                    one.note_gradients(False)
+        self.losses.append((total, weight))
+        self.weight += weight
+        return True
+
+    def take_part(self) -> None:
+        """Step by gradients that others left: of parameters that modules share."""
+        self.weight = 1.0
+        self.stopped = False
+        if self._first_evaluation:
+            self.metrics = {}
+            self.history.append(self.metrics)
+
+    @property
+    def steps(self) -> bool:
+        """Whether this step moves anything."""
+        return bool(self.weight) and not self.stopped
+
+    def normalize(self) -> None:
+        """Average the gradients over the minibatches that had a loss."""
+        if self.weight not in (0.0, 1.0):
+            gradients = [p.grad for one in self.acting for p in one.params if p.grad is not None]
+            if gradients:
+                torch._foreach_mul_(gradients, 1.0 / self.weight)
+            self.losses = [(loss, weight / self.weight) for loss, weight in self.losses]
+
+    # -- clipping and steps ----------------------------------------------------------------------
+
+    def clip(self) -> None:
+        """Measure the gradients, apply the non-finite policy, clip."""
+        parts = [(one.name, _gradients(one)) for one in self.acting]
+        if len(parts) > 1 and self._section.clip_over == "module":
+            everything = [gradient for _, gradients in parts for gradient in gradients]
+            verdict = self._clip("default", everything) if everything else False
+            self.nonfinite = {name: verdict for name, _ in parts}
+        else:
+            self.nonfinite = {
+                name: self._clip(name, gradients) for name, gradients in parts if gradients
+            }
+        self._first_evaluation = False
+
+    def step(self, evaluate: Callable[[], object]) -> None:
+        """Step every optimizer that acts and has gradients."""
+        if self._needs_closure:
+            self._step_with_closure(self.acting[0], evaluate)
+            return
+        scaler = self._precision.scaler
+        for one in self.acting:
+            gradients = _gradients(one)
+            one.note_gradients(bool(gradients))
+            if not gradients:
+                continue
+            if scaler is not None:
+                self._overflows.append(self._precision.overflow_of(one.optimizer))
+            if one.step(gradients, self.nonfinite[one.name], scaler):
+                one.finish_step(self.metrics)
+
+    def finish_step(self, timestep: int) -> None:
+        """Advance the cycle and update target networks."""
+        self.cycle.advance()
+        self.update_targets(timestep)
+
+    def update_targets(self, timestep: int) -> None:
+        """Update target networks alone."""
+        for target in self._targets:
+            target.update(timestep)
+
+    def finish_epoch(self) -> None:
+        """Move the schedulers that count passes over the batch."""
+        metrics: dict[str, Any] | None = None
+        for one in self.member.optimizers:
+            if one.scheduler is not None and one.stepped_in_epoch:
+                if metrics is None:
+                    metrics = {**self.update_metrics, **average(self.history[self._epoch_start :])}
+                one.scheduler.epoch_ended(metrics)
+            one.stepped_in_epoch = False
+        self._epoch_start = len(self.history)
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def take_results(self) -> dict[str, Any]:
+        """The averages over the minibatches since the last call, and the learning rates."""
+        results = _as_tensors(average(self.history)) if self.history else {}
+        self.last_history, self.history = self.history, []
+        self._epoch_start = 0
+        for one in self.member.optimizers:
+            results[one.rate_label] = one.learning_rate
+        if self._skipped:
+            results["skipped"] = self._skipped
+            self._skipped = 0
+        for name, found in (("nonfinite", self._nonfinite_steps), ("overflow", self._overflows)):
+            if found:
+                tensors = any(isinstance(one, Tensor) for one in found)
+                results[name] = torch.stack(found).sum() if tensors else sum(found)
+                found.clear()
+        return results
+
+    def take_rows(self) -> dict[str, Tensor]:
+        """Per-row values of all minibatches since the last call, with their `indices`."""
+        rows = {name: torch.cat(parts) for name, parts in self._rows.items()}
+        self._rows = {}
+        return rows
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Cycle, generators and schedulers: what is neither in module nor in optimizers."""
+        return {
+            "turns": dict(self.cycle.positions),
+            "shuffler": self.shuffler.get_state(),
+            "unanswered": {one.name: one.idle_minibatches for one in self.member.optimizers},
+            "schedulers": {
+                one.name: one.scheduler.state_dict()
+                for one in self.member.optimizers
+                if one.scheduler is not None
+            },
+        }
+
+    def set_state(self, saved: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+        """Continue from there, with these states of the optimizers."""
+        self.cycle.positions.update(saved["turns"])
+        self.shuffler.set_state(saved["shuffler"])
+        for one in self.member.optimizers:
+            one.optimizer.load_state_dict(copy.deepcopy(optimizers[one.name]))
+            one.idle_minibatches = saved["unanswered"][one.name]
+            if one.scheduler is not None:
+                one.scheduler.load_state_dict(saved["schedulers"][one.name])
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _clip(self, name: str, gradients: list[Tensor]) -> bool | Tensor:
+        section = self._section
+        if section.nonfinite == "zero" and not self._reads:
+            zero_nonfinite(gradients)
+        flat = self.flat_gradients
+        if flat is not None and len(self.acting) > 1 and section.clip_over != "module":
+            flat = None
+        norms = measure(gradients, section.norm_type, flat)
+        verdict: bool | Tensor = False
+        if self._precision.scaler is None:
+            if not self._reads:
+                verdict = ~torch.isfinite(torch.as_tensor(norms.total))
+                self._nonfinite_steps.append(verdict.to(torch.float32))
+            elif not math.isfinite(float(norms.total)):
+                self._nonfinite_steps.append(1)
+                verdict = self._on_nonfinite(gradients)
+                norms = measure(gradients, section.norm_type, flat)
+        metrics = self.metrics if self._first_evaluation else {}
+        metrics[labelled("grad_norm", name)] = norms.total
+        if section.max_grad_norm and verdict is not True:
+            after = clip(gradients, norms, section.max_grad_norm, section.clip_by)
+            metrics[labelled("grad_norm_clipped", name)] = after
+        return verdict
+
+    def _on_nonfinite(self, gradients: list[Tensor]) -> bool:
+        """Whether to skip the step."""
+        policy = self._section.nonfinite
+        if policy == "zero":
+            zero_nonfinite(gradients)
+            return False
+        if policy == "skip":
+            return True
+        names = [
+            name
+            for name, param in self.member.named.items()
+            if param.grad is not None and not bool(torch.isfinite(param.grad).all())
+        ]
+        raise RunFailedError(
+            f"gradients of module {self.member.module_id!r} are not finite: {', '.join(names)}.",
+            *(self._nonfinite_terms() or ["no loss term alone explains it: look at the hooks"]),
+            "learner.nonfinite=skip would leave such steps out",
+        )
+
+    def _nonfinite_terms(self) -> list[str]:
+        """Run the minibatches of this step once more, term by term."""
+        names = tuple(one.name for one in self.acting)
+        found = []
+        for batch in self.minibatches:
+            loss = self._losses(self.member, batch, names)
+            if loss is not None:
+                found += nonfinite_terms(loss, self.member)
+        return list(dict.fromkeys(found))
+
+    def _step_with_closure(self, one: RegisteredOptimizer, evaluate: Callable[[], object]) -> None:
+        """Step an optimizer that evaluates the loss several times; metrics are of the first.
+
+        A step in which any evaluation is to be skipped leaves everything as it was.
+        """
+        params = [param.detach().clone() for param in one.params]
+        state = {param: copy.deepcopy(kept) for param, kept in one.optimizer.state.items()}
+        evaluated = True
+
+        def closure() -> float:
+            nonlocal evaluated
+            if not evaluated:
+                evaluate()
+            evaluated = False
+            if bool(self.nonfinite.get(one.name, False)):
+                raise _SkippedError
+            return float(sum(loss * weight for loss, weight in self.losses))
+
+        one.note_gradients(True)
+        try:
+            one.optimizer.step(closure)
+        except _SkippedError:
+            with torch.no_grad():
+                for param, before in zip(one.params, params, strict=True):
+                    param.copy_(before)
+            one.optimizer.state.clear()
+            one.optimizer.state.update(state)
+            return
+        one.finish_step(self.metrics)
+
+
+class _SkippedError(Exception):
+    """Leaves an optimizer in the middle of a step that is not to be made."""
+
+
+def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
+    return [param.grad for param in one.params if param.grad is not None]
+
+
+def _as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of NumPy as tensors, which is what hooks and trackers expect."""
+    names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
+    if names:
+        numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))
+        metrics.update(zip(names, numbers.unbind(), strict=True))
+    return metrics

@@ -1,0 +1,457 @@
+"""The modules of a learner: built, added, removed, with extras, optimizers, engines and state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from rlplug.batch import Batch
+from rlplug.config.compute import ComputeSection
+from rlplug.config.learning import LearnerSection
+from rlplug.errors import PluginError, RequestError, did_you_mean
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import state
+from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
+from rlplug.learner.engines import Engines
+from rlplug.learner.gradients import GradientHooks, TermGradients
+from rlplug.learner.losses import LossHooks
+from rlplug.learner.member import Member, SharedParameters, find_shared
+from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.optimizers import (
+    Optimizers,
+    RegisteredOptimizer,
+    check_lbfgs,
+    default_optimizer,
+    optimizers_from,
+)
+from rlplug.learner.process_group import ProcessGroup
+from rlplug.nn.standing import Standing
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.seeding import derive
+
+__all__ = ["LearnerModules", "ToTrain"]
+
+ToTrain: TypeAlias = "Collection[str] | Callable[[str, Batch], bool] | None"
+Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+
+
+class LearnerModules:
+    """Modules, extras and optimizers by module id; `Learner` makes updates of them."""
+
+    def __init__(
+        self,
+        calls: HookCalls,
+        spaces: Mapping[str, Spaces],
+        *,
+        seed: int,
+        learning: LearnerSection | None = None,
+        compute: ComputeSection | None = None,
+        modules: Mapping[str, Any] | None = None,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        self.calls = calls
+        self.spaces: dict[str, Any] = dict(spaces)
+        self.seed = seed
+        self.learning = LearnerSection() if learning is None else learning
+        self.compute = ComputeSection() if compute is None else compute
+        self.process_group = ProcessGroup() if process_group is None else process_group
+        self.chosen: ChosenDevice | None = None
+        """The device, and why it is this one."""
+        self.precision = Precision(ComputeSection(), torch.device("cpu"))
+        self.timestep = 0
+        self.updates = 0
+        self.modules_to_train: ToTrain = None
+        """None for all, the ids of some, or a function of module id and batch."""
+        self.modules: dict[str, Module] = {}
+        self.extra: dict[str, dict[str, nn.Module]] = {}
+        self.optimizers = Optimizers()
+        self.members: dict[str, Member] = {}
+        self.module_updates: dict[str, ModuleUpdate] = {}
+        """Of the modules that have optimizers."""
+        self.shared_update: ModuleUpdate | None = None
+        """Of the parameters that modules share."""
+        self.scheduled: list[RegisteredOptimizer] = []
+        """Optimizers whose learning rate follows a schedule."""
+        self.rows: dict[str, dict[str, Tensor]] = {}
+        """Per-row values of the last update (`priority`), with their `indices`, by module."""
+        self.registered_metrics: dict[str, dict[str, Any]] = {}
+        self._given_modules = dict(modules or {})
+        self._generators: dict[str, torch.Generator] = {}
+        self._frozen_weights = Standing()
+        self._losses = LossHooks(calls, self)
+        self._gradient_hooks = GradientHooks(calls, self)
+        self._terms = TermGradients(
+            wanted=calls.wants("postprocess_gradients", "term_gradients"),
+            balance=self.learning.balance_grad_norms,
+            limit=self.learning.max_grad_norm,
+        )
+
+    def build(self) -> None:
+        """Make modules, extras and optimizers; a second call changes nothing."""
+        ids = dict.fromkeys([*self.spaces, *self._given_modules])
+        new = [self._make_member(one) for one in ids if one not in self.members]
+        if new:
+            self._assemble(new)
+
+    @property
+    def device(self) -> torch.device:
+        """Where modules and batches are."""
+        return torch.device("cpu") if self.chosen is None else self.chosen.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of weights, and of the columns that modules with optimizers get."""
+        return torch.float64 if self.compute.dtype == "float64" else torch.float32
+
+    @property
+    def world_size(self) -> int:
+        """How many learners share each update."""
+        return self.process_group.size
+
+    @property
+    def engines(self) -> dict[str, tuple[str, str]]:
+        """Module id → what computes its gradients (`arrays`, `torch`, `compiled`), and why."""
+        return {
+            module_id: (update.engine.name, update.engine_reason)
+            for module_id, update in self.module_updates.items()
+        }
+
+    def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
+        """The tensors combined over all learners (`sum`, `mean`, `max`)."""
+        return self.process_group.all_reduce(tensors, op)
+
+    def generator(self, module_id: str = DEFAULT_MODULE) -> torch.Generator:
+        """The random numbers of training hooks: part of the state, one generator per module."""
+        found = self._generators.get(module_id)
+        if found is None:
+            seed = derive(self.seed, "training", module_id)
+            found = self._generators[module_id] = torch.Generator(self.device).manual_seed(seed)
+        return found
+
+    # -- modules -------------------------------------------------------------------------------
+
+    def member(self, module_id: str) -> Member:
+        """A module with all that belongs to it."""
+        found = self.members.get(module_id)
+        if found is None:
+            hint = did_you_mean(module_id, self.members, sentence=True)
+            raise RequestError(
+                f"the learner has no module {module_id!r}. {hint}".rstrip(),
+                f"it has: {', '.join(self.members) or 'none: call build() first'}",
+            )
+        return found
+
+    def add_module(
+        self,
+        module_id: str,
+        spaces: Spaces | None = None,
+        *,
+        module: Any = None,
+        like: str = "",
+        trainable: bool = True,
+    ) -> Module:
+        """Add a module in mid-training: a new one, the one given, or a copy `like` another.
+
+        `trainable=False` is for frozen opponents: they act and are saved, and never change.
+        """
+        if module_id in self.members:
+            raise RequestError(f"the learner has a module {module_id!r} already.")
+        if like:
+            self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
+        elif spaces is not None:
+            self.spaces[module_id] = spaces
+        elif module is None:
+            raise RequestError(
+                f"module {module_id!r} needs its spaces.", "or name another one: like='default'"
+            )
+        if module is not None:
+            self._given_modules[module_id] = module
+        member = self._make_member(module_id)
+        member.trainable = trainable
+        self._assemble([member])
+        if like:
+            source = self.member(like)
+            member.module.load_state_dict(source.module.state_dict())
+            for plugin, extra in member.extras.items():
+                extra.load_state_dict(source.extras[plugin].state_dict())
+        return self.modules[module_id]
+
+    def remove_module(self, module_id: str) -> None:
+        """Remove a module with its extras and optimizers."""
+        self.member(module_id)
+        self.optimizers.remove(module_id)
+        self.scheduled = [one for one in self.optimizers if one.rates]
+        for table in (
+            self.members,
+            self.modules,
+            self.extra,
+            self.module_updates,
+            self.spaces,
+            self.rows,
+            self._generators,
+            self._given_modules,
+        ):
+            table.pop(module_id, None)
+
+    # -- optimizers ----------------------------------------------------------------------------
+
+    def register_optimizer(
+        self,
+        module_id: str,
+        optimizer_name: str,
+        optimizer: torch.optim.Optimizer,
+        params: Sequence[nn.Parameter] | None = None,
+        lr_or_lr_schedule: Any = None,
+    ) -> None:
+        """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
+        one = RegisteredOptimizer(module_id, optimizer_name, "", optimizer)
+        if params is not None and {id(p) for p in params} != {id(p) for p in one.params}:
+            raise PluginError(
+                f"optimizer {optimizer_name!r} of module {module_id!r} was made from other "
+                "parameters than it is registered with.",
+                "give register_optimizer the list that the optimizer was made from",
+            )
+        one.set_rate(lr_or_lr_schedule)
+        if module_id != ALL_MODULES:
+            # Before it is registered: a refusal leaves the learner as it was.
+            member = self.member(module_id)
+            one.plugin = member.owner_of(one.params)
+            member.check_owned(one)
+        self.optimizers.add(one)
+        if module_id in self.members:
+            self._use_optimizers(self.member(module_id))
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on, as a tree of tensors and plain values."""
+        scaler = self.precision.scaler
+        wanted = self.modules_to_train
+        # A snapshot: state dicts hold the very tensors that training goes on to change.
+        return copy.deepcopy(
+            {
+                "format": state.FORMAT,
+                "plugins": {one.name: one.found.package for one in self.calls.participants},
+                "counters": {"timestep": self.timestep, "updates": self.updates},
+                "modules_to_train": (
+                    None if wanted is None or callable(wanted) else sorted(wanted)
+                ),
+                "frozen": [one.module_id for one in self.members.values() if not one.trainable],
+                "modules": {
+                    module_id: module.state_dict()
+                    for module_id, module in self.modules.items()
+                    if isinstance(module, nn.Module)
+                },
+                "extra": {
+                    module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
+                    for module_id, extras in self.extra.items()
+                    if extras
+                },
+                "optimizers": {
+                    module_id: {
+                        one.name: one.optimizer.state_dict()
+                        for one in self.optimizers.of(module_id)
+                    }
+                    for module_id in (*self.members, ALL_MODULES)
+                },
+                "stages": {
+                    module_id: {
+                        **update.get_state(),
+                        "engine": [update.engine.name, update.engine_reason],
+                    }
+                    for module_id, update in self._all_updates().items()
+                },
+                "generators": {
+                    module_id: generator.get_state()
+                    for module_id, generator in self._generators.items()
+                },
+                "scaler": {} if scaler is None else scaler.state_dict(),
+                "plugin_states": {
+                    name: dict(part) for name, part in self.calls.save_state().items()
+                },
+                "random": state.random_state(self.device),
+            }
+        )
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Continue from there; modules are added and removed as the state has them.
+
+        What does not fit is refused before anything is changed.
+        """
+        packages = {one.name: one.found.package for one in self.calls.participants}
+        state.check_origin(saved, packages)
+        self.build()
+        shared = self.shared_update
+        state.check_weights(saved, self.members, None if shared is None else shared.member)
+        for module_id in [one for one in self.members if one not in saved["modules"]]:
+            if isinstance(self.modules[module_id], nn.Module):
+                self.remove_module(module_id)
+        for module_id in saved["modules"]:
+            if module_id not in self.members:
+                self.add_module(module_id, like=next(iter(self.members)))
+            self.members[module_id].trainable = module_id not in saved["frozen"]
+            self.modules[module_id].load_state_dict(saved["modules"][module_id])
+            for plugin, extra in self.extra[module_id].items():
+                extra.load_state_dict(saved["extra"][module_id][plugin])
+        for module_id, update in self._all_updates().items():
+            part = saved["stages"][module_id]
+            update.set_state(part, saved["optimizers"].get(module_id, {}))
+            if "engine" in part:
+                self._engines.resume(update, *part["engine"])
+        if saved["modules_to_train"] is not None:
+            self.modules_to_train = set(saved["modules_to_train"])
+        if self.precision.scaler is not None and saved["scaler"]:
+            self.precision.scaler.load_state_dict(saved["scaler"])
+        for module_id, generator in saved.get("generators", {}).items():
+            self.generator(module_id).set_state(generator)
+        self.calls.load_state(saved["plugin_states"])
+        self.updates = saved["counters"]["updates"]
+        self.timestep = saved["counters"]["timestep"]
+        self.calls.at_step(self.timestep)
+        state.set_random_state(saved["random"])
+
+    def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        """The weights of modules as NumPy arrays."""
+        ids = list(self.modules) if module_ids is None else module_ids
+        return {
+            module_id: {
+                name: value.detach().cpu().numpy().copy()
+                for name, value in self.member(module_id).module.state_dict().items()
+            }
+            for module_id in ids
+        }
+
+    def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load weights from arrays or tensors."""
+        for module_id, weights in saved.items():
+            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+            module = self.member(module_id).module
+            state.compare(module, tensors, f"module {module_id!r}")
+            module.load_state_dict(tensors)
+
+    def save_state(self, folder: Path | str) -> None:
+        """Write the whole state to a folder, completely or not at all."""
+        state.write(Path(folder), self.get_state())
+
+    def load_state(self, folder: Path | str) -> None:
+        """Read the whole state back."""
+        self.set_state(state.read(Path(folder)))
+
+    # -- building ------------------------------------------------------------------------------
+
+    def _make_member(self, module_id: str) -> Member:
+        """Build a module, or take the one given, and build its extras."""
+        if module_id == ALL_MODULES:
+            raise RequestError(f"{ALL_MODULES!r} stands for all modules.", "choose another id")
+        observation_space, action_space = self.spaces.get(module_id, (None, None))
+        seed = derive(self.seed, "module", module_id)
+        module = self._given_modules.get(module_id)
+        if module is None:
+            module = self.calls.build(module_id, observation_space, action_space, seed)
+        extras = {}
+        if isinstance(module, Module):
+            extras = self.calls.build_extra(
+                module_id, module, observation_space, action_space, seed
+            )
+        return Member(module_id, module, extras, self.calls.algorithm.name)
+
+    def _assemble(self, new: Sequence[Member]) -> None:
+        """Choose the device, then give new members their place and their optimizers."""
+        members = [*self.members.values(), *new]
+        parts = [part for member in members for part in member.parts()]
+        if self.chosen is None:
+            self.chosen = choose_device(self.compute, parts)
+            self.precision = Precision(self.compute, self.device)
+            apply_compute(self.compute, self.device, small=is_small(parts))
+            self._engines = Engines(
+                self.calls,
+                self._losses,
+                compute=self.compute,
+                learning=self.learning,
+                precision=self.precision,
+                terms=self._terms,
+                hooks=self._gradient_hooks,
+                learners=self.world_size,
+                generators=self._generators,
+                registered_metrics=self.registered_metrics,
+            )
+        shared = find_shared(members)
+        _refuse_held(self.optimizers, shared)
+        dtype = torch.float64 if self.compute.dtype == "float64" else None
+        for member in new:
+            for part in member.parts():
+                part.to(self.device, dtype)
+            self.modules[member.module_id] = member.module
+            self.extra[member.module_id] = member.extras
+            self.members[member.module_id] = member
+        for member in members:
+            member.shared = shared & {id(param) for param in member.named.values()}
+        for member in new:
+            self._configure_optimizers(member)
+        if shared and self.shared_update is None:
+            module = SharedParameters(members, shared)
+            both = Member(ALL_MODULES, module, {}, self.calls.algorithm.name)
+            self.extra[ALL_MODULES] = {}
+            self._configure_optimizers(both)
+            if both.optimizers:
+                self.shared_update = self._make_update(both)
+
+    def _configure_optimizers(self, member: Member) -> None:
+        module_id, algorithm = member.module_id, member.algorithm
+        if not member.is_torch:
+            return
+        answers = dict(self.calls.configure_optimizers_for_module(module_id, member.module, self))
+        registered = {one.plugin for one in self.optimizers.of(module_id)}
+        if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
+            config = self.calls.followed_config_of(algorithm, module_id)
+            answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
+        for one, scheduler in optimizers_from(answers, module_id, algorithm):
+            self.optimizers.add(one, scheduler)
+        self._use_optimizers(member)
+        scaled = self.precision.scaler is not None
+        check_lbfgs(member.optimizers, shared=bool(member.shared), scaled=scaled)
+
+    def _use_optimizers(self, member: Member) -> None:
+        """Let a module's registered optimizers take part in its updates."""
+        member.optimizers = self.optimizers.of(member.module_id)
+        for one in member.optimizers:
+            one.plugin = one.plugin or member.owner_of(one.params)
+            member.check_owned(one)
+        self.scheduled = [one for one in self.optimizers if one.rates]
+        for one in self.scheduled:
+            one.at_step(self.timestep)
+        if member.optimizers and member.module_id != ALL_MODULES:
+            self.module_updates[member.module_id] = self._make_update(member)
+
+    def _make_update(self, member: Member) -> ModuleUpdate:
+        update = ModuleUpdate(
+            member,
+            self._losses,
+            section=self.learning,
+            precision=self.precision,
+            seed=derive(self.seed, "minibatches", member.module_id),
+        )
+        self._engines.choose(update)
+        return update
+
+    def _all_updates(self) -> dict[str, ModuleUpdate]:
+        shared = self.shared_update
+        if shared is None:
+            return self.module_updates
+        return {**self.module_updates, ALL_MODULES: shared}
+
+
+def _refuse_held(optimizers: Optimizers, shared: frozenset[int]) -> None:
+    for one in optimizers:
+        if one.module_id != ALL_MODULES and any(id(param) in shared for param in one.params):
+            raise PluginError(
+                f"a new module shares parameters that optimizer {one.name!r} of module "
+                f"{one.module_id!r} moves.",
+                "build modules that share parameters together, from the start",
+            )

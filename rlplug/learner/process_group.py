@@ -1,0 +1,113 @@
+"""The learners of one run as a torch.distributed process group: sums, means, averaged gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlplug.errors import RequestError
+from rlplug.learner.gradients import like_parameter
+from rlplug.learner.module_update import ModuleUpdate
+
+__all__ = ["ProcessGroup"]
+
+_OPS = ("sum", "mean", "max")
+
+
+class ProcessGroup:
+    """All learners of a torch.distributed group; one alone where there is no group."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        joined = group is not None or (dist.is_available() and dist.is_initialized())
+        self.size = dist.get_world_size(group) if joined else 1
+
+    def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
+        """The tensors combined over all learners; those given stay as they are."""
+        if op not in _OPS:
+            raise RequestError(f"all_reduce cannot {op!r}.", f"it can: {', '.join(_OPS)}")
+        if self.size == 1 or not tensors:
+            return list(tensors)
+        # One message for all that have a type in common.
+        results: list[Tensor | None] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            indices = [index for index, one in enumerate(tensors) if one.dtype == dtype]
+            flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
+            dist.all_reduce(
+                flat, dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM, group=self.group
+            )
+            if op == "mean":
+                flat = flat / self.size
+            parts = torch.split(flat, [tensors[index].numel() for index in indices])
+            for index, part in zip(indices, parts, strict=True):
+                results[index] = part.reshape(tensors[index].shape)
+        return [one for one in results if one is not None]
+
+    def most(self, count: int) -> int:
+        """The largest count of any learner."""
+        if self.size == 1:
+            return count
+        return int(self.all_reduce([torch.tensor(count)], "max")[0])
+
+    def average(self, updates: Sequence[ModuleUpdate], shared: ModuleUpdate | None) -> None:
+        """Average losses and gradients; learners without a gradient join with zeros.
+
+        A module stops everywhere if any learner wants it to. What modules share moves where any
+        module does.
+        """
+        if self.size == 1:
+            return
+        for update in updates:
+            self._average(update, present=update.steps)
+        if shared is not None:
+            self._average(shared, present=any(update.steps for update in updates))
+
+    def _average(self, update: ModuleUpdate, *, present: bool) -> None:
+        optimizers = update.member.optimizers
+        params = [param for one in optimizers for param in one.params]
+        acting = {one.name for one in update.acting} if present else set()
+        flags = torch.tensor(
+            [present, update.stopped]
+            + [one.name in acting for one in optimizers]
+            + [present and param.grad is not None for param in params],
+            dtype=torch.int64,
+        )
+        learners, stops, *counts = self.all_reduce([flags])[0].tolist()
+        update.flat_gradients = None
+        if stops or not learners:
+            update.stopped = bool(stops)
+            update.weight = 0.0
+            return
+        update.acting = [one for one, n in zip(optimizers, counts, strict=False) if n]
+        held = [p for p, n in zip(params, counts[len(optimizers) :], strict=True) if n]
+        zeros = [torch.zeros_like(param) for param in held]
+        gradients = [
+            zero if param.grad is None or not present else param.grad
+            for param, zero in zip(held, zeros, strict=True)
+        ]
+        loss = sum((loss * weight for loss, weight in update.losses), torch.zeros(()))
+        total, *sums = self.all_reduce([torch.as_tensor(loss).to(torch.float32), *gradients])
+        for param, gradient in zip(held, sums, strict=True):
+            param.grad = like_parameter(gradient / learners, param)
+        update.losses = [(total / learners, 1.0)]
+        if not present:
+            update.metrics = {}
+        update.weight = update.weight or 1.0
+
+    def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean of every metric over the learners that have it."""
+        if self.size == 1:
+            return dict(metrics)
+        mine = {name: float(value) for name, value in metrics.items()}
+        everyone: list[dict[str, float]] = [{} for _ in range(self.size)]
+        dist.all_gather_object(everyone, mine, group=self.group)
+        names = dict.fromkeys(name for one in everyone for name in one)
+        return {
+            name: sum(found) / len(found)
+            for name in names
+            if (found := [one[name] for one in everyone if name in one])
+        }

@@ -1,0 +1,259 @@
+"""Alike modules in one vectorized pass: torch.func.vmap over their losses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.optim import LBFGS
+
+from rlplug.batch import Batch
+from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.module_update import ModuleUpdate, Prepare
+from rlplug.learner.state import update_digest
+
+__all__ = ["VmapEngine", "VmapGroups"]
+
+_TENSORS = ("_parameters", "_buffers", "_modules")
+_INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
+
+
+class VmapEngine:
+    """Computes the gradients of alike modules in one pass over their stacked tensors."""
+
+    name = "vmap"
+
+    def __init__(self, updates: Sequence[ModuleUpdate], losses: LossHooks) -> None:
+        self.updates = list(updates)
+        self.works = True
+        self._losses = losses
+        self._member = updates[0].member
+        self._constants: dict[str, Any] = {}
+        """Metrics that are plain numbers."""
+        self._places = {n: (table, key) for n, _, table, key in _tensors(self._member.module)}
+        self._params: dict[str, list[Any]] = {}
+        self._fixed: dict[str, list[Tensor]] = {}
+        for update in updates:
+            trained = {id(param) for param in update.member.optimizers[0].params}
+            for name, tensor, *_ in _tensors(update.member.module):
+                where: dict[str, list[Any]] = self._params if id(tensor) in trained else self._fixed
+                where.setdefault(name, []).append(tensor)
+
+    def fits(self) -> bool:
+        """Whether the minibatches have the same columns of the same shapes."""
+        if not self.works or any(len(update.minibatches) != 1 for update in self.updates):
+            return False
+        first, *others = [update.minibatches[0] for update in self.updates]
+        shapes = [(name, getattr(first[name], "shape", None)) for name in first]
+        return all(shape is not None for _, shape in shapes) and all(
+            len(batch) == len(shapes)
+            and all(
+                name in batch and getattr(batch[name], "shape", None) == shape
+                for name, shape in shapes
+            )
+            for batch in others
+        )
+
+    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+        """Run `prepare_batch` on the tensors of one module."""
+        return prepare(batch)
+
+    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
+        """Leave the gradients of the modules' minibatches in their parameters."""
+        batches = [update.minibatches[0] for update in group]
+        with torch.no_grad():
+            stacked = {name: torch.stack(held) for name, held in self._params.items()}
+        for tensor in stacked.values():
+            tensor.requires_grad_()
+        fixed = {name: torch.stack(held) for name, held in self._fixed.items()}
+        columns = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        names, columns_of = [*stacked, *fixed], list(columns)
+
+        def one(tensors: tuple[Tensor, ...], rows: tuple[Tensor, ...]) -> Any:
+            batch = Batch(dict(zip(columns_of, rows, strict=True)))
+            return self._loss(dict(zip(names, tensors, strict=True)), batch)
+
+        tensors = (*stacked.values(), *fixed.values())
+        totals, metrics, rows, stops = vmap(one, randomness="different")(
+            tensors, tuple(columns.values())
+        )
+        found = torch.autograd.grad(totals.sum(), list(stacked.values()))
+        _refuse_written(fixed.values())
+        self._deliver(group, dict(zip(stacked, found, strict=True)))
+        for index, update in enumerate(group):
+            loss = MinibatchLoss()
+            loss.total = totals[index]
+            loss.common = [totals[index]]
+            loss.metrics = {name: value[index].detach() for name, value in metrics.items()}
+            loss.metrics.update(self._constants)
+            loss.rows = {name: value[index] for name, value in rows.items()}
+            loss.stop = stops["stop"][index] if stops else None
+            update.note(loss, loss.total.detach(), batches[index], 1.0)
+
+    def _deliver(self, group: Sequence[ModuleUpdate], gradients: Mapping[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            # Fused optimizers walk through a parameter and its gradient as they lie.
+            parts = gradient.contiguous().unbind()
+            for param, part in zip(self._params[name], parts, strict=True):
+                param.grad = part
+
+    def _loss(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
+        """The loss of one module with these tensors in place of its own."""
+        own = [(table, key, table[key]) for table, key in self._places.values()]
+        try:
+            for name, (table, key) in self._places.items():
+                table[key] = tensors[name]
+            names = tuple(one.name for one in self._member.optimizers)
+            loss = self._losses(self._member, batch, names, connected=False)
+            if any(table[key] is not tensors[n] for n, (table, key) in self._places.items()):
+                raise ValueError("a buffer was replaced, which each module must do by itself")
+        finally:
+            for table, key, tensor in own:
+                table[key] = tensor
+        if loss is None or loss.named:
+            raise ValueError("no loss and named losses are for one module at a time")
+        metrics = {n: value for n, value in loss.metrics.items() if isinstance(value, Tensor)}
+        self._constants = {n: value for n, value in loss.metrics.items() if n not in metrics}
+        stops = {} if loss.stop is None else {"stop": loss.stop}
+        return loss.total, metrics, loss.rows, stops
+
+
+class VmapGroups:
+    """Groups modules by their structure, again whenever one of their attributes changes."""
+
+    def __init__(
+        self,
+        losses: LossHooks,
+        *,
+        join_from: int,
+        plugins: Sequence[str],
+        config_of: Callable[[str, str], Any],
+    ) -> None:
+        self._losses = losses
+        self._join_from = join_from
+        self._plugins = plugins
+        self._config_of = config_of
+        self._members: list[ModuleUpdate] = []
+        self.engines: list[VmapEngine] = []
+        """Those found so far."""
+        self._watched: list[tuple[dict[str, Any], int, str, Any]] = []
+
+    def split(
+        self, window: list[ModuleUpdate]
+    ) -> tuple[list[tuple[VmapEngine, list[ModuleUpdate]]], list[ModuleUpdate]]:
+        """The groups that are complete in these minibatches, and the modules in none."""
+        candidates = [update for update in window if update.engine.name == "torch"]
+        if not self._join_from or len(candidates) < max(self._join_from, 2):
+            return [], window
+        if self._members != candidates or self._changed():
+            self._members = candidates
+            self.engines = self._find(candidates)
+        groups = [(engine, engine.updates) for engine in self.engines if engine.fits()]
+        grouped = {update for _, updates in groups for update in updates}
+        return groups, [update for update in window if update not in grouped]
+
+    def leave(self, engine: object) -> None:
+        """Update the modules of this engine one by one from now on."""
+        for one in self.engines:
+            if one is engine:
+                one.works = False
+
+    def _find(self, updates: Sequence[ModuleUpdate]) -> list[VmapEngine]:
+        self._watched = []
+        groups: dict[Hashable, list[ModuleUpdate]] = {}
+        for update in updates:
+            if _can_be_stacked(update):
+                groups.setdefault(self._structure(update), []).append(update)
+        return [
+            VmapEngine(group, self._losses)
+            for group in groups.values()
+            if len(group) >= self._join_from
+        ]
+
+    def _structure(self, update: ModuleUpdate) -> Hashable:
+        """What must agree: types, shapes, settings of all parts, and the plugins' options."""
+        module = update.member.module
+        places = {id(part): name for name, part in module.named_modules()}
+        digest = hashlib.blake2b(digest_size=16)
+        for name, part in module.named_modules():
+            digest.update(f"{name}:{type(part).__qualname__}".encode())
+            for key, value in part.__getstate__().items():
+                if key in _TENSORS:
+                    digest.update(_shapes(value).encode())
+                elif key in _INTERNAL:
+                    # Hooks on parts may do anything: such modules stay by themselves.
+                    digest.update(f"{id(part)}".encode() if value else b"")
+                else:
+                    digest.update(key.encode())
+                    update_digest(digest, _placed(value, places), 8)
+                    self._watched.append((vars(part), len(vars(part)), key, vars(part).get(key)))
+        module_id = update.member.module_id
+        configs = tuple(repr(self._config_of(name, module_id)) for name in self._plugins)
+        return digest.hexdigest(), configs, type(update.member.optimizers[0].optimizer)
+
+    def _changed(self) -> bool:
+        """Whether any plain attribute of a grouped module was replaced since."""
+        return any(
+            table.get(key) is not value or len(table) != count
+            for table, count, key, value in self._watched
+        )
+
+
+def _can_be_stacked(update: ModuleUpdate) -> bool:
+    member = update.member
+    return (
+        len(member.optimizers) == 1
+        and not isinstance(member.optimizers[0].optimizer, LBFGS)
+        and not member.optimizers[0].frequency
+        and not member.extras
+        and not member.shared
+        and not member.sequences
+        and all(param.is_contiguous() for param in member.module.parameters())
+        and not _has_tied_parameters(member.module)
+    )
+
+
+def _has_tied_parameters(module: nn.Module) -> bool:
+    """Whether one parameter has two places, where its gradients would have to be summed."""
+    all_places = list(module.named_parameters(remove_duplicate=False))
+    return len(all_places) != len(list(module.parameters()))
+
+
+def _shapes(tensors: dict[str, Tensor | nn.Module | None]) -> str:
+    return repr(
+        [
+            (name, tuple(one.shape), one.dtype, one.requires_grad)
+            if isinstance(one, torch.Tensor)
+            else (name, one is None)
+            for name, one in tensors.items()
+        ]
+    )
+
+
+def _placed(value: Any, places: dict[int, str]) -> Any:
+    """References to parts of the same module by their names, whatever numbers they hold."""
+    if isinstance(value, nn.Module):
+        return places.get(id(value), value)
+    if isinstance(value, tuple | list):
+        return [_placed(part, places) for part in value]
+    return value
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor, dict[str, Any], str]]:
+    """Every parameter and buffer: its name, itself, and the table and key where it is kept."""
+    return [
+        (f"{prefix}.{key}", tensor, table, key)
+        for prefix, part in module.named_modules()
+        for table in (part._parameters, part._buffers)
+        for key, tensor in table.items()
+        if tensor is not None
+    ]
+
+
+def _refuse_written(tensors: Iterable[Tensor]) -> None:
+    if any(tensor._version for tensor in tensors):
+        raise ValueError("a buffer was written to, which each module must do by itself")

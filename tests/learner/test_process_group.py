@@ -1,0 +1,198 @@
+"""Two learners of one run, in two processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlplug import ALL_MODULES, Algorithm, Batch, Loss, Module
+from rlplug.errors import RequestError
+from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.resolved import Participant
+from rlplug.learner import Learner
+from rlplug.learner.process_group import ProcessGroup
+from rlplug.registry import describe
+
+
+class Weight(Module):
+    """One weight, whose gradient is the mean of x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"out": (batch["x"] * self.weight).mean()}
+
+
+class Mean(Algorithm):
+    """Skips a batch of zeros; stops where x is 9."""
+
+    def build(self) -> Weight:
+        return Weight()
+
+    def configure_optimizers_for_module(self, module: Any) -> Any:
+        return torch.optim.SGD(module.parameters(), lr=1.0)
+
+    def compute_loss_for_module(self, fwd_out: Any, batch: Any) -> Any:
+        if not batch["x"].any():
+            return None
+        return Loss(fwd_out["out"], stop=(batch["x"] == 9).any())
+
+    def additional_update(self, batch: Any, learner: Any) -> Any:
+        (total,) = learner.all_reduce([batch["x"].sum()])
+        return {"total": total}
+
+
+def learner() -> Learner:
+    plugin = Mean()
+    space = gymnasium.spaces.Box(-1, 1, (1,))
+    made = Learner(
+        HookCalls(Participant(describe("mean", Mean), plugin, plugin.config)),
+        {"default": (space, space)},
+        seed=0,
+    )
+    made.build()
+    return made
+
+
+ROUNDS = (
+    ((1.0, 1.0), (0.5, 0.5)),  # both have a gradient: their mean is 0.75
+    ((0.0,), (0.25,)),  # the first has none: the second's alone
+    ((0.0,), (0.0,)),  # nobody has one
+    ((9.0,), (1.0,)),  # the first asks for the end of the epochs
+)
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """What each process does; it writes what it saw."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    made = learner()
+    seen = []
+    for step, both in enumerate(ROUNDS):
+        rows = Batch({"x": torch.tensor(both[rank])})
+        metrics = made.update({"default": rows}, timestep=step)["default"]
+        weight = made.modules["default"].weight.item()
+        seen.append(f"{weight} {float(metrics['total'])}")
+    seen.append(f"{made.world_size} {made.all_reduce([torch.tensor(float(rank))], 'max')[0]}")
+    Path(folder, f"seen{rank}").write_text("\n".join(seen))
+    dist.destroy_process_group()
+
+
+def run_two(target: Any, *arguments: Any) -> None:
+    """Two processes of this function, each with its rank."""
+    context = multiprocessing.get_context("spawn")
+    sys.path.insert(0, os.path.dirname(__file__))
+    try:
+        processes = [context.Process(target=target, args=(rank, *arguments)) for rank in (0, 1)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+    finally:
+        sys.path.remove(os.path.dirname(__file__))
+
+
+def test_two_learners_move_as_one(tmp_path: Path) -> None:
+    run_two(one_of_two, str(tmp_path))
+    expected = ["1.25 3.0", "1.0 0.25", "1.0 0.0", "1.0 10.0", "2 1.0"]
+    for rank in (0, 1):
+        assert Path(tmp_path, f"seen{rank}").read_text().splitlines() == expected
+
+
+def both_of_two(rank: int, folder: str, check: str) -> None:
+    """What each process does in the tests below; it writes its weights."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    space = gymnasium.spaces.Box(-1, 1, (1,))
+    kind, ids = (Minimum, ("default",)) if check == "lbfgs" else (Sharing, ("a", "b"))
+    plugin = kind()
+    made = Learner(
+        HookCalls(Participant(describe("kind", kind), plugin, plugin.config)),
+        dict.fromkeys(ids, (space, space)),
+        seed=0,
+    )
+    made.build()
+    rows = Batch({"x": torch.tensor([(1.0, 3.0)[rank]])})
+    made.update(dict.fromkeys(ids, rows), timestep=1)
+    module = made.modules[ids[0]]
+    weight = module.encoder.weight if check == "shared" else module.weight
+    Path(folder, f"{check}{rank}").write_text(f"{weight.item():.4f}")
+    dist.destroy_process_group()
+
+
+class Minimum(Mean):
+    """Finds the x that is nearest to the weight, by LBFGS."""
+
+    def configure_optimizers_for_module(self, module: Any) -> Any:
+        return torch.optim.LBFGS(module.parameters(), lr=1.0, line_search_fn="strong_wolfe")
+
+    def compute_loss_for_module(self, module: Any, batch: Any) -> Any:
+        return (module.weight - batch["x"]).pow(2).sum()
+
+
+class Head(Module):
+    """Behind an encoder that both modules hold."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = torch.nn.Parameter(torch.ones(1))
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"out": self.encoder(batch["x"][:, None]) * self.head}
+
+
+class Sharing(Mean):
+    """Two modules over one encoder, whose weight is 1 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(self.encoder.weight)
+
+    def build(self) -> Any:
+        return Head(self.encoder)
+
+    def configure_optimizers_for_module(self, module_id: Any, module: Any) -> Any:
+        params = module.parameters() if module_id == ALL_MODULES else [module.head]
+        return torch.optim.SGD(params, lr=0.01)
+
+    def compute_loss_for_module(self, fwd_out: Any) -> Any:
+        return fwd_out["out"].sum()
+
+    def save_state(self) -> Any:
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        # The sum of both losses is least at the mean of 1 and 3; each alone would stop at its own.
+        ("lbfgs", "2.0000"),
+        # Two modules times the mean of x, 2, at a rate of 0.01.
+        ("shared", "0.9600"),
+    ],
+)
+def test_every_evaluation_and_every_parameter_is_averaged_over_learners(
+    tmp_path: Path, check: str, expected: str
+) -> None:
+    run_two(both_of_two, str(tmp_path), check)
+    assert [Path(tmp_path, f"{check}{rank}").read_text() for rank in (0, 1)] == [expected] * 2
+
+
+def test_one_learner_alone_gets_its_own_tensors_back() -> None:
+    tensors = [torch.ones(2), torch.zeros(1)]
+    assert ProcessGroup().all_reduce(tensors) == tensors
+    with pytest.raises(RequestError, match="cannot 'min'"):
+        ProcessGroup().all_reduce(tensors, "min")
