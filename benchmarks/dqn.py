@@ -56,7 +56,7 @@ PARTS = (
         "Whole runs: environment steps",
         ("run",),
         *(50_000, 10_000),
-        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.5), ("SB3", (SB3,), 3.2)),
+        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.7), ("SB3", (SB3,), 4.2)),
     ),
     Part(
         "run-bare",
@@ -65,6 +65,22 @@ PARTS = (
         *(50_000, 10_000),
         (("the plain loop", (LOOP,), 2.5),),
         (LOOP,),
+    ),
+    Part(
+        "frozenlake",
+        "The same on FrozenLake-v1: 16 one-hot states",
+        ("run", "--env=FrozenLake-v1"),
+        *(20_000, 10_000),
+        (("SB3", (SB3,), 2.5),),
+        (SB3,),
+    ),
+    Part(
+        "256-256",
+        "CartPole-v1 with 256-256",
+        ("run", "--net-arch", "256", "256"),
+        *(20_000, 10_000),
+        (("SB3", (SB3,), 2.4),),
+        (SB3,),
     ),
     Part(
         "learn",
