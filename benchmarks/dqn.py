@@ -3,7 +3,8 @@
 python benchmarks/dqn.py --setup     one environment per peer, below .benchenvs/
 python benchmarks/dqn.py             everything; --only run, --quick
 
-CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment.
+CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment,
+unless a part says otherwise.
 Every measurement is a process of its own with one thread. Peers take turns, each between two of
 rlplug's own, whose mean it is compared with: so the clock of a machine may drift. Rounds are
 repeated, and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL,
