@@ -108,9 +108,11 @@ def _judge(figure: Figure, found: Mapping[str, list[dict[str, Any]]]) -> None:
         return
     fastest = max(others, key=lambda name: _median(found[name], "cpu"))
     pairs = zip(found[figure.ours], found[fastest], strict=True)
-    ratio = statistics.median(_rate(ours, "cpu") / _rate(other, "cpu") for ours, other in pairs)
+    ratios = [_rate(ours, "cpu") / _rate(other, "cpu") for ours, other in pairs]
+    ratio = statistics.median(ratios)
     met = "yes" if ratio >= figure.factor else "NO"
-    print(f"  {figure.ours}: {figure.factor:g} x {fastest}: {met}, {ratio:.2f} x")
+    each = ", ".join(f"{one:.2f}" for one in ratios)
+    print(f"  {figure.ours}: {figure.factor:g} x {fastest}: {met}, {ratio:.2f} x   {each}")
 
 
 def _asked(runner: Runner, part: str, quick: bool) -> dict[str, Any] | str:
