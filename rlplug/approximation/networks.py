@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.approximation.approximation import Approximation
-from rlplug.nn.approximation.checkpointer import DummyCheckpointer
+from rlplug.approximation.approximation import Approximation
+from rlplug.approximation.checkpointer import DummyCheckpointer
 from rlplug.nn.projection import project
 from rlplug.nn.tensors import device_of
 

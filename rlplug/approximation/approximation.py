@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rlplug.errors import RunFailedError
-from rlplug.nn.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
-from rlplug.nn.approximation.writer import DummyWriter, Writer
+from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
+from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn.modes import evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
 from rlplug.nn.tensors import device_of
@@ -20,9 +19,10 @@ from rlplug.optim.clipping import clip, measure
 from rlplug.optim.forms import read_scheduler
 from rlplug.optim.schedulers import SchedulerRun
 
-__all__ = ["Approximation"]
+__all__ = ["Approximation", "DummyWriter", "FeatureNetwork", "Writer"]
 
 ApproximationT = TypeVar("ApproximationT", bound="Approximation")
+FeatureNetworkT = TypeVar("FeatureNetworkT", bound="FeatureNetwork")
 
 _UPDATES_BETWEEN_CHECKPOINTS = 200
 
@@ -136,6 +136,74 @@ class Approximation:
             suffix = f"/{index}" if index else ""
             self._writer.add_schedule(f"{self.name}/learning_rate{suffix}", float(group["lr"]))
         self._scheduler.stepped({} if loss is None else {"loss": loss.detach()})
+
+
+class FeatureNetwork(Approximation):
+    """A network whose output is cut from its graph, so that heads learn without moving it.
+
+    Their gradients gather at the cut; `reinforce()`, without a loss, pushes them through the
+    network once and makes one step.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._cuts: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The features, cut from their graph; gradients that reach them are kept."""
+        features: Tensor = self.model(*inputs)
+        cut = features.detach().requires_grad_()
+        if features.requires_grad:
+            self._cuts.append((features, cut))
+        return cut
+
+    def reinforce(self: FeatureNetworkT, loss: Tensor | None = None) -> FeatureNetworkT:
+        """Push what the heads sent back through the network, once, and make one step."""
+        if loss is not None:
+            raise RequestError(
+                f"feature network {self.name!r} was given a loss of its own.",
+                "try: reinforce the heads with their losses, then features.reinforce()",
+            )
+        cuts, self._cuts = self._cuts, []
+        reached = [(features, cut.grad) for features, cut in cuts if cut.grad is not None]
+        if not reached:
+            raise RequestError(
+                f"no head sent gradients back to feature network {self.name!r}.",
+                "try: reinforce a head on features(observations) before features.reinforce()",
+            )
+        gradients = [gradient * self._loss_scaling for _, gradient in reached]
+        torch.autograd.backward([features for features, _ in reached], gradients)
+        return self.step()
+
+    def zero_grad(self: FeatureNetworkT) -> FeatureNetworkT:
+        """Forget the gradients that have gathered, at the cuts too."""
+        self._cuts.clear()
+        return super().zero_grad()
+
+
+class Writer(Protocol):
+    """Takes what approximations report; checkpoints go to its folder."""
+
+    log_dir: Path
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """One loss, still on its device."""
+
+    def add_schedule(self, name: str, value: float) -> None:
+        """One scheduled number, such as a learning rate."""
+
+
+class DummyWriter:
+    """Reports to nobody."""
+
+    def __init__(self, log_dir: str | Path = "runs") -> None:
+        self.log_dir = Path(log_dir)
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Nothing."""
+
+    def add_schedule(self, name: str, value: float) -> None:
+        """Nothing."""
 
 
 def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:
