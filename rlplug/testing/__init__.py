@@ -1,6 +1,6 @@
-"""What plugin authors test their plugins with: checks, probe environments, small algorithms.
+"""Conformance kit for plugin authors: checks, probe environments, small algorithms.
 
-One table of checks, used three ways: `class TestMine(AlgorithmConformance)` in a plugin's tests,
+The same checks run in three ways: `class TestMine(AlgorithmConformance)` in a plugin's tests,
 `pytest --rlplug NAME` and `rlplug plugins check NAME` for what is installed.
 """
 
@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlplug.testing.checks import Check, checks_for
     from rlplug.testing.conformance import AddOnConformance, AlgorithmConformance
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
-    from rlplug.testing.table import Check, checks_for
 
 _HOME = {
     "AddOnConformance": "rlplug.testing.conformance",
     "AlgorithmConformance": "rlplug.testing.conformance",
-    "Check": "rlplug.testing.table",
+    "Check": "rlplug.testing.checks",
     "CheckFailed": "rlplug.testing.report",
     "DoesNotApply": "rlplug.testing.report",
     "Outcome": "rlplug.testing.report",
     "Subject": "rlplug.testing.subject",
-    "checks_for": "rlplug.testing.table",
+    "checks_for": "rlplug.testing.checks",
 }
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when they are used: every pytest run imports this package for its plugin.
+    # Lazily: every pytest run imports this package for its plugin.
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'rlplug.testing' has no attribute {name!r}")

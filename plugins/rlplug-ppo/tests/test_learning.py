@@ -10,7 +10,7 @@ from rlplug_ppo import A2C, PPO
 
 from rlplug import run
 from rlplug.testing.cases import Case
-from rlplug.testing.experience import Player
+from rlplug.testing.collector import Collector
 from rlplug.testing.probes import TMaze
 
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
@@ -45,7 +45,7 @@ def earned_in_the_maze(memory: str) -> float:
         "memory_size": 16,
     }
     module = run(PPO, TMaze, steps=8_000, seed=1, options={**QUIET, **options}).module
-    player = Player(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
+    player = Collector(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
     with torch.no_grad():
         player.batch(40, greedy=True)
     turns = [reward for reward in player.rewards if reward]
