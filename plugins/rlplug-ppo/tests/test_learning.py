@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from rlplug_ppo import A2C, PPO
@@ -16,9 +14,7 @@ from rlplug.testing.probes import TMaze
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_the_preset_for_cartpole_balances_it() -> None:
