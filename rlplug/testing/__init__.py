@@ -6,8 +6,9 @@ The same checks run in three ways: `class TestMine(AlgorithmConformance)` in a p
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.testing.checks import Check, checks_for
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
 
-_HOME = {
+_MODULES = {
     "AddOnConformance": "rlplug.testing.conformance",
     "AlgorithmConformance": "rlplug.testing.conformance",
     "Check": "rlplug.testing.checks",
@@ -37,14 +38,5 @@ __all__ = [
     "checks_for",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Lazily: every pytest run imports this package for its plugin.
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug.testing' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# Lazily: every pytest run imports this package for its plugin.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
