@@ -1,4 +1,4 @@
-"""Function approximation by hand: networks with all that moves them, for notebooks and scripts."""
+"""Networks with their optimizer, target and schedule, for training loops written by hand."""
 
 from rlplug.approximation.approximation import (
     Approximation,
