@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -12,14 +12,11 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
+from rlplug.batch import Batch
 from rlplug.learner.episodes import Episode, batches_of
-from rlplug.plugin import DEFAULT_MODULE, ActInput
+from rlplug.plugin import DEFAULT_MODULE, ActInput, Module
 from rlplug.seeding import derive
-
-if TYPE_CHECKING:
-    from rlplug.batch import Batch
-    from rlplug.plugin import Module
-    from rlplug.testing.cases import Case
+from rlplug.testing.cases import Case
 
 __all__ = ["Collector", "stack_observations", "stacked", "to_array"]
 

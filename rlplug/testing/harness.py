@@ -33,7 +33,7 @@ _CPU = torch.device("cpu")
 class Harness:
     """One learner with one module and one collector per case, isolated from the process.
 
-    Checks compare the weights, states or gradients of two of them.
+    Checks compare two of them bit for bit, so both have to run on the same engine.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Harness:
                 self.calls,
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
-                # Comparisons are bit for bit: both sides have to compute in the same way.
                 compute=compute or ComputeSection(device="cpu"),
             )
             self.learner.build()
