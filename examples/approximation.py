@@ -9,8 +9,8 @@ import numpy
 import torch
 from torch import nn
 
+from rlplug.approximation import DummyCheckpointer, QNetwork
 from rlplug.nn import FixedTarget
-from rlplug.nn.approximation import DummyCheckpointer, QNetwork
 
 STEPS, BATCH, GAMMA = 12_000, 64, 0.98
 

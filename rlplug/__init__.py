@@ -6,8 +6,9 @@ nor gymnasium nor mlflow.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rlplug.runs.run import run
     from rlplug.serving import Policy
 
-_HOME = {
+_MODULES = {
     "ALL_MODULES": "rlplug.plugin",
     "ActInput": "rlplug.plugin",
     "Acted": "rlplug.plugin",
@@ -88,13 +89,4 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

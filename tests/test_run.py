@@ -22,12 +22,7 @@ ROOT = Path(__file__).parent.parent
 OFF = {"tracking.enabled": False}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
-    """Each test has its own folder of runs, and the small plugins are installed."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("home", "installed")
 
 
 def reports(result: RunResult) -> list[dict[str, Any]]:

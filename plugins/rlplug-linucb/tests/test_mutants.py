@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy
-import pytest
 import torch
 from rlplug_linucb import LinUCB, LinUCBConfig, LinUCBModule
 
 from rlplug import Acted, option
-from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.table import check_named
+from rlplug.testing.conformance import mutant_test
 
 
 class WithModule(LinUCB):
@@ -183,12 +181,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)

@@ -185,9 +185,7 @@ class Odd(gymnasium.Env[Any, Any]):
         return numpy.zeros(2, numpy.float32), reward, self.steps % 7 == 0, False, {}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def short(maker: Any, steps: int = 64, **options: Any) -> Mapping[str, Any]:
@@ -195,12 +193,12 @@ def short(maker: Any, steps: int = 64, **options: Any) -> Mapping[str, Any]:
     return run(PPO, maker, steps=steps, options={**QUIET, **given, **options}).metrics
 
 
-def test_a_run_records_what_people_know(tmp_path: Path) -> None:
+def test_a_run_records_what_people_know(home: Path) -> None:
     from mlflow import MlflowClient
 
     given = {"n_steps": 16, "batch_size": 32, "sampling.num_envs": 2, "evaluation.episodes": 0}
     done = run(PPO, Odd, steps=64, options=given)
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
     recorded = client.get_run(done.run_id).data.metrics
     named = {
         "rollout": ("return_mean", "length_mean"),

@@ -25,8 +25,8 @@ _SIGNS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "does not appl
 @debug_option
 def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
     """Check that plugins do what the contract says; exit code 1 if one does not."""
+    from rlplug.testing.checks import check_named, checks_for
     from rlplug.testing.subject import Subject
-    from rlplug.testing.table import check_named, checks_for
 
     failed = 0
     for name in names:

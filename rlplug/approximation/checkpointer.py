@@ -1,4 +1,4 @@
-"""Saves the weights of a model every so often."""
+"""Saves the weights of a model at regular intervals."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ __all__ = ["Checkpointer", "DummyCheckpointer", "PeriodicCheckpointer"]
 
 
 class Checkpointer(Protocol):
-    """Is told of a model once, then called after each of its updates."""
+    """Called after each update of a model."""
 
     def init(self, model: nn.Module, filename: str | Path) -> None:
-        """Save this model to this file."""
+        """Set the model and its file."""
 
     def __call__(self) -> None:
-        """One more update was made."""
+        """Count an update, and save the model if it is due."""
 
 
 class DummyCheckpointer:
     """Saves nothing."""
 
     def init(self, model: nn.Module, filename: str | Path) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __call__(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PeriodicCheckpointer:
-    """Saves the weights every `frequency` updates, in one file of safetensors.
+    """Saves the weights every `frequency` updates to one safetensors file, atomically.
 
-    `safetensors.torch.load_model(model, filename)` reads them. A new file takes the place of the
-    old one only when it is whole.
+    `safetensors.torch.load_model(model, filename)` reads them.
     """
 
     def __init__(self, frequency: int) -> None:
@@ -53,11 +52,11 @@ class PeriodicCheckpointer:
         self._file = Path()
 
     def init(self, model: nn.Module, filename: str | Path) -> None:
-        """Save this model to this file."""
+        """Set the model and its file."""
         self._model, self._file = model, Path(filename)
 
     def __call__(self) -> None:
-        """One more update was made."""
+        """Count an update, and save the model if it is due."""
         self._updates += 1
         if self._model is None or self._updates % self.frequency:
             return

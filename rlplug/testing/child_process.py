@@ -1,4 +1,4 @@
-"""The plugin in a process of its own: how its import behaves, and what it builds there."""
+"""The plugin in a child process: side effects of its import, and the weights it learns there."""
 
 from __future__ import annotations
 
@@ -16,50 +16,49 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import PluginError
 from rlplug.registry import FoundPlugin, Registry
-from rlplug.testing.bench import bench_of
-from rlplug.testing.comparing import digest
-from rlplug.testing.draws import moved_generators
+from rlplug.testing.comparison import digest
+from rlplug.testing.harness import changed_generators, make_harness
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 
-__all__ = ["fingerprint", "report_of"]
+__all__ = ["run_in_child_process", "weights_digest"]
 
 UPDATES = 5
 
 
-def report_of(subject: Subject) -> Mapping[str, Any]:
-    """What a spawned process says about the plugin; asked once per subject."""
-    known: dict[str, Any] = subject.__dict__.setdefault("_child", {})
-    if not known:
-        known.update(_ask(subject))
-    return known
+def run_in_child_process(subject: Subject) -> Mapping[str, Any]:
+    """What a child process reports of the plugin; run once per subject."""
+    report: dict[str, Any] = subject.__dict__.setdefault("_child_report", {})
+    if not report:
+        report.update(_run(subject))
+    return report
 
 
-def fingerprint(subject: Subject) -> str:
-    """A digest of what is left after a few updates: the same in every process."""
-    bench = bench_of(subject, seed=3)
-    bench.live(UPDATES)
-    return digest(bench.weights())
+def weights_digest(subject: Subject) -> str:
+    """A hash of the weights after a few updates."""
+    harness = make_harness(subject, seed=3)
+    harness.train(UPDATES)
+    return digest(harness.weights())
 
 
-def _ask(subject: Subject) -> dict[str, Any]:
+def _run(subject: Subject) -> dict[str, Any]:
     module, _, name = subject.found.target.partition(":")
     if "<locals>" in name or module in ("__main__", "builtins"):
         raise DoesNotApply("its class is defined where no other process can import it")
     if subject.environment is not None:
         raise DoesNotApply("its own environment cannot be handed to another process")
-    question = {
+    request = {
         "found": {
             part: getattr(subject.found, part)
             for part in ("kind", "name", "target", "distribution", "version")
         },
         "options": plain(subject.options),
     }
-    # Hashes of texts differ in each process unless they are fixed: an order of sets shows here.
+    # Another hash seed than here: what depends on the order of sets differs.
     environ = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-m", "rlplug.testing.child"],
-        input=json.dumps(question),
+        [sys.executable, "-m", "rlplug.testing.child_process"],
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         env=environ,
@@ -70,18 +69,18 @@ def _ask(subject: Subject) -> dict[str, Any]:
             f"{subject.label} could not be rebuilt in another process:",
             *done.stderr.strip().splitlines()[-3:],
         )
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "missing" in answer:
-        raise DoesNotApply(f"another process cannot import {answer['missing']!r} by its name")
-    return answer
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "missing" in report:
+        raise DoesNotApply(f"another process cannot import {report['missing']!r} by its name")
+    return report
 
 
-def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    found = FoundPlugin(**question["found"])
+def _report(request: Mapping[str, Any]) -> dict[str, Any]:
+    found = FoundPlugin(**request["found"])
     before = set(threading.enumerate())
     home = found.target.partition(":")[0]
     try:
-        with moved_generators() as moved:
+        with changed_generators() as changed:
             printed = _import(home)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
@@ -89,20 +88,20 @@ def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"missing": home}
     threads = [one.name for one in threading.enumerate() if one not in before]
     kind = Registry((found,)).load(found)
-    subject = Subject(found=found, kind=kind, options=question["options"])
-    _, problems = structure(kind.Config, question["options"], found.name)
+    subject = Subject(found=found, kind=kind, options=request["options"])
+    _, problems = structure(kind.Config, request["options"], found.name)
     if problems:
         raise PluginError(f"options are not the same here: {problems}")
     return {
         "printed": printed,
         "threads": threads,
-        "generators": moved,
-        "fingerprint": fingerprint(subject),
+        "generators": changed,
+        "digest": weights_digest(subject),
     }
 
 
 def _import(module: str) -> str:
-    """Import the plugin's module; what file descriptors 1 and 2 were given meanwhile."""
+    """Import a module; returns what it wrote to file descriptors 1 and 2."""
     with tempfile.TemporaryFile() as file:
         kept = [os.dup(number) for number in (1, 2)]
         try:
@@ -122,4 +121,4 @@ def _import(module: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answer(json.loads(sys.stdin.read()))) + "\n")
+    sys.stdout.write(json.dumps(_report(json.loads(sys.stdin.read()))) + "\n")
