@@ -38,6 +38,11 @@ class ComputeSection:
         1e-4, "fp16: a factor below this ends the run: the loss itself is not finite.", at_least(0)
     )
     tf32: bool = option(True, "Let CUDA multiply float32 matrices in TF32.")
+    arrays: str = option(
+        "auto",
+        "Run small networks' losses on NumPy arrays where they match torch: auto or off.",
+        one_of(("auto", "off")),
+    )
     compile: bool = option(
         False, "Compile the update from forward to gradients: slow to start, faster for long runs."
     )
