@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlplug.batch import Batch
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
-    from rlplug.hooks.markers import hookimpl
+    from rlplug.hooks import hookimpl
     from rlplug.losses import KnownLoss
     from rlplug.plugin import (
         ALL_MODULES,
@@ -55,7 +55,7 @@ _HOME = {
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
     "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks.markers",
+    "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
     "option": "rlplug.config",
     "run": "rlplug.runs.run",

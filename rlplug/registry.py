@@ -14,7 +14,7 @@ import attrs
 
 from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 
-__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Registry", "core_version"]
+__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Participant", "Registry", "core_version"]
 
 Kind = Literal["algorithm", "addon"]
 ALGORITHM: Kind = "algorithm"
@@ -81,6 +81,23 @@ class FoundPlugin:
             if not requirement.specifier.contains(running, prereleases=True):
                 return f"needs rlplug{requirement.specifier}, this is {running}"
         return None
+
+
+@attrs.frozen(eq=False)
+class Participant:
+    """A plugin that takes part in a run, with its own options."""
+
+    found: FoundPlugin
+    plugin: Any
+    config: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.found.name
+
+    @property
+    def label(self) -> str:
+        return self.found.label
 
 
 @attrs.frozen
@@ -151,9 +168,9 @@ class Registry:
                 f"{plugin.label}: {plugin.target!r} is not a subclass of rlplug.{base.__name__}.",
                 f"try: class {plugin.target.rpartition(':')[2] or 'Mine'}(rlplug.{base.__name__})",
             )
-        from rlplug.config.option import complaint
+        from rlplug.config.option import config_class_error
 
-        said = complaint(getattr(loaded, "Config", None))
+        said = config_class_error(getattr(loaded, "Config", None))
         if said is not None:
             raise PluginError(
                 f"{plugin.label}: {loaded.__name__}.Config {said}.",

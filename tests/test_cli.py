@@ -200,7 +200,7 @@ def refused(rlplug: Cli, *arguments: str) -> str:
         (["run", "--algo", "", "--env", ""], "--algo, --env: nothing was given."),
         (
             ["run", "--algo", "good", *IDLE],
-            "patience and video had no effect with episodes = 0, which never evaluates",
+            "patience and video would have no effect: episodes = 0 disables evaluation",
         ),
         (["run", "--algo", "good", "--steps", "0"], "run.steps   must be at least 1, got 0"),
         (["run", "--algo", "good", "--steps", "many"], "'many' is not a valid integer"),

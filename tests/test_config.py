@@ -264,7 +264,7 @@ def test_a_second_line_in_a_setting_is_no_second_setting() -> None:
 
 @pytest.mark.parametrize("key", ["algorithm", "addons"])
 def test_who_takes_part_is_no_bare_setting(key: str) -> None:
-    assert problems(f"{key}=3")[key].startswith("is no option: say --")
+    assert problems(f"{key}=3")[key].startswith("cannot be set here: use --")
 
 
 def test_a_setting_without_an_equals_sign_is_refused() -> None:
@@ -286,7 +286,7 @@ def test_an_option_by_two_names_is_refused_and_by_one_name_the_last_counts() -> 
 
 def test_a_bare_key_that_two_sections_have_is_refused_naming_both() -> None:
     assert problems("num_envs=2", addons=("scale",)) == {
-        "num_envs": "means sampling.num_envs and addons.scale.num_envs: name the section"
+        "num_envs": "is ambiguous: sampling.num_envs and addons.scale.num_envs; name the section"
     }
 
 

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.learner.device import apply_compute
 from rlplug.nn import ActorCritic, ActorCriticOptions, ClosedForm
 

@@ -200,7 +200,7 @@ def config_of(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (dict, "Config is no attrs class: put @attrs.frozen(kw_only=True) above it."),
+        (dict, "Config is not an attrs class: decorate it with @attrs.frozen(kw_only=True)."),
         (config_of(a=attrs.field()), "has fields that are not made with rlplug.option: a."),
         (config_of(a=attrs.field(default=1)), "not made with rlplug.option: a."),
     ],

@@ -22,9 +22,8 @@ import pytest
 from rlplug.config.option import option
 from rlplug.config.sections import EnvSection, RunConfig, RunSection, TrackingSection
 from rlplug.errors import RequestError
-from rlplug.hooks.info import RunInfo
-from rlplug.hooks.resolved import Participant
-from rlplug.registry import FoundPlugin
+from rlplug.hooks.events import RunInfo
+from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.git import git_tags
 from rlplug.tracking.journal import read_journal

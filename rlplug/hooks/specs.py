@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from rlplug.hooks.markers import hookspec
+from rlplug.hooks import hookspec
 
 if TYPE_CHECKING:
     import gymnasium

@@ -102,7 +102,7 @@ def _configure(learner: Owned, member: Member) -> None:
     answers = dict(calls.configure_optimizers_for_module(module_id, member.module, learner))
     registered = {one.plugin for one in learner.optimizers.of(module_id)}
     if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
-        config = calls.followed_config_of(algorithm, module_id)
+        config = calls.scheduled_config_of(algorithm, module_id)
         answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
     for plugin, answer in answers.items():
         for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import SIDE_TABLES, Batch
-from rlplug.hooks.resolved import HOOKS
+from rlplug.hooks.binding import HOOKS
 from rlplug.learner.chain import losses_of
 from rlplug.learner.losses import Combined, combine
 from rlplug.learner.turns import moved

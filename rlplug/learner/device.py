@@ -11,7 +11,7 @@ import threadpoolctl
 import torch
 from torch import nn
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError
 
 __all__ = ["Chosen", "apply_compute", "choose_device", "settings_kept"]

@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from rlplug.config.followed import Followed
-from rlplug.config.schedule import Schedule
+from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, did_you_mean
 from rlplug.learner.results import labelled
 from rlplug.optim.forms import SchedulerPlan
@@ -43,7 +42,7 @@ class Registered:
             param for group in optimizer.param_groups for param in group["params"]
         ]
         self.burst = 0
-        self.rates: list[tuple[dict[str, Any], Followed]] = _followed(optimizer)
+        self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _followed(optimizer)
         self.scheduler: SchedulerRun | None = None
         self.acted = False
         """Whether it stepped since its scheduler last heard of an epoch."""
@@ -133,17 +132,17 @@ def set_rate(one: Registered, value: float | Schedule | Sequence[Sequence[float]
             group["lr"] = value
     else:
         schedule = value if isinstance(value, Schedule) else Schedule(value)
-        one.rates = [(group, Followed(schedule.at(0), schedule)) for group in groups]
-    if isinstance(value, Followed):
+        one.rates = [(group, ScheduledValue(schedule.at(0), schedule)) for group in groups]
+    if isinstance(value, ScheduledValue):
         one.rates = _followed(one.optimizer)
 
 
-def _followed(optimizer: Optimizer) -> list[tuple[dict[str, Any], Followed]]:
+def _followed(optimizer: Optimizer) -> list[tuple[dict[str, Any], ScheduledValue]]:
     """The groups whose rate came from a schedule; they hold plain numbers from here on."""
     found = [
         (group, group["lr"])
         for group in optimizer.param_groups
-        if isinstance(group["lr"], Followed)
+        if isinstance(group["lr"], ScheduledValue)
     ]
     for group, rate in found:
         group["lr"] = float(rate)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.learner import state
 from rlplug.learner.alike import Alike

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 
 __all__ = ["Precision"]

@@ -12,9 +12,9 @@ from rlplug.config.sources import Layers, Setting, locate, read_toml
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.plugin import AddOn, Algorithm
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.runs.presets import lay_preset
 from rlplug.runs.request import Request
 from rlplug.runs.settled import settle_evaluation

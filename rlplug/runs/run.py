@@ -14,7 +14,7 @@ from rlplug.checkpoint import save_module
 from rlplug.config.sources import Setting
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.registry import Registry
 from rlplug.runs.given import Given

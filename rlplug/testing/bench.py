@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.registry import Participant
 from rlplug.testing.draws import Draws
 from rlplug.testing.experience import Player
 

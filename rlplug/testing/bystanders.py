@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlplug.hooks.markers import hookimpl
+from rlplug.hooks import hookimpl
 from rlplug.plugin import AddOn, Module
 
 __all__ = ["Bystander", "Doubler"]

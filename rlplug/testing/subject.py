@@ -13,8 +13,7 @@ import gymnasium
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError
-from rlplug.hooks.resolved import Participant
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry, describe
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.report import DoesNotApply
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
-    from rlplug.hooks.info import RunInfo
+    from rlplug.hooks.events import RunInfo
 
 __all__ = ["HEADLINES", "LiveConsole", "PlainConsole", "console_for"]
 

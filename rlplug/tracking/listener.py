@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
 from rlplug.tracking.store import Store

@@ -18,7 +18,7 @@ import attrs
 
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
 from rlplug.tracking.git import git_tags
 from rlplug.tracking.location import without_secrets

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.curve import draw_curve, panels_of
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.listener import TrackingListener

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.headlines import earned
 from rlplug.tracking.record import command_line
 

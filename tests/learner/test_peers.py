@@ -16,10 +16,9 @@ import torch.distributed as dist
 from rlplug import Algorithm, Batch, Loss, Module
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
 from rlplug.learner.peers import Peers
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 
 class Weight(Module):

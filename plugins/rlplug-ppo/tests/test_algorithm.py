@@ -17,12 +17,12 @@ from rlplug_ppo.algorithm import adapt
 from rlplug import RequestError, UnsupportedSpaceError, run
 from rlplug.batch import Batch
 from rlplug.config import Schedule
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import LearnerSection
 from rlplug.errors import ConfigError, EnvironmentFailedError
 from rlplug.feeds import Rollout
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 BOX = spaces.Box(-1, 1, (3,))
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}

@@ -12,7 +12,7 @@ import click
 from rlplug.cli.complete import names_of
 from rlplug.cli.debug import debug_option
 from rlplug.cli.terminal import console, print_options
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 
 __all__ = ["show"]
 
@@ -52,12 +52,12 @@ def _find(registry: Registry, name: str) -> FoundPlugin:
 
 def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
     """The hooks of the class, checked as a run would check them."""
-    from rlplug.hooks.resolved import Participant, resolve
+    from rlplug.hooks.binding import bind
 
     with found.asked("__init__"):
         plugin = kind(kind.Config())
     participant = Participant(found, plugin, kind.Config())
-    return [hook for hook, implementations in resolve([participant]).items() if implementations]
+    return [hook for hook, implementations in bind([participant]).items() if implementations]
 
 
 def _print_options(shown: Any, config: type[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlplug.errors import RlplugError
-from rlplug.hooks.resolved import Participant
+from rlplug.registry import Participant
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
 from rlplug.testing.bench import Bench, bench_of, host_of
 from rlplug.testing.bystanders import Bystander, Doubler

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.testing.bench import Bench, bench_of
 from rlplug.testing.comparing import largest_difference
 from rlplug.testing.report import CheckFailed, DoesNotApply, place

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlplug.errors import PluginError
-from rlplug.hooks.resolved import HOOKS, resolve
+from rlplug.hooks.binding import HOOKS, bind
 from rlplug.testing.bench import Bench, bench_of, copied
 from rlplug.testing.comparing import first_difference
 from rlplug.testing.report import CheckFailed, place
@@ -21,7 +21,7 @@ _LOOKING = ("prepare_batch", "compute_loss_for_module", "postprocess_gradients")
 def check_hooks_are_well_formed(subject: Subject) -> None:
     """Every hook is known, takes arguments that it is offered, and nothing looks like a typo."""
     try:
-        resolve([subject.participant()])
+        bind([subject.participant()])
     except PluginError as error:
         raise CheckFailed(
             "hooks as the contract has them", error.message, place(subject.kind)
