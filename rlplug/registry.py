@@ -50,17 +50,17 @@ class FoundPlugin:
         return f"{self.distribution} {self.version}".strip()
 
     @contextlib.contextmanager
-    def asked(self, what: str) -> Iterator[None]:
-        """Let an error of the plugin's own say whose it is, and what was asked of it."""
+    def calling(self, method: str) -> Iterator[None]:
+        """Raise errors of the plugin's own code as a `PluginError` that names it."""
         try:
             yield
         except RlplugError:
             raise
         except FAILURES as error:
             raise PluginError(
-                f"{self.label} failed in {what!r}:",
+                f"{self.label} failed in {method!r}:",
                 f"{type(error).__name__}: {error}",
-                f"try: mend it in {self.target!r}     (--debug shows the traceback)",
+                f"try: fix it in {self.target!r}     (--debug shows the traceback)",
             ) from error
 
     def incompatibility(self, core: str | None = None) -> str | None:

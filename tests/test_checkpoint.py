@@ -190,7 +190,7 @@ def test_a_run_that_takes_notably_more_steps_than_asked_says_so(
 ) -> None:
     options = {**OFF, "num_envs": 40, "evaluation.episodes": 0}
     assert run(Counter, Four, steps=100, options=options).step == 120
-    said = "40 steps are taken at a time: the run takes 120 instead of 100."
+    said = "steps are collected 40 at a time: the run takes 120 instead of 100."
     assert said in caplog.text
     caplog.clear()
     run(Counter, Four, steps=1_170, options=options)

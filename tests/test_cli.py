@@ -234,7 +234,7 @@ def test_without_any_plugin_the_answer_says_what_to_install(tmp_path: Path) -> N
     script = (
         "from rlplug.registry import Registry\n"
         "from rlplug.runs.prepare import prepare\n"
-        "from rlplug.runs.request import Request\n"
+        "from rlplug.runs.prepare import Request\n"
         "prepare(Request(flags={'run': {'algorithm': 'linucb'}}), Registry(()))\n"
     )
     done = python("-c", script)

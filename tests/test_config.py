@@ -19,8 +19,7 @@ from rlplug.config.sources import parse_setting
 from rlplug.config.strict import structure
 from rlplug.config.toml import to_toml
 from rlplug.errors import ConfigError, RequestError
-from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
+from rlplug.runs.prepare import Prepared, Request, prepare
 
 
 @attrs.frozen(kw_only=True)
@@ -279,7 +278,7 @@ def test_a_bare_key_is_the_algorithms_or_that_of_the_one_section_that_has_it() -
 
 def test_an_option_by_two_names_is_refused_and_by_one_name_the_last_counts() -> None:
     assert problems("num_envs=2", "sampling.num_envs=4") == {
-        "sampling.num_envs": "is the same option as 'num_envs': give one"
+        "sampling.num_envs": "is the same option as 'num_envs': set one"
     }
     assert prepared("num_envs=2", "num_envs=4").config.sampling.num_envs == 4
 
@@ -314,7 +313,7 @@ def test_options_of_an_add_on_that_takes_no_part_are_refused(tmp_path: Path) -> 
     path = tmp_path / "run.toml"
     path.write_text("[addons.scale]\nscale = 2\n[algoritm]\n[tracking.deep]\nx = 1\n")
     assert problems(config=path) == {
-        "addons.scale": "this add-on does not take part: --with scale",
+        "addons.scale": "this add-on is not used: add --with scale",
         "algoritm": "unknown section, did you mean 'algorithm'?",
         "tracking.deep": "unknown option",
     }

@@ -377,7 +377,7 @@ def test_eval_takes_the_last_checkpoint_or_a_folder(rlplug: Cli) -> None:
 
 def test_a_run_in_an_environment_given_in_python_is_evaluated_in_python() -> None:
     result = run(Gain, Ramp, steps=9, options=OFF)
-    with pytest.raises(RequestError, match="'Ramp', an environment that was given in Python"):
+    with pytest.raises(RequestError, match="'Ramp', an environment that was passed from Python"):
         rlplug.evaluate(result.run_id, registry=GAIN)
     done = rlplug.evaluate(result.run_id, env=Ramp, episodes=3, registry=GAIN)
     # Nine updates made the weight 11; best is the last evaluation, for it pays most.
@@ -444,9 +444,9 @@ def test_a_preset_lies_over_the_defaults_and_under_what_a_person_says() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("steeep", r"has no preset 'steeep'. Did you mean 'steep'\?\n  it has: steep, wrong"),
+        ("steeep", r"has no preset 'steeep'. Did you mean 'steep'\?\n  presets: steep, wrong"),
         ("wrong", "preset wrong: gian .*did you mean 'gain'"),
-        ("greedy", "preset greedy: run.addons .*is not for a preset to choose"),
+        ("greedy", "preset greedy: run.addons .*cannot be set by a preset"),
     ],
 )
 def test_a_preset_that_cannot_be_used_is_refused(name: str, said: str) -> None:

@@ -11,8 +11,7 @@ from rlplug.cli.terminal import console, in_columns
 from rlplug.tracking.headlines import RETURN, REWARD, worded
 
 if TYPE_CHECKING:
-    from rlplug.runs.interrupts import RunInterrupted
-    from rlplug.runs.result import RunResult
+    from rlplug.runs.result import RunInterrupted, RunResult
 
 __all__ = ["print_interrupted", "print_json", "print_result"]
 

@@ -14,8 +14,7 @@ from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM
 
 if TYPE_CHECKING:
-    from rlplug.runs.prepare import Prepared
-    from rlplug.runs.request import Request
+    from rlplug.runs.prepare import Prepared, Request
 
 __all__ = ["run"]
 
@@ -89,7 +88,7 @@ def _refuse_empty(given: Mapping[str, Any]) -> None:
 
 def _carry_out(prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
     from rlplug.cli.outcome import print_interrupted, print_json, print_result
-    from rlplug.runs.interrupts import RunInterrupted
+    from rlplug.runs.result import RunInterrupted
     from rlplug.runs.run import carry_out
 
     try:
@@ -120,7 +119,7 @@ def _request(
 ) -> Request:
     """What the flags say, as the sections of a file would."""
     from rlplug.config.sources import parse_setting, parse_tag
-    from rlplug.runs.request import Request
+    from rlplug.runs.prepare import Request
 
     said = {
         "algorithm": algo,

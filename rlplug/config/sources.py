@@ -30,12 +30,12 @@ class Layers:
         self.values: dict[str, Any] = {}
         self.origins: dict[tuple[str, ...], str] = {}
 
-    def lay(self, values: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
+    def merge(self, values: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
         """Override with nested values."""
         for name, value in values.items():
             where = (*path, name)
             if isinstance(value, Mapping) and (value or self.section(*where)):
-                self.lay(value, origin, where)
+                self.merge(value, origin, where)
             else:
                 self.put(where, value, origin)
 
@@ -51,7 +51,7 @@ class Layers:
         node[last] = value
         self.origins[path] = origin
 
-    def lay_over(self, other: Layers) -> None:
+    def merge_layers(self, other: Layers) -> None:
         """Override with the values of another instance, each with its origin."""
         for path, origin in other.origins.items():
             node: Any = other.values

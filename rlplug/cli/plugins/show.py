@@ -54,7 +54,7 @@ def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
     """The hooks of the class, checked as a run would check them."""
     from rlplug.hooks.binding import bind
 
-    with found.asked("__init__"):
+    with found.calling("__init__"):
         plugin = kind(kind.Config())
     participant = Participant(found, plugin, kind.Config())
     return [hook for hook, implementations in bind([participant]).items() if implementations]
