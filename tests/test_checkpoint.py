@@ -386,7 +386,7 @@ def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) 
 
 def test_a_name_that_two_runs_share_is_refused_with_both() -> None:
     ids = [run("means", steps=20, options=OFF).run_id for _ in range(2)]
-    with pytest.raises(RequestError, match="2 runs answer to 'means-LinearBandit-v0-s0'") as raised:
+    with pytest.raises(RequestError, match="'means-LinearBandit-v0-s0' matches 2 runs") as raised:
         find_checkpoint("means-LinearBandit-v0-s0")
     assert all(run_id in str(raised.value) for run_id in ids)
 

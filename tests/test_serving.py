@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import rlplug
 from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, option, run
-from rlplug.checkpoint.described import described, restored
+from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
 from rlplug.learner import storage
@@ -176,8 +176,8 @@ def test_real_actions_stay_within_their_bounds() -> None:
     ids=str,
 )
 def test_spaces_survive_being_written_to_disk(space: Any, tmp_path: Path) -> None:
-    storage.write(tmp_path, {"space": described(space)})
-    assert restored(storage.read(tmp_path)["space"]) == space
+    storage.write(tmp_path, {"space": space_to_dict(space)})
+    assert space_from_dict(storage.read(tmp_path)["space"]) == space
 
 
 # -- out of a run -------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from rlplug.errors import RequestError
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.git import git_tags
 from rlplug.tracking.journal import read_journal
+from rlplug.tracking.record import git_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

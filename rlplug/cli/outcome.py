@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rlplug.cli.terminal import console, in_columns
-from rlplug.tracking.headlines import RETURN, REWARD, worded
+from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
@@ -50,7 +50,7 @@ def print_json(result: RunResult) -> None:
 
 def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     metrics = result.metrics
-    for word, value in worded(metrics, _SHOWN):
+    for word, value in labeled(metrics, _SHOWN):
         yield word, f"{value:,.4g}"
     if result.best is not None and result.best[0] != result.step:
         step, value = result.best

@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from rlplug.cli.debug import debug_option
+
+if TYPE_CHECKING:
+    from rlplug.tracking.location import RunFolder
 
 __all__ = ["ui"]
 
@@ -35,11 +39,10 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     """
     from rlplug.errors import RequestError
     from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
-    from rlplug.tracking.recent import recent_runs
 
     root = runs_folder()
     uri = tracking_uri("", root)
-    runs = recent_runs(root, uri)
+    runs = _tracked_runs(root, uri)
     if is_http(uri):
         _print_links(uri, runs[0].experiment_id if runs else "")
         return 0
@@ -56,12 +59,26 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
             "for this one.",
             "try: --allowed-hosts name-of-this-machine",
         )
-    return _serve(uri, root, host, port, names)
+    return _serve(uri, root, runs, host, port, names)
 
 
-def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, ...]) -> int:
+def _tracked_runs(root: Path, uri: str) -> list[RunFolder]:
+    """The runs in the folder that are recorded at this tracking URI, newest first."""
+    from rlplug.tracking.location import runs_in, without_secrets
+
+    shown = without_secrets(uri)
+    return [one for one in runs_in(root) if one.uri == shown and one.experiment_id]
+
+
+def _serve(
+    uri: str,
+    root: Path,
+    runs: list[RunFolder],
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+) -> int:
     from rlplug.errors import RequestError
-    from rlplug.tracking.recent import recent_runs
     from rlplug.tracking.server import (
         FIRST_PORT,
         UiServer,
@@ -71,7 +88,6 @@ def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, 
         share_views,
     )
 
-    runs = recent_runs(root, uri)
     experiments = list(dict.fromkeys(run.experiment_id for run in runs))
     newest = experiments[0] if experiments else ""
     chosen = port or FIRST_PORT

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import Checkpoints, find_checkpoint
-from rlplug.checkpoint.parts import SavedPolicy, start_from
+from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import PluginError, RlplugError, UnsupportedSpaceError
@@ -87,7 +87,7 @@ def make_components(
     learner = _learner(calls, environments, prepared)
     if config.run.init_from:
         saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
-        start_from(learner, environments.normalization, saved)
+        init_from(learner, environments.normalization, saved)
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     opened = feed.open(_setting(prepared, environments, learner))

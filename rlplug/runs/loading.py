@@ -9,7 +9,7 @@ import attrs
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.checkpoints import CONFIG
-from rlplug.checkpoint.parts import SavedPolicy, fill
+from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.envs import Normalization
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -77,7 +77,7 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
         compute=attrs.evolve(config.compute, device="cpu", compile=False),
     )
     learner.build()
-    fill(learner, saved)
+    restore_policy(learner, saved)
     calls.at_step(manifest.step)
     module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
     module.eval()

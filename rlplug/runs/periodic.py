@@ -13,7 +13,7 @@ import attrs
 
 from rlplug.checkpoint import Checkpoints, Manifest
 from rlplug.checkpoint.manifest import MANIFEST
-from rlplug.checkpoint.parts import split
+from rlplug.checkpoint.policy import split_state
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
@@ -156,7 +156,7 @@ class PeriodicTasks:
             self.tracking.forget_artifacts(f"checkpoints/{name}")
 
     def _write(self, step: int, evaluation: Mapping[str, float]) -> Path:
-        policy, training = split(self.learner, self.environments, has_id=self.has_id)
+        policy, training = split_state(self.learner, self.environments, has_id=self.has_id)
         manifest = Manifest(
             run_id=self.tracking.run_id,
             step=step,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from rlplug.tracking.headlines import RETURN, REWARD, worded
+from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -142,7 +142,7 @@ def _clock(seconds: float) -> str:
 
 def headline(metrics: Mapping[str, float]) -> str:
     """`reward 0.91  regret 0.02`: what matters most."""
-    return "  ".join(f"{word} {value:.3g}" for word, value in worded(metrics, HEADLINES))
+    return "  ".join(f"{word} {value:.3g}" for word, value in labeled(metrics, HEADLINES))
 
 
 def _title(run: RunInfo) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy
 
-from rlplug.tracking.headlines import earned
 from rlplug.tracking.journal import Report
+from rlplug.tracking.summary import headline_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def panels_of(reports: Iterable[Report]) -> list[Panel]:
     """The panels that a run has numbers for: its reward or return, then its regret."""
     kept = list(reports)
     names = {name for report in kept for name in report.metrics}
-    first = earned(names)
+    first = headline_metric(names)
     panels = [_panel(kept, name, evaluated=name == first) for name in (first, _regret(names))]
     return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
 

@@ -1,7 +1,8 @@
-"""Where runs are kept: the folder of runs, the tracking URI, and whether both can be used."""
+"""Where runs are kept: the runs folder and the tracking URI, and whether both can be used."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -13,14 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import attrs
+
 from rlplug.errors import RequestError
 
 __all__ = [
+    "RunFolder",
     "check_reachable",
     "check_writable",
     "default_folder",
     "is_http",
     "runs_folder",
+    "runs_in",
     "sqlite_file",
     "tracking_uri",
     "without_secrets",
@@ -51,6 +56,35 @@ def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.enviro
         if uri:
             return _checked(uri.strip(), source)
     return f"{_SQLITE}{root / 'mlflow.db'}"
+
+
+@attrs.frozen(kw_only=True)
+class RunFolder:
+    """A run's folder and what its `run.json` says."""
+
+    path: Path
+    run_name: str
+    uri: str
+    """Where it is recorded, without passwords."""
+    experiment_id: str
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+
+def runs_in(root: Path) -> list[RunFolder]:
+    """The runs in a runs folder, newest first, without asking MLflow."""
+    files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
+    runs = []
+    for file in files:
+        try:
+            facts = json.loads(file.read_text())
+            known = {key: str(facts.get(key, "")) for key in ("run_name", "uri", "experiment_id")}
+        except (OSError, ValueError, AttributeError):
+            continue
+        runs.append(RunFolder(path=file.parent, **known))
+    return runs
 
 
 def is_http(uri: str) -> bool:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,13 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
-from rlplug.tracking.git import git_tags
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["Record", "command_line", "record_of", "slug", "tags_at_start"]
+__all__ = ["Record", "command_line", "git_tags", "record_of", "slug", "tags_at_start"]
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
+GIT_SECONDS = 2.0
 
 
 @attrs.frozen(kw_only=True)
@@ -122,6 +123,37 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
         **config.tracking.tags,
     }
     return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
+
+
+def git_tags(folder: Path) -> dict[str, str]:
+    """Tags for commit, branch and origin of the git repository around `folder`, if there is one."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if status is None:
+        return {}
+    heads = [line.split(" ", 2) for line in status.splitlines() if line.startswith("# branch.")]
+    known = {head[1]: head[2] for head in heads if len(head) == 3}
+    commit = known.get("branch.oid", "")
+    if not commit or commit == "(initial)":
+        return {}
+    tags = {"mlflow.source.git.commit": commit, "mlflow.source.git.branch": known["branch.head"]}
+    dirty = any(not line.startswith("#") for line in status.splitlines())
+    tags["rlplug.git_dirty"] = str(dirty).lower()
+    origin = _git(folder, "config", "--get", "remote.origin.url")
+    if origin:
+        tags["mlflow.source.git.repoURL"] = without_secrets(origin.strip())
+    return tags
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Optional locks could make a commit fail that is made meanwhile.
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _user() -> str:
