@@ -6,8 +6,9 @@ nor gymnasium nor mlflow.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
@@ -33,33 +34,6 @@ if TYPE_CHECKING:
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import run
     from rlplug.serving import Policy
-
-_HOME = {
-    "ALL_MODULES": "rlplug.plugin",
-    "ActInput": "rlplug.plugin",
-    "Acted": "rlplug.plugin",
-    "AddOn": "rlplug.plugin",
-    "Algorithm": "rlplug.plugin",
-    "Batch": "rlplug.batch",
-    "DEFAULT_MODULE": "rlplug.plugin",
-    "KnownLoss": "rlplug.losses",
-    "LearnerView": "rlplug.plugin",
-    "Loss": "rlplug.plugin",
-    "Module": "rlplug.plugin",
-    "NoOptions": "rlplug.plugin",
-    "Policy": "rlplug.serving",
-    "Registry": "rlplug.registry",
-    "RequestError": "rlplug.errors",
-    "RlplugError": "rlplug.errors",
-    "RunFailedError": "rlplug.errors",
-    "UnsupportedSpaceError": "rlplug.errors",
-    "RunResult": "rlplug.runs.result",
-    "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks",
-    "load": "rlplug.runs.loading",
-    "option": "rlplug.config",
-    "run": "rlplug.runs.run",
-}
 
 __all__ = [
     "ALL_MODULES",
@@ -88,13 +62,21 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "rlplug.plugin": "ALL_MODULES ActInput Acted AddOn Algorithm "
+        "DEFAULT_MODULE LearnerView Loss Module NoOptions",
+        "rlplug.batch": "Batch",
+        "rlplug.losses": "KnownLoss",
+        "rlplug.serving": "Policy",
+        "rlplug.registry": "Registry",
+        "rlplug.errors": "RequestError RlplugError RunFailedError UnsupportedSpaceError",
+        "rlplug.runs.result": "RunResult",
+        "rlplug.runs.evaluate": "evaluate",
+        "rlplug.hooks": "hookimpl",
+        "rlplug.runs.loading": "load",
+        "rlplug.config": "option",
+        "rlplug.runs.run": "run",
+    },
+)

@@ -146,12 +146,12 @@ def test_the_best_evaluation_is_told_where_the_last_is_another(capsys: Any) -> N
     assert (result.best, result.as_json()["best"]) == ((60, 4.0), {"step": 60, "return_mean": 4.0})
     print_result(result)
     out = capsys.readouterr().out
-    assert "return, greedy" in out
-    assert re.search(r"^best, greedy +4 at step 60: what eval and load take$", out, re.MULTILINE)
+    assert "eval return" in out
+    assert re.search(r"^best eval +4 at step 60 \(used by eval and load\)$", out, re.MULTILINE)
     result = run(Counter, Four, steps=60, options=options)
     print_result(result)
     assert result.best == (60, 4.0)
-    assert "best, greedy" not in capsys.readouterr().out
+    assert "best eval" not in capsys.readouterr().out
     assert run(Counter, Four, steps=20, options={**OFF, "evaluation.episodes": 0}).best is None
 
 

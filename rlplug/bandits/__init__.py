@@ -6,10 +6,11 @@ Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBan
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.bandits.batch import BanditBatch
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from rlplug.bandits.linear import LinearBandit
     from rlplug.bandits.problem import Problem, Rounds, Source
     from rlplug.bandits.table import Table, load_table
-
-_HOME = {
-    "BanditBatch": "rlplug.bandits.batch",
-    "BanditEnv": "rlplug.bandits.environments",
-    "BanditVectorEnv": "rlplug.bandits.environments",
-    "ClassificationBandit": "rlplug.bandits.classification",
-    "FeatureBandit": "rlplug.bandits.feature",
-    "LinearBandit": "rlplug.bandits.linear",
-    "Problem": "rlplug.bandits.problem",
-    "Rounds": "rlplug.bandits.problem",
-    "Source": "rlplug.bandits.problem",
-    "Table": "rlplug.bandits.table",
-    "load_table": "rlplug.bandits.table",
-}
 
 __all__ = [
     "BanditBatch",
@@ -48,16 +35,18 @@ __all__ = [
     "load_table",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug.bandits' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "rlplug.bandits.batch": "BanditBatch",
+        "rlplug.bandits.environments": "BanditEnv BanditVectorEnv",
+        "rlplug.bandits.classification": "ClassificationBandit",
+        "rlplug.bandits.feature": "FeatureBandit",
+        "rlplug.bandits.linear": "LinearBandit",
+        "rlplug.bandits.problem": "Problem Rounds Source",
+        "rlplug.bandits.table": "Table load_table",
+    },
+)
 
 
 def _register(name: str, kind: str = "", **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`rlplug ui`: look at runs in MLflow's pages."""
+"""`rlplug ui`: look at runs in MLflow's web UI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
 
 if TYPE_CHECKING:
     from rlplug.tracking.location import RunFolder
@@ -22,16 +22,16 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port; without it, 5000 or the next free one."
+    "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."
 )
 @click.option(
     "--allowed-hosts",
     metavar="NAMES",
-    help="Names under which browsers on other machines reach it, separated by commas.",
+    help="Host names by which browsers on other machines reach it, comma-separated.",
 )
 @debug_option
 def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
-    """Open the pages of all runs: curves, options, pictures.
+    """Start the MLflow UI on the recorded runs.
 
     \b
     rlplug ui                      runs in RLPLUG_HOME, else in ./rlplug_runs
@@ -55,9 +55,8 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     names = tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip())
     if host not in _LOOPBACK and not names:
         raise RequestError(
-            f"--host {host} opens the pages to other machines, and MLflow must know their names "
-            "for this one.",
-            "try: --allowed-hosts name-of-this-machine",
+            f"--host {host} serves other machines, so MLflow needs the host names they use.",
+            "try: --allowed-hosts NAME-OF-THIS-MACHINE",
         )
     return _serve(uri, root, runs, host, port, names)
 
@@ -106,8 +105,8 @@ def _serve(
         chosen = free_port(host, FIRST_PORT + 1)
         print(f"Port {FIRST_PORT} is taken by another program; using {chosen}.")
     if names:
-        print("There is no login: everybody who reaches this machine sees and changes all runs.")
-    print("Starting MLflow, which takes some seconds …", flush=True)
+        print("There is no login: anyone who can reach this machine can see and change all runs.")
+    print("Starting MLflow, which takes a few seconds …", flush=True)
     root.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, _interrupt)
     server = UiServer.start(uri, root, host=host, port=chosen, allowed_hosts=names)
@@ -115,7 +114,7 @@ def _serve(
         server.wait_until_ready()
         share_views(server.url, experiments)
         _print_links(server.url, newest)
-        print("Ctrl-C ends it.", flush=True)
+        print("Press Ctrl-C to stop.", flush=True)
         server.wait()
     except KeyboardInterrupt:
         return 0

@@ -6,25 +6,15 @@ One table of checks, used three ways: `class TestMine(AlgorithmConformance)` in 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.testing.conformance import AddOnConformance, AlgorithmConformance
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
     from rlplug.testing.table import Check, checks_for
-
-_HOME = {
-    "AddOnConformance": "rlplug.testing.conformance",
-    "AlgorithmConformance": "rlplug.testing.conformance",
-    "Check": "rlplug.testing.table",
-    "CheckFailed": "rlplug.testing.report",
-    "DoesNotApply": "rlplug.testing.report",
-    "Outcome": "rlplug.testing.report",
-    "Subject": "rlplug.testing.subject",
-    "checks_for": "rlplug.testing.table",
-}
 
 __all__ = [
     "AddOnConformance",
@@ -37,14 +27,12 @@ __all__ = [
     "checks_for",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Loaded when they are used: every pytest run imports this package for its plugin.
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug.testing' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "rlplug.testing.conformance": "AddOnConformance AlgorithmConformance",
+        "rlplug.testing.table": "Check checks_for",
+        "rlplug.testing.report": "CheckFailed DoesNotApply Outcome",
+        "rlplug.testing.subject": "Subject",
+    },
+)
