@@ -102,7 +102,7 @@ def test_options_tells_what_every_option_of_the_core_does(rlplug: Cli) -> None:
     assert done.code == 0
     lines = done.out.splitlines()
     assert (
-        "[evaluation]  Evaluation with greedy episodes in separate environments, and early stopping."
+        "[evaluation]  Evaluation with greedy episodes in separate environments, and early stop."
         in lines
     )
     listed = [line.split() for line in lines]

@@ -204,7 +204,7 @@ class ComputeSection:
 
 @attrs.frozen(kw_only=True)
 class EvaluationSection:
-    """Evaluation with greedy episodes in separate environments, and early stopping."""
+    """Evaluation with greedy episodes in separate environments, and early stop."""
 
     every: int = option(
         0,

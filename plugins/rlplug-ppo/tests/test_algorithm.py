@@ -244,7 +244,7 @@ def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
 
 
 def test_a_memory_is_not_cut_where_there_is_none() -> None:
-    with pytest.raises(ConfigError, match="truncated_bptt cuts the past of a memory"):
+    with pytest.raises(ConfigError, match="truncated_bptt needs a recurrent network"):
         short(Odd, truncated_bptt=4)
 
 
