@@ -120,7 +120,7 @@ def _serve(
         return 0
     finally:
         server.stop()
-    print(f"MLflow's server ended by itself; see {root / 'ui.log'}.")
+    print(f"the MLflow server exited by itself; see {root / 'ui.log'}.")
     return 1
 
 

@@ -141,7 +141,7 @@ class PeriodicTasks:
             if not self._disk_failed:
                 self._disk_failed = True
                 _LOG.warning(
-                    "rlplug: no checkpoint at step %s (%s); the run goes on, and earlier ones "
+                    "rlplug: no checkpoint at step %s (%s); the run continues, and earlier ones "
                     "are kept in %s.",
                     f"{step:,}",
                     error.strerror or error,

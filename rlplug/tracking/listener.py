@@ -1,4 +1,4 @@
-"""What tracking hears of a run: it takes every event in microseconds and never raises."""
+"""The listener for run events: takes microseconds per event and never raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TrackingListener"]
 
 
 class TrackingListener:
-    """Hands metrics to the writer, and remembers how the run went."""
+    """Passes metrics to the writer, and keeps the status of the run."""
 
     def __init__(self, writer: Writer, store: Store | None, config: str) -> None:
         self._writer = writer
@@ -26,7 +26,7 @@ class TrackingListener:
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Literal["FINISHED", "FAILED", "KILLED"] = "FAILED"
-        """Failed until the run says that it reached its end."""
+        """FAILED until the run reports its end."""
         self.error: BaseException | None = None
         self.traceback = ""
 
@@ -46,7 +46,7 @@ class TrackingListener:
         self._writer.put(step, metrics)
 
     def checkpoint_saved(self, step: int) -> None:
-        # What a resumed run would report again should be in MLflow before the run can die.
+        # What is uploaded before a crash need not be uploaded again after a resume.
         self._writer.upload_soon()
 
     def run_finished(self, step: int) -> None:

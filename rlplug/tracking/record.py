@@ -1,4 +1,4 @@
-"""What a run is recorded as: its experiment, name, params and tags, all plain text."""
+"""What MLflow records of a run at its start: experiment, name, params and tags."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ GIT_SECONDS = 2.0
 
 @attrs.frozen(kw_only=True)
 class Record:
-    """What is known of a run before its first environment step."""
+    """The record of a run before its first environment step."""
 
     experiment: str
     experiment_id: str
-    """An experiment that the environment named by its id; empty: go by the name."""
+    """Experiment id from MLFLOW_EXPERIMENT_ID; empty: look it up by name."""
     run_name: str
     number_names: bool
-    """Whether a name that is taken gets a number."""
+    """Whether to append a number to a name that is taken."""
     params: Mapping[str, str]
     tags: Mapping[str, str]
     environment: str
@@ -48,7 +48,7 @@ class Record:
 
 
 def record_of(config: RunConfig, environment: str) -> Record:
-    """The record of a run, read from its options, the command line and the machine."""
+    """Make the record from the options, the command line and the machine."""
     environ = os.environ
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
@@ -68,7 +68,7 @@ def record_of(config: RunConfig, environment: str) -> Record:
 
 
 def tags_at_start(run: RunInfo) -> dict[str, str]:
-    """What is known once the plugins of the run are bound."""
+    """The tags of plugins and progress, set when the run starts."""
     plugins = [
         {"kind": one.found.kind, "name": one.name, "package": one.found.package}
         for one in run.participants
@@ -85,7 +85,7 @@ def tags_at_start(run: RunInfo) -> dict[str, str]:
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """What was typed, as it can be typed again."""
+    """The command line, quoted for a shell."""
     typed = sys.argv if arguments is None else arguments
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -93,7 +93,7 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
 
 
 def slug(text: str) -> str:
-    """The text as one part of a path."""
+    """The text as a single path component."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
 
 
@@ -160,7 +160,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        # A container may run under a user id that has no name.
+        # In containers, the user id may have no name.
         return "unknown"
 
 

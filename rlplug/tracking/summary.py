@@ -41,10 +41,10 @@ def summary(
         lines += ["| metric | last value |", "|---|---:|"]
         lines += [f"| {name} | {metrics[name]:,.5g} |" for name in shown]
         lines.append("")
-    lines += ["Made by:", "", "```bash", command_line(), "```", ""]
+    lines += ["Command:", "", "```bash", command_line(), "```", ""]
     if run.rerunnable:
         lines += [
-            "Do it again, from `config/resolved.toml` among the artifacts:",
+            "To run it again, with `config/resolved.toml` from the artifacts:",
             "",
             "```bash",
             "rlplug run --config resolved.toml",
@@ -52,7 +52,10 @@ def summary(
             "",
         ]
     else:
-        lines += ["It was started from Python with objects of its own: run that program again.", ""]
+        lines += [
+            "It was started from Python with its own classes: run that program again.",
+            "",
+        ]
     lines.append(f"Plugins: {packages}. Curve: `plots/learning_curve.png`.")
     return "\n".join(lines)
 
