@@ -299,7 +299,9 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
     assert result.status == "FINISHED"
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 1
-    assert said[0].startswith("rlplug: no checkpoint at step 4 (Not a directory); the run goes on")
+    assert said[0].startswith(
+        "rlplug: no checkpoint at step 4 (Not a directory); the run continues"
+    )
 
 
 # -- what a checkpoint is -----------------------------------------------------------------------
@@ -338,7 +340,7 @@ def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) 
 def test_a_file_that_is_damaged_or_missing_is_named(tmp_path: Path, name: str) -> None:
     path = write(Checkpoints(tmp_path, keep=1), 5)
     (path / name).write_text("{")
-    with pytest.raises(RequestError, match=rf"{name} is not what was written"):
+    with pytest.raises(RequestError, match=rf"{name} does not match its digest"):
         find_checkpoint(str(path))
     (path / name).unlink()
     with pytest.raises(RequestError, match=rf"{name} is missing"):

@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept of a run on disk, so that it can be used and gone on with."""
+"""Checkpoints: the state of a run on disk, for evaluation, serving and new runs."""
 
 from rlplug.checkpoint.checkpoints import Checkpoints, save_module
 from rlplug.checkpoint.lookup import find_checkpoint

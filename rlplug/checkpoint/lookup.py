@@ -39,9 +39,9 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
 
 def find_run(run: str) -> Path:
     """The folder of a run, by id or name, in the runs folder or else downloaded from MLflow."""
-    given = Path(run)
-    if (given / "checkpoints").is_dir():
-        return given
+    folder = Path(run)
+    if (folder / "checkpoints").is_dir():
+        return folder
     root = runs_folder()
     known = {one.run_id: one.run_name for one in runs_in(root)}
     if run in known:

@@ -61,7 +61,7 @@ __all__ = ["run"]
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
+def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
     """Train an installed algorithm, and record the run in MLflow.
 
     \b
@@ -72,8 +72,8 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     from rlplug.registry import Registry
     from rlplug.runs.prepare import prepare
 
-    _refuse_empty(given)
-    prepared = prepare(_request(**given), Registry.installed())
+    _refuse_empty(flags)
+    prepared = prepare(_request(**flags), Registry.installed())
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
         from rlplug.runs.run import check
@@ -83,9 +83,9 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     return _carry_out(prepared, quiet=quiet, as_json=as_json)
 
 
-def _refuse_empty(given: Mapping[str, Any]) -> None:
+def _refuse_empty(flags: Mapping[str, Any]) -> None:
     """Refuse empty values, which come from unset variables in scripts."""
-    empty = [name for name in ("algo", "env", "preset", "init_from") if given[name] == ""]
+    empty = [name for name in ("algo", "env", "preset", "init_from") if flags[name] == ""]
     if empty:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in empty)
         raise RequestError(f"{names}: the value is empty.", "try: leave it out")

@@ -245,7 +245,7 @@ class EvaluationSection:
 
 @attrs.frozen(kw_only=True)
 class CheckpointSection:
-    """When checkpoints are saved besides at best evaluations and at the end."""
+    """How often checkpoints are saved, in addition to best evaluations and the end of the run."""
 
     every: int = option(
         0, "Environment steps between checkpoints; 0: by time only (see minutes).", at_least(0)

@@ -31,9 +31,9 @@ def structure(
     others = {name: value for name, value in values.items() if name not in declared}
     types = get_type_hints(config_class)
     problems: list[Problem] = []
-    given: dict[str, Any] = {}
+    valid: dict[str, Any] = {}
     if rest is not None:
-        given[rest] = others
+        valid[rest] = others
     else:
         problems += [Problem(f"{path}.{name}", _unknown(name, fields)) for name in others]
     for name, raw in declared.items():
@@ -41,10 +41,10 @@ def structure(
         value, found = _value(raw, types[name], fields[name], where)
         problems += found
         if not found:
-            given[name] = value
-    wrong = [name for name in declared if name not in given]
+            valid[name] = value
+    wrong = [name for name in declared if name not in valid]
     try:
-        made = config_class(**given)
+        made = config_class(**valid)
     except (TypeError, ValueError) as error:
         # A class may report several problems, one per line, or none.
         lines = str(error).splitlines() or [type(error).__name__]
@@ -78,10 +78,10 @@ def _value(
             _refuse_shape(raw, declared)
             value = _CONVERTER.structure(raw, declared)
     except Exception as error:
-        told: Exception = error
+        reported: Exception = error
         if field.metadata.get("schedulable") and not isinstance(raw, list | tuple):
-            told = _expected(declared, raw, " or a schedule, [[step, value], …]")
-        return None, list(_explain(told, where))
+            reported = _expected(declared, raw, " or a schedule, [[step, value], …]")
+        return None, list(_explain(reported, where))
     if field.validator is not None:
         try:
             field.validator(None, field, value)

@@ -41,11 +41,11 @@ class HookCalls:
 
     def listen(self, listeners: Sequence[object]) -> None:
         """Add the core's own trackers, which hear events after all add-ons."""
-        heard = [
+        trackers = [
             Participant(describe(type(one).__name__.lower(), type(one), ADDON), one)
             for one in listeners
         ]
-        self._implementations = self._bind([*self.participants, *heard])
+        self._implementations = self._bind([*self.participants, *trackers])
 
     @property
     def participants(self) -> tuple[Participant, ...]:

@@ -50,7 +50,7 @@ class LearnerHooks:
             @hookimpl
             def build(self, observation_space, action_space, config):
                 if not isinstance(action_space, Discrete):
-                    raise UnsupportedSpaceError(f"needs discrete actions, found {action_space}.")
+                    raise UnsupportedSpaceError(f"needs discrete actions, got {action_space}.")
                 return QModule(observation_space, int(action_space.n), config.net_arch)
         """
         raise AssertionError("a specification is never called")

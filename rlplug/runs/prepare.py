@@ -179,8 +179,8 @@ def _structure(
             sections[name], found = structure(section, values, name)
             problems += found
     values = layers.section("algorithm")
-    given = values if isinstance(values, Mapping) else {}
-    options, found = structure(kind.Config, given, "algorithm")
+    values = values if isinstance(values, Mapping) else {}
+    options, found = structure(kind.Config, values, "algorithm")
     problems += found
     configs = {}
     for name, config_class in addons.items():

@@ -71,6 +71,6 @@ def _brief(error: BaseException) -> str:
         if isinstance(reason, sqlite3.OperationalError):
             return str(reason)
         reason = reason.__cause__ or reason.__context__
-    said = str(getattr(error, "message", "") or error).strip() or type(error).__name__
-    first = without_secrets(said.splitlines()[0]).rstrip(".")
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    first = without_secrets(text.splitlines()[0]).rstrip(".")
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"

@@ -102,8 +102,8 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
         name: value for name, value in flat(config).items() if not name.startswith("tracking.")
     }
     options["run.env"] = environment
-    alike = {name: value for name, value in options.items() if name != "run.seed"}
-    group = slug(f"{config.run.algorithm}-{environment}-{_digest(alike, 4)}")
+    without_seed = {name: value for name, value in options.items() if name != "run.seed"}
+    group = slug(f"{config.run.algorithm}-{environment}-{_digest(without_seed, 4)}")
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",

@@ -99,8 +99,8 @@ class Review:
         }
         error = ""
         if listener.error is not None and status == "FAILED":
-            said = f"{type(listener.error).__name__}: {listener.error}"
-            error = "\n".join(without_secrets(said).strip().splitlines()[-20:])
+            text = f"{type(listener.error).__name__}: {listener.error}"
+            error = "\n".join(without_secrets(text).strip().splitlines()[-20:])
             tags["rlplug.error"] = error[:LONGEST_TAG]
         if self._writer.first_nonfinite_step is not None:
             tags["rlplug.nonfinite_step"] = str(self._writer.first_nonfinite_step)

@@ -224,12 +224,12 @@ def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
 
 
 def _advice(error: Exception) -> str:
-    said = str(error)
-    if "out-of-date database schema" in said:
+    message = str(error)
+    if "out-of-date database schema" in message:
         return "try: copy the database, then: mlflow db upgrade <tracking URI>"
-    if "Can't locate revision" in said:
+    if "Can't locate revision" in message:
         return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
-    if "UNAUTHENTICATED" in said or "401" in said or "PERMISSION_DENIED" in said:
+    if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
         return (
             "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
