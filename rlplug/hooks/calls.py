@@ -89,7 +89,9 @@ class HookCalls:
 
     def at_step(self, step: int) -> None:
         """Move schedules to an environment step."""
-        self._configs.at_step(step)
+        self._configs.step = step
+        if self._configs.has_schedules:
+            self._configs.clear()
 
     # -- building ------------------------------------------------------------------------------
 
@@ -329,26 +331,21 @@ class _ConfigCache(dict[tuple[str, str], Any]):
         super().__init__()
         self._configs = {one.name: one.config for one in participants}
         self._overrides: dict[tuple[str, str], Any] = {}
-        self._step = 0
-        self._has_schedules = False
+        self.step = 0
+        self.has_schedules = False
 
     def __missing__(self, key: tuple[str, str]) -> Any:
         config = self._overrides.get(key, self._configs[key[0]])
-        self[key] = resolved = resolve(config, self._step)
-        self._has_schedules = self._has_schedules or resolved is not config
+        self[key] = resolved = resolve(config, self.step)
+        self.has_schedules = self.has_schedules or resolved is not config
         return resolved
 
     def scheduled(self, key: tuple[str, str]) -> Any:
-        return resolve_scheduled(self._overrides.get(key, self._configs[key[0]]), self._step)
+        return resolve_scheduled(self._overrides.get(key, self._configs[key[0]]), self.step)
 
     def override(self, key: tuple[str, str], config: Any) -> None:
         self._overrides[key] = config
         self.pop(key, None)
-
-    def at_step(self, step: int) -> None:
-        self._step = step
-        if self._has_schedules:
-            self.clear()
 
 
 def _call_wrapped(

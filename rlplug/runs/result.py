@@ -7,16 +7,15 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
 if TYPE_CHECKING:
     from rlplug.plugin import Module
+    from rlplug.tracking import Status
 
-__all__ = ["Interrupts", "RunInterrupted", "RunResult", "Status", "Terminated"]
-
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+__all__ = ["Interrupts", "RunInterrupted", "RunResult", "Terminated"]
 
 
 @attrs.frozen(kw_only=True)

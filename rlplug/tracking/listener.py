@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
@@ -13,7 +13,9 @@ from rlplug.tracking.record import tags_at_start
 from rlplug.tracking.store import Store
 from rlplug.tracking.writer import Writer
 
-__all__ = ["TrackingListener"]
+__all__ = ["Status", "TrackingListener"]
+
+Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackingListener:
@@ -25,7 +27,7 @@ class TrackingListener:
         self._config = config
         self.run: RunInfo | None = None
         self.step = 0
-        self.status: Literal["FINISHED", "FAILED", "KILLED"] = "FAILED"
+        self.status: Status = "FAILED"
         """FAILED until the run reports its end."""
         self.error: BaseException | None = None
         self.traceback = ""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
@@ -21,7 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import upload_folder
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal
-from rlplug.tracking.listener import TrackingListener
+from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import (
     check_reachable,
     check_writable,
@@ -39,8 +39,6 @@ from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
 __all__ = ["Status", "Tracking", "open_tracking"]
-
-Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 CLOSING_SECONDS = 30.0
 
