@@ -30,7 +30,7 @@ import attrs
 import torch
 
 from rlplug import run
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.learner import Learner
 
 LIMIT = ("rlplug.nn.arrays", "MOST_PARAMETERS")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rlplug.batch import Batch
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
-    from rlplug.hooks.markers import hookimpl
-    from rlplug.losses import KnownLoss
+    from rlplug.hooks import hookimpl
     from rlplug.plugin import (
         ALL_MODULES,
         DEFAULT_MODULE,
@@ -43,7 +42,6 @@ _MODULES = {
     "Algorithm": "rlplug.plugin",
     "Batch": "rlplug.batch",
     "DEFAULT_MODULE": "rlplug.plugin",
-    "KnownLoss": "rlplug.losses",
     "LearnerView": "rlplug.plugin",
     "Loss": "rlplug.plugin",
     "Module": "rlplug.plugin",
@@ -56,7 +54,7 @@ _MODULES = {
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
     "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks.markers",
+    "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
     "option": "rlplug.config",
     "run": "rlplug.runs.run",
@@ -70,7 +68,6 @@ __all__ = [
     "AddOn",
     "Algorithm",
     "Batch",
-    "KnownLoss",
     "LearnerView",
     "Loss",
     "Module",

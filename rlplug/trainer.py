@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlplug.learner import Learner
     from rlplug.sampling.tally import Tally
 
-__all__ = ["REPORTS", "Milestones", "Sampler", "Trainer"]
+__all__ = ["REPORTS", "PeriodicTasks", "Sampler", "Trainer"]
 
 REPORTS = 320
 """Points of a curve: as many as the MLflow UI draws."""
@@ -39,7 +39,7 @@ class Sampler(Protocol):
         """Close the environments."""
 
 
-class Milestones(Protocol):
+class PeriodicTasks(Protocol):
     """What happens between updates at certain steps of a run."""
 
     due: int
@@ -64,9 +64,9 @@ class Trainer:
     ) -> None:
         self.step = 0
         self.metrics: dict[str, float] = {}
-        self.milestones: Milestones | None = None
+        self.periodic: PeriodicTasks | None = None
         self.stopped = ""
-        """Why a milestone ended the run before its last step; empty if none did."""
+        """Why training was stopped early; empty if it was not."""
         self._calls = calls
         self._learner = learner
         self._sampler = sampler
@@ -97,8 +97,8 @@ class Trainer:
                 self._stop()
             absorb()
             # Before the report, which shows what an evaluation found.
-            if self.milestones is not None and self.step >= self.milestones.due:
-                self._reach(self.milestones)
+            if self.periodic is not None and self.step >= self.periodic.due:
+                self._reach(self.periodic)
             if self.step >= due:
                 self.report()
                 due = next(point for point in grid if point > self.step or point >= self._steps)
@@ -118,9 +118,9 @@ class Trainer:
         if self._told:
             self._calls.update_finished(self.step, self._updates, results, learner)
 
-    def _reach(self, milestones: Milestones) -> None:
+    def _reach(self, periodic: PeriodicTasks) -> None:
         began = time.perf_counter()
-        self.stopped = milestones.reached(self.step, self.metrics)
+        self.stopped = periodic.reached(self.step, self.metrics)
         # The speed of a run is that of its steps and updates.
         self._reported += time.perf_counter() - began
 

@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlplug import Acted, Module
-from rlplug.config.evaluation import EvaluationSection
+from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.evaluation import Evaluator, Standing, play

@@ -208,7 +208,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
 
     spec = gymnasium.envs.registration.EnvSpec("Bursts-v0", lambda **given: Bursts())
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-    monkeypatch.setattr("rlplug.runs.fitting.long_episodes", lambda *given: None)
+    monkeypatch.setattr("rlplug.runs.compatibility.long_episodes", lambda *given: None)
     done = rlplug(
         *("run", "--algo", "means", "--env", "Bursts-v0", "--quiet"),
         *("--set", "tracking.enabled=false"),

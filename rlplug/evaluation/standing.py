@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlplug.config.evaluation import EvaluationSection
+from rlplug.config.sections import EvaluationSection
 
 __all__ = ["Standing"]
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import state
@@ -409,7 +408,7 @@ class LearnerModules:
         answers = dict(self.calls.configure_optimizers_for_module(module_id, member.module, self))
         registered = {one.plugin for one in self.optimizers.of(module_id)}
         if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
-            config = self.calls.followed_config_of(algorithm, module_id)
+            config = self.calls.scheduled_config_of(algorithm, module_id)
             answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
         for one, scheduler in optimizers_from(answers, module_id, algorithm):
             self.optimizers.add(one, scheduler)

@@ -3,7 +3,6 @@
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
-from rlplug.nn.closed import ClosedForm, Outputs, renewed
 from rlplug.nn.distributions import (
     Binary,
     Categorical,
@@ -34,7 +33,6 @@ __all__ = [
     "Binary",
     "Body",
     "Categorical",
-    "ClosedForm",
     "ContinuousQHead",
     "Distribution",
     "DistributionalHead",
@@ -50,7 +48,6 @@ __all__ = [
     "Network",
     "NetworkOptions",
     "NoisyLinear",
-    "Outputs",
     "PartsEncoder",
     "PolicyHead",
     "PolyakTarget",
@@ -66,6 +63,5 @@ __all__ = [
     "make_encoder",
     "orthogonal",
     "project",
-    "renewed",
     "resample_noise",
 ]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
 from rlplug.learner.state import random_state, set_random_state
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.registry import Participant
 from rlplug.seeding import forked
 from rlplug.testing.algorithms import PolicyGradient
 from rlplug.testing.cases import Case

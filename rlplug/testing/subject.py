@@ -15,8 +15,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError
 from rlplug.feeds import Stream
-from rlplug.hooks.resolved import Participant
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry, describe
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.cases import CASES, Case
 from rlplug.testing.report import DoesNotApply
 

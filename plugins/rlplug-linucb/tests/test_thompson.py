@@ -15,9 +15,9 @@ from rlplug.bandits import LinearBandit
 from rlplug.config import Schedule
 from rlplug.config.strict import structure
 from rlplug.errors import RunFailedError
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 FIXED = Layout(num_arms=3, context_dim=2)
 FEATURED = Layout(num_arms=3, context_dim=2, arm_dim=2)

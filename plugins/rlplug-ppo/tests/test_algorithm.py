@@ -17,13 +17,13 @@ from rlplug_ppo.algorithm import adapt
 from rlplug import RequestError, UnsupportedSpaceError, run
 from rlplug.batch import Batch
 from rlplug.config import Schedule
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import LearnerSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, EnvironmentFailedError
 from rlplug.feeds import Rollout
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 BOX = spaces.Box(-1, 1, (3,))
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
@@ -243,7 +243,7 @@ def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
 
 
 def test_a_memory_is_not_cut_where_there_is_none() -> None:
-    with pytest.raises(ConfigError, match="truncated_bptt has no effect without memory"):
+    with pytest.raises(ConfigError, match="truncated_bptt needs a recurrent network"):
         short(Odd, truncated_bptt=4)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlplug.errors import RlplugError
-from rlplug.hooks.markers import hookimpl
+from rlplug.hooks import hookimpl
 from rlplug.plugin import AddOn, Module
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
 from rlplug.testing.comparison import require_equal

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.testing.comparison import require_close
 from rlplug.testing.harness import Harness, make_harness
 from rlplug.testing.report import CheckFailed, DoesNotApply, location

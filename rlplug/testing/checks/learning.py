@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import mapped
-from rlplug.hooks.resolved import HOOKS
+from rlplug.hooks.binding import HOOKS
 from rlplug.plugin import ALL_MODULES
 from rlplug.testing.comparison import cloned, first_difference, require_equal
 from rlplug.testing.harness import Harness, make_harness

@@ -13,9 +13,8 @@ from rlplug.envs import make_environments
 from rlplug.errors import PluginError, UnsupportedSpaceError
 from rlplug.feeds import Feed, Stream
 from rlplug.registry import FoundPlugin, Registry
-from rlplug.runs.fitting import Fitting
-from rlplug.runs.prepare import prepare
-from rlplug.runs.request import Request
+from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.prepare import Request, prepare
 from rlplug.runs.run import check
 
 
@@ -84,13 +83,16 @@ def test_a_refusal_names_the_installed_algorithms_that_can_and_one_to_try() -> N
     )
     with pytest.raises(UnsupportedSpaceError, match="it needs arms") as raised:
         tried(registry, "choosy")
-    assert raised.value.hints == ("installed algorithms that can: alpha, zeta", "try: --algo alpha")
+    assert raised.value.hints == (
+        "installed algorithms that support it: alpha, zeta",
+        "try: --algo alpha",
+    )
 
 
 def test_a_refusal_says_so_where_no_installed_algorithm_can() -> None:
     with pytest.raises(UnsupportedSpaceError) as raised:
         tried(Registry.of(choosy=Choosy, bandit=Bandit), "choosy")
-    assert raised.value.hints[0] == "no other algorithm that is installed can."
+    assert raised.value.hints[0] == "no other installed algorithm supports it."
 
 
 def test_no_other_algorithm_is_loaded_unless_one_is_refused(
@@ -132,9 +134,10 @@ def test_an_error_in_build_names_plugin_and_hook() -> None:
 
 
 def test_supports_that_gives_no_reason_is_refused() -> None:
-    with pytest.raises(PluginError, match=r"supports\(\) gave True") as raised:
+    with pytest.raises(PluginError, match=r"supports\(\) returned True") as raised:
         tried(Registry.of(mine=Yes), "mine")
-    assert raised.value.hints == ("try: return None for what it supports, else the reason",)
+    hint = "try: return None if it supports the spaces, else the reason as a string"
+    assert raised.value.hints == (hint,)
 
 
 def test_a_name_that_two_packages_offer_is_no_advice() -> None:
@@ -142,6 +145,8 @@ def test_a_name_that_two_packages_offer_is_no_advice() -> None:
     refused, *_ = Registry.of(choosy=Choosy).found
     environments = make_environments("Pendulum-v1", 1, {})
     config = RunConfig(run=RunSection(algorithm="choosy"), algorithm=None)
-    advice = Fitting(environments, "Pendulum-v1", config).advice(refused, Registry(twins))
+    advice = Compatibility(environments, "Pendulum-v1", config).suggestions(
+        refused, Registry(twins)
+    )
     environments.vector.close()
-    assert advice[0] == "no other algorithm that is installed can."
+    assert advice[0] == "no other installed algorithm supports it."

@@ -1,4 +1,4 @@
-"""What happens at certain steps of a run: evaluations and checkpoints."""
+"""Evaluations and checkpoints at regular intervals of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 
 from rlplug.checkpoint import Checkpoints, Manifest
 from rlplug.checkpoint.manifest import MANIFEST
-from rlplug.checkpoint.parts import split
+from rlplug.checkpoint.policy import split_state
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
@@ -27,19 +27,19 @@ from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.tracking import Tracking
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["Milestones"]
+__all__ = ["PeriodicTasks"]
 
-See: TypeAlias = Callable[[Any], Any]
+Normalize: TypeAlias = Callable[[Any], Any]
 
 _LOG = logging.getLogger("rlplug")
 
-_LOOKS = 320
-"""How often in a run the clock is looked at; often enough, and no cost in a stream of steps."""
+_CLOCK_CHECKS = 320
+"""How often in a run the clock is read: rarely enough to cost nothing in a stream of steps."""
 
 
 @attrs.define(kw_only=True, eq=False)
-class Milestones:
-    """Evaluates and saves a run when it is due; the trainer asks for it at step `due`."""
+class PeriodicTasks:
+    """Evaluates the run and saves checkpoints; the trainer calls `reached` from step `due` on."""
 
     config: RunConfig
     calls: HookCalls
@@ -48,18 +48,18 @@ class Milestones:
     tracking: Tracking
     checkpoints: Checkpoints
     evaluator: Evaluator | None
-    film: Callable[[], Environments] | None
-    """Makes the environment of a video; None: no videos."""
+    make_video_env: Callable[[], Environments] | None
+    """Makes the environment that videos are recorded in; None: no videos."""
     has_id: bool
     """Whether the environment can be made again from its id."""
     standing: Standing = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
-    _found: Mapping[str, float] = attrs.field(init=False, factory=dict)
-    """What the evaluation at that step found."""
+    _evaluation: Mapping[str, float] = attrs.field(init=False, factory=dict)
+    """Metrics of the evaluation at step `_evaluated`."""
     _saved: int = attrs.field(init=False, default=0)
-    _saved_when: float = attrs.field(init=False, factory=time.monotonic)
+    _saved_at: float = attrs.field(init=False, factory=time.monotonic)
     _disk_failed: bool = attrs.field(init=False, default=False)
     due: int = attrs.field(init=False)
 
@@ -68,30 +68,30 @@ class Milestones:
         self._plan(0)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
-        """Do what is due at this step; why the run should end here, or an empty string."""
-        found: Mapping[str, float] = {}
-        better, verdict = False, ""
+        """Do what is due at this step; why training should stop, or an empty string."""
+        evaluation: Mapping[str, float] = {}
+        better, stop_reason = False, ""
         if step >= self._evaluate_at:
-            found, better = self._evaluate(step, metrics)
-            verdict = self.standing.verdict(found)
-        if better or step >= self._save_at or self._is_late():
-            self._save(step, found)
+            evaluation, better = self._evaluate(step, metrics)
+            stop_reason = self.standing.verdict(evaluation)
+        if better or step >= self._save_at or self._is_overdue():
+            self._save(step, evaluation)
         self._plan(step)
-        return verdict
+        return stop_reason
 
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
-        """The run is over: evaluate it as it is now, and keep that."""
+        """Evaluate and save at the end of the run."""
         if self.evaluator is not None and self._evaluated != step:
             self._evaluate(step, metrics)
-        self._save(step, self._found if self._evaluated == step else {})
+        self._save(step, self._evaluation if self._evaluated == step else {})
 
     def interrupted(self, step: int) -> None:
-        """The run ends between two updates: keep it as it is."""
+        """Save when the run was interrupted between two updates."""
         if step:
             self._save(step, {})
 
     def close(self) -> None:
-        """Close the environments of evaluations."""
+        """Close the evaluation environments."""
         if self.evaluator is not None:
             self.evaluator.close()
 
@@ -101,28 +101,32 @@ class Milestones:
         """The metrics of an evaluation, and whether it is the best so far."""
         assert self.evaluator is not None
         normalization = self.environments.normalization
-        see = None if normalization is None else normalization.observations
+        normalize = None if normalization is None else normalization.observations
         trained = self.learner.modules[DEFAULT_MODULE]
         module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
-        found = self.evaluator.evaluate(module, step, see)
-        self._evaluated, self._found = step, found
+        found = self.evaluator.evaluate(module, step, normalize)
+        self._evaluated, self._evaluation = step, found
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
         better = self.standing.take(step, found)
-        if better and self.film is not None:
-            self._record(self.film, module, step, see)
+        if better and self.make_video_env is not None:
+            self._record(self.make_video_env, module, step, normalize)
         return found, better
 
     def _record(
-        self, make: Callable[[], Environments], module: Module, step: int, see: See | None
+        self,
+        make: Callable[[], Environments],
+        module: Module,
+        step: int,
+        normalize: Normalize | None,
     ) -> None:
         file = self.tracking.folder / "videos" / f"step-{step:012d}.mp4"
         seed = self.config.run.seed
         try:
             with evaluating(module):
-                record(module, make, file, seed=seed, timestep=step, see=see)
+                record(module, make, file, seed=seed, timestep=step, see=normalize)
         except (OSError, RequestError) as error:
-            # That one can be made was tried at the start: a full disk, more likely than not.
+            # Recording was tried at the start of the run: most likely the disk is full.
             _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
         else:
             self.tracking.artifact(file, "videos")
@@ -133,18 +137,18 @@ class Milestones:
         try:
             path = self._write(step, evaluation)
         except OSError as error:
-            # A full disk: the run is worth more than what it keeps of itself.
+            # With a full disk, training goes on without checkpoints.
             if not self._disk_failed:
                 self._disk_failed = True
                 _LOG.warning(
-                    "rlplug: no checkpoint at step %s (%s); the run goes on, and earlier ones "
+                    "rlplug: no checkpoint at step %s (%s); the run continues, and earlier ones "
                     "are kept in %s.",
                     f"{step:,}",
                     error.strerror or error,
                     self.checkpoints.folder,
                 )
             return
-        self._saved, self._saved_when = step, time.monotonic()
+        self._saved, self._saved_at = step, time.monotonic()
         self._disk_failed = False
         self.calls.checkpoint_saved(step, path)
         self.tracking.artifacts(path, f"checkpoints/{path.name}", last=MANIFEST)
@@ -152,7 +156,7 @@ class Milestones:
             self.tracking.forget_artifacts(f"checkpoints/{name}")
 
     def _write(self, step: int, evaluation: Mapping[str, float]) -> Path:
-        policy, training = split(self.learner, self.environments, has_id=self.has_id)
+        policy, training = split_state(self.learner, self.environments, has_id=self.has_id)
         manifest = Manifest(
             run_id=self.tracking.run_id,
             step=step,
@@ -165,19 +169,20 @@ class Milestones:
             manifest, without_secrets(to_toml(self.config)), policy, training
         )
 
-    def _is_late(self) -> bool:
+    def _is_overdue(self) -> bool:
         minutes = self.config.checkpoint.minutes
-        return bool(minutes) and time.monotonic() - self._saved_when > 60 * minutes
+        return bool(minutes) and time.monotonic() - self._saved_at > 60 * minutes
 
     def _plan(self, step: int) -> None:
-        """The next steps at which something is due: multiples, so that all seeds share them."""
+        """Set the next steps at which something is due: multiples, the same for all seeds."""
         evaluation = self.config.evaluation.every if self.evaluator is not None else 0
-        self._evaluate_at = _following(step, evaluation)
-        self._save_at = _following(step, self.config.checkpoint.every)
-        look = max(self.config.run.steps // _LOOKS, 1) if self.config.checkpoint.minutes else 0
-        self.due = min(self._evaluate_at, self._save_at, _following(step, look))
+        self._evaluate_at = _next_multiple(step, evaluation)
+        self._save_at = _next_multiple(step, self.config.checkpoint.every)
+        every = max(self.config.run.steps // _CLOCK_CHECKS, 1)
+        check_clock = every if self.config.checkpoint.minutes else 0
+        self.due = min(self._evaluate_at, self._save_at, _next_multiple(step, check_clock))
 
 
-def _following(step: int, every: int) -> int:
-    """The next multiple; beyond all steps if there is none."""
+def _next_multiple(step: int, every: int) -> int:
+    """The next multiple of `every` after `step`; beyond all steps for 0."""
     return (step // every + 1) * every if every else sys.maxsize

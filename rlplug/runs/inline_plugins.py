@@ -1,10 +1,10 @@
-"""Algorithms and add-ons that were handed over as classes and instances, not named."""
+"""Inline plugins: classes and instances passed to `rlplug.run` instead of names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -12,29 +12,27 @@ from rlplug.errors import RequestError
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ADDON, ALGORITHM, Kind, Registry, describe
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Given"]
+__all__ = ["InlinePlugins"]
 
 
 @attrs.frozen(kw_only=True)
-class Given:
-    """What `rlplug.run` was given, with names for what had none."""
+class InlinePlugins:
+    """The plugins passed to `rlplug.run`, each with a name."""
 
     algorithm: str
     addons: tuple[str, ...]
     registry: Registry
-    """What is installed, and over it what was handed over."""
+    """The installed plugins, overridden by the inline ones."""
     rerunnable: bool
-    """Whether all of it has an installed name."""
+    """Whether all of them are installed, so that the recorded config can be run again."""
     instances: Mapping[str, AddOn]
+    """Add-on instances by name."""
 
     @classmethod
     def of(
         cls, algorithm: str | type[Algorithm], addons: Sequence[str | AddOn], installed: Registry
-    ) -> Given:
-        """Name the classes and instances among these: as installed, or after their classes."""
+    ) -> InlinePlugins:
+        """Name classes and instances: as installed, or after their classes."""
         if not isinstance(algorithm, str):
             _check_algorithm(algorithm)
         for one in addons:
@@ -43,13 +41,13 @@ class Given:
         kinds: list[tuple[type[Any], Kind]] = [(type(one), ADDON) for one in instances]
         if not isinstance(algorithm, str):
             kinds.append((algorithm, ALGORITHM))
-        known = {plugin.target: plugin for plugin in installed.found}
+        by_target = {plugin.target: plugin for plugin in installed.found}
         found = {
-            kind: known.get(_target(kind)) or describe(_name(kind), kind, role)
+            kind: by_target.get(_target(kind)) or describe(_name(kind), kind, role)
             for kind, role in kinds
         }
-        own = {(plugin.kind, plugin.name) for plugin in found.values()}
-        others = [one for one in installed.found if (one.kind, one.name) not in own]
+        overridden = {(plugin.kind, plugin.name) for plugin in found.values()}
+        others = [one for one in installed.found if (one.kind, one.name) not in overridden]
         return cls(
             algorithm=algorithm if isinstance(algorithm, str) else found[algorithm].name,
             addons=tuple(one if isinstance(one, str) else found[type(one)].name for one in addons),
@@ -59,19 +57,19 @@ class Given:
         )
 
 
-def _check_algorithm(given: Any) -> None:
-    if not (isinstance(given, type) and issubclass(given, Algorithm)):
+def _check_algorithm(algorithm: Any) -> None:
+    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
         raise RequestError(
-            f"algorithm must be a name or a class of rlplug.Algorithm, got {given!r}.",
+            f"algorithm must be a name or a subclass of rlplug.Algorithm, got {algorithm!r}.",
             "try: the class itself, not an instance",
         )
 
 
-def _check_addon(given: Any) -> None:
-    if not isinstance(given, str | AddOn):
+def _check_addon(addon: Any) -> None:
+    if not isinstance(addon, str | AddOn):
         raise RequestError(
-            f"addons must be names or instances of rlplug.AddOn, got {given!r}.",
-            f"try: {getattr(given, '__name__', 'MyAddOn')}()",
+            f"addons must be names or instances of rlplug.AddOn, got {addon!r}.",
+            f"try: {getattr(addon, '__name__', 'MyAddOn')}()",
         )
 
 

@@ -1,14 +1,13 @@
-"""Find the checkpoint that a person means: by the id or name of a run, or by a folder."""
+"""Find a checkpoint by the id or name of a run, or by its folder."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from rlplug.checkpoint.manifest import best_in, checkpoints_in, is_checkpoint, verify
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.location import runs_folder, tracking_uri
+from rlplug.tracking.location import runs_folder, runs_in, tracking_uri
 
 __all__ = ["find_checkpoint", "find_run"]
 
@@ -16,9 +15,9 @@ _SHOWN = 5
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
-    """The checkpoint of a run: `best`, `last`, or a folder; every file of it is verified.
+    """The `best` or `last` checkpoint of a run, or a folder; its files are verified.
 
-    The best one is that of the best evaluation; without evaluations, the last one.
+    `best` is that of the best evaluation, or the last one if there were no evaluations.
     """
     if which not in ("best", "last"):
         chosen = Path(which)
@@ -30,7 +29,7 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
         if not found:
             raise RequestError(
                 f"run {run!r} has no checkpoint in {folder}.",
-                "try: a run that reached its end or its first checkpoint",
+                "try: a run that saved a checkpoint",
             )
         best = best_in(found) if which == "best" else []
         chosen = best[0] if best else found[-1]
@@ -39,12 +38,12 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
 
 
 def find_run(run: str) -> Path:
-    """The folder of a run: in the folder of runs by its id or name, else fetched from MLflow."""
-    given = Path(run)
-    if (given / "checkpoints").is_dir():
-        return given
+    """The folder of a run, by id or name, in the runs folder or else downloaded from MLflow."""
+    folder = Path(run)
+    if (folder / "checkpoints").is_dir():
+        return folder
     root = runs_folder()
-    known = _known(root)
+    known = {one.run_id: one.run_name for one in runs_in(root)}
     if run in known:
         return root / "work" / run
     named = [run_id for run_id, name in known.items() if name == run]
@@ -54,9 +53,9 @@ def find_run(run: str) -> Path:
             return root / "work" / candidates[0]
         if candidates:
             raise RequestError(
-                f"{len(candidates)} runs answer to {run!r}:",
+                f"{run!r} matches {len(candidates)} runs:",
                 *(f"{run_id}  {known[run_id]}" for run_id in candidates[:_SHOWN]),
-                "name one by its whole id",
+                "try: the full id of one",
             )
     fetched = fetch_run(run, tracking_uri("", root), root)
     if fetched is not None:
@@ -65,22 +64,10 @@ def find_run(run: str) -> Path:
     raise RequestError(
         f"there is no run {run!r} in {root}, nor in MLflow. {guess}".rstrip(),
         *_listed(known),
-        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it was recorded",
+        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it is recorded",
     )
-
-
-def _known(root: Path) -> dict[str, str]:
-    """Id → name of the runs in the folder of runs, the newest first."""
-    files = sorted(root.glob("work/*/run.json"), key=lambda one: -one.stat().st_mtime)
-    known = {}
-    for file in files:
-        try:
-            known[file.parent.name] = str(json.loads(file.read_text()).get("run_name", ""))
-        except (OSError, ValueError):
-            continue
-    return known
 
 
 def _listed(known: dict[str, str]) -> list[str]:
     newest = list(known.items())[:_SHOWN]
-    return [f"{run_id}  {name}" for run_id, name in newest] or ["no run has been recorded there"]
+    return [f"{run_id}  {name}" for run_id, name in newest] or ["there are no runs yet"]

@@ -1,4 +1,4 @@
-"""Whether an algorithm can be run on an environment, and which of those installed can."""
+"""Which algorithms support the environment of a run."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ from rlplug.errors import PluginError, RlplugError
 from rlplug.feeds import Stream
 from rlplug.registry import ALGORITHM, FoundPlugin, Registry
 
-__all__ = ["Fitting"]
+__all__ = ["Compatibility"]
 
 
 @attrs.frozen(eq=False)
-class Fitting:
-    """What fits the environment of a run."""
+class Compatibility:
+    """Asks algorithms whether they support the environment of a run."""
 
     environments: Environments
     maker: EnvMaker
     config: RunConfig
 
-    def unfit(self, found: FoundPlugin, algorithm: Any, feed: Any) -> str | None:
-        """Why this algorithm cannot be run here; None if it can."""
-        with found.asked("supports"):
+    def unsupported(self, found: FoundPlugin, algorithm: Any, feed: Any) -> str | None:
+        """Why an algorithm does not support the environment; None if it does."""
+        with found.calling("supports"):
             reason: Any = algorithm.supports(
                 self.environments.observation_space, self.environments.action_space
             )
         if not (reason is None or isinstance(reason, str)):
             raise PluginError(
-                f"{found.label}: supports() gave {reason!r}.",
-                "try: return None for what it supports, else the reason",
+                f"{found.label}: supports() returned {reason!r}.",
+                "try: return None if it supports the spaces, else the reason as a string",
             )
         if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
             return long_episodes(self.maker, self.config.env, self.config.run.seed)
         return reason
 
-    def advice(self, refused: FoundPlugin, registry: Registry) -> list[str]:
-        """Which other algorithms that are installed can be run here; only now are they imported."""
+    def suggestions(self, refused: FoundPlugin, registry: Registry) -> list[str]:
+        """Hints that name other installed algorithms which support it; imports all of them."""
         names = list(self._others(refused, registry))
         if not names:
             return [
-                "no other algorithm that is installed can.",
+                "no other installed algorithm supports it.",
                 f"see: rlplug plugins show {refused.name}",
             ]
-        return [f"installed algorithms that can: {', '.join(names)}", f"try: --algo {names[0]}"]
+        return [
+            f"installed algorithms that support it: {', '.join(names)}",
+            f"try: --algo {names[0]}",
+        ]
 
     def _others(self, refused: FoundPlugin, registry: Registry) -> Iterator[str]:
         groups = registry.grouped(ALGORITHM)
@@ -56,12 +59,11 @@ class Fitting:
                 continue
             try:
                 kind = registry.load(found)
-                with found.asked("__init__"):
+                with found.calling("__init__"):
                     algorithm = kind(kind.Config())
-                with found.asked("feed"):
+                with found.calling("feed"):
                     feed = algorithm.feed()
-                if self.unfit(found, algorithm, feed) is None:
+                if self.unsupported(found, algorithm, feed) is None:
                     yield name
             except RlplugError:
-                # What cannot even be loaded is no advice; the refusal itself stands.
-                continue
+                continue  # it cannot be suggested if it cannot be loaded

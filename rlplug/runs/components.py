@@ -1,4 +1,4 @@
-"""The parts of a run, put together from its options: everything that trains, nothing recorded."""
+"""The components of a run, made from its options: all that trains, without any tracking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import Checkpoints, find_checkpoint
-from rlplug.checkpoint.parts import SavedPolicy, start_from
+from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import PluginError, RlplugError, UnsupportedSpaceError
@@ -21,21 +21,21 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import settings_kept
 from rlplug.plugin import DEFAULT_MODULE
-from rlplug.runs.fitting import Fitting
-from rlplug.runs.interrupts import Interrupts
-from rlplug.runs.milestones import Milestones
+from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
+from rlplug.runs.result import Interrupts
 from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking
 from rlplug.trainer import Trainer
 
-__all__ = ["Parts", "put_together"]
+__all__ = ["Components", "make_components"]
 
 _LOG = logging.getLogger("rlplug")
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Parts:
+class Components:
     """What trains in a run."""
 
     calls: HookCalls
@@ -45,11 +45,11 @@ class Parts:
     sampler: VectorSampler
     trainer: Trainer
 
-    def milestones(
+    def periodic(
         self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
-    ) -> Milestones:
-        """Evaluations and checkpoints, for the trainer to ask for."""
-        section, evaluator, film = config.evaluation, None, None
+    ) -> PeriodicTasks:
+        """Give the trainer evaluations and checkpoints to run at intervals."""
+        section, evaluator, make_video_env = config.evaluation, None, None
         training = self.environments
         if section.episodes:
             evaluator = Evaluator(
@@ -60,8 +60,8 @@ class Parts:
                 check=interrupts.check,
             )
             if section.video:
-                film = partial(_for_video, config, maker, training)
-        self.trainer.milestones = milestones = Milestones(
+                make_video_env = partial(_for_video, config, maker, training)
+        self.trainer.periodic = periodic = PeriodicTasks(
             config=config,
             calls=self.calls,
             learner=self.learner,
@@ -69,16 +69,16 @@ class Parts:
             tracking=tracking,
             checkpoints=Checkpoints(tracking.folder / "checkpoints", config.checkpoint.keep),
             evaluator=evaluator,
-            film=film,
+            make_video_env=make_video_env,
             has_id=isinstance(maker, str),
         )
-        return milestones
+        return periodic
 
 
-def put_together(
+def make_components(
     prepared: Prepared, maker: EnvMaker, interrupts: Interrupts, stack: ExitStack
-) -> Parts:
-    """Make environments, learner, feed, sampler and trainer, or raise why that cannot be."""
+) -> Components:
+    """Make environments, learner, feed, sampler and trainer, or raise what is wrong."""
     config, calls = prepared.config, prepared.hooks()
     feed = _feed(prepared)
     environments = _environments(prepared, maker, feed)
@@ -87,11 +87,11 @@ def put_together(
     learner = _learner(calls, environments, prepared)
     if config.run.init_from:
         saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
-        start_from(learner, environments.normalization, saved)
+        init_from(learner, environments.normalization, saved)
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     opened = feed.open(_setting(prepared, environments, learner))
-    _tell_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
+    _warn_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
     sampler = VectorSampler(
         environments,
         learner.modules[DEFAULT_MODULE],
@@ -105,7 +105,7 @@ def put_together(
     trainer = Trainer(
         calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
     )
-    return Parts(
+    return Components(
         calls=calls,
         environments=environments,
         learner=learner,
@@ -115,20 +115,20 @@ def put_together(
     )
 
 
-def _tell_of_overrun(together: int, steps: int) -> None:
-    """Say so where a run will be notably longer than it was asked to be."""
-    whole = -(-steps // together) * together
-    if whole > 1.1 * steps:
+def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
+    """Warn if rounding up to whole collections makes the run notably longer."""
+    rounded = -(-steps // steps_per_collect) * steps_per_collect
+    if rounded > 1.1 * steps:
         _LOG.warning(
-            "rlplug: %s steps are taken at a time: the run takes %s instead of %s.",
-            *(f"{number:,}" for number in (together, whole, steps)),
+            "rlplug: steps are collected %s at a time: the run takes %s instead of %s.",
+            *(f"{number:,}" for number in (steps_per_collect, rounded, steps)),
         )
 
 
 def _for_evaluation(
     config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int, **more: Any
 ) -> Environments:
-    """Other environments of the same kind, and of the same problem where there are several."""
+    """Separate environments, of the same problem instance where there are several."""
     arguments: dict[str, Any] = {**config.env.arguments, **more}
     problem = getattr(training.vector.unwrapped, "problem_seed", None)
     if problem is not None:
@@ -137,7 +137,7 @@ def _for_evaluation(
         maker,
         num_envs,
         attrs.evolve(config.env, arguments=arguments),
-        # Only single environments draw themselves.
+        # Vector environments do not render.
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
     )
@@ -148,18 +148,18 @@ def _for_video(config: RunConfig, maker: EnvMaker, training: Environments) -> En
 
 
 def _feed(prepared: Prepared) -> Feed:
-    with prepared.algorithm.found.asked("feed"):
+    with prepared.algorithm.found.calling("feed"):
         feed = prepared.algorithm.plugin.feed()
     if not isinstance(feed, Feed):
         raise PluginError(
-            f"{prepared.algorithm.label}: feed() gave {type(feed).__name__}.",
+            f"{prepared.algorithm.label}: feed() returned {type(feed).__name__}.",
             "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
         )
     return feed
 
 
 def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
-    """What the feed may need to know."""
+    """What the feed is told about the run."""
     config = prepared.config
     return FeedSetting(
         observation_space=environments.vector.single_observation_space,
@@ -175,7 +175,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
 
 
 def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
-    """The environments, once it is clear that the algorithm can handle them."""
+    """The training environments, refused if the algorithm does not support them."""
     config = prepared.config
     environments = make_environments(
         maker,
@@ -185,12 +185,12 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
     )
     algorithm = prepared.algorithm
     try:
-        fitting = Fitting(environments, maker, config)
-        reason = fitting.unfit(algorithm.found, algorithm.plugin, feed)
+        compatibility = Compatibility(environments, maker, config)
+        reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
         if reason is not None:
             raise UnsupportedSpaceError(
                 f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
-                *fitting.advice(algorithm.found, prepared.registry),
+                *compatibility.suggestions(algorithm.found, prepared.registry),
             )
     except BaseException:
         environments.vector.close()
@@ -216,6 +216,6 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
             f"the module of {prepared.algorithm.label} could not be built:",
             f"{type(error).__name__}: {error}",
             *getattr(error, "__notes__", ()),
-            "try: other options, or mend the plugin     (--debug shows the traceback)",
+            "try: other options, or fix the plugin     (--debug shows the traceback)",
         ) from error
     return learner
