@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
-    from rlplug.sampling.tally import Tally
+    from rlplug.sampling.episode_stats import EpisodeStats
 
 __all__ = ["REPORTS", "Milestones", "Sampler", "Trainer"]
 
@@ -24,7 +24,7 @@ REPORTS = 320
 class Sampler(Protocol):
     """Steps environments and yields experience."""
 
-    tally: Tally
+    episode_stats: EpisodeStats
 
     def start(self) -> None:
         """Reset the environments."""
@@ -131,7 +131,7 @@ class Trainer:
         now = time.perf_counter()
         seconds, steps = now - self._reported, self.step - self._reported_step
         metrics = {
-            **self._sampler.tally.take(),
+            **self._sampler.episode_stats.take(),
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": now - self._started,

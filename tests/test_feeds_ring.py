@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rlplug.feeds import Experience, FeedSetting
-from rlplug.feeds.experience import Finals
+from rlplug.feeds.experience import FinalObservations
 from rlplug.feeds.ring import Ring
 
 SEEN = spaces.Dict({"place": spaces.Box(0, 9999, (2,)), "kind": spaces.Discrete(9)})
@@ -48,8 +48,10 @@ def happened(random: numpy.random.Generator, steps: int, anew: bool) -> Experien
         steps=steps,
         num_envs=1,
         following={"observations": seen(random, 1)},
-        finals=Finals(places, {"observations": seen(random, len(places))}) if len(places) else None,
-        begins_anew=anew,
+        finals=FinalObservations(places, {"observations": seen(random, len(places))})
+        if len(places)
+        else None,
+        after_reset=anew,
     )
 
 

@@ -22,7 +22,7 @@ from rlplug.envs.making import (
     taken_by,
 )
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.envs.wrappers import needs_single, wrappers_of
 from rlplug.errors import EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
@@ -104,7 +104,7 @@ def make_environments(
     else:
         wraps = wrappers_of(section, training=training)
         maker: Any = spec if spec is not None else env
-        vector = InTurn([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
+        vector = SyncVector([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
     declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     normalization = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
@@ -124,7 +124,7 @@ def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: 
     except Exception as error:
         raise EnvironmentFailedError(
             f"environment {probe.name!r} failed in its first step: {type(error).__name__}: {error}",
-            "try: mend the environment (--debug shows where)",
+            "try: fix the environment (--debug shows where)",
         ) from error
     finally:
         probe.vector.close()

@@ -58,7 +58,7 @@ def spec_of(env: str) -> EnvSpec:
 def _how_to_import(package: str, error: ImportError) -> str:
     """Where the package is to come from: this folder may have it, and is not searched."""
     if (error.name or "").partition(".")[0] != package:
-        return f"try: mend {package}, or install what it imports"
+        return f"try: fix {package}, or install what it imports"
     if Path(f"{package}.py").exists() or Path(package).is_dir():
         return f"try: python -m rlplug, which finds the {package} of this folder"
     return f"try: pip install {package}"

@@ -1,4 +1,4 @@
-"""What was seen in some steps of a vector of environments, and where each step led to."""
+"""Experience: the columns of some steps of a vector environment, and their next observations."""
 
 from __future__ import annotations
 
@@ -8,39 +8,33 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.typing import NDArray
 
-from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.batch.nested import copied, each, paired, to_arrays
 
-__all__ = ["Experience", "Finals"]
+__all__ = ["Experience", "FinalObservations", "Index"]
 
 Index: TypeAlias = NDArray[numpy.int64]
 
 
-class Finals:
-    """Observations that ended episodes, where the vector goes on without showing them."""
+class FinalObservations:
+    """Last observations of episodes, from vectors that return the next episode's instead."""
 
-    __slots__ = ("places", "seen")
+    __slots__ = ("columns", "indices")
 
-    def __init__(self, places: Index, seen: Mapping[str, Any]) -> None:
-        self.places = places
+    def __init__(self, indices: Index, columns: Mapping[str, Any]) -> None:
+        self.indices = indices
         """`time * num_envs + environment` of the steps that led to them, increasing."""
-        self.seen = seen
-        """One row each of `observations`, and of `action_mask` where there are masks."""
-
-    def are_of(self, places: Index, name: str) -> bool:
-        """Whether exactly these steps led to them."""
-        if name not in self.seen or len(places) != len(self.places):
-            return False
-        return not numpy.count_nonzero(places != self.places)
+        self.columns = columns
+        """`observations`, and `action_mask` where there are masks, one row per index."""
 
 
 class Experience:
     """Columns with one row per environment and step; valid until the next is collected.
 
-    Rows lie in the order of time, or environment by environment.
+    Rows are ordered by time, or environment by environment.
     """
 
     __slots__ = (
-        "begins_anew",
+        "after_reset",
         "by_environment",
         "columns",
         "finals",
@@ -60,9 +54,9 @@ class Experience:
         num_envs: int,
         by_environment: bool = False,
         following: Mapping[str, Any] | None = None,
-        finals: Finals | None = None,
+        finals: FinalObservations | None = None,
         stepped: NDArray[numpy.bool_] | None = None,
-        begins_anew: bool = False,
+        after_reset: bool = False,
         states: Sequence[Any] = (),
         initial_state: Any = None,
     ) -> None:
@@ -71,44 +65,38 @@ class Experience:
         self.num_envs = num_envs
         self.by_environment = by_environment
         self.following: Mapping[str, Any] = {} if following is None else following
-        """What will be acted on next, one row per environment: `observations`, maybe masks."""
+        """`observations`, maybe `action_mask`, after the last step, one row per environment."""
         self.finals = finals
         self.stepped = stepped
-        """False where an environment did nothing but reset; None if all stepped."""
-        self.begins_anew = begins_anew
-        """Whether it begins with a reset, so that nothing before leads to it."""
+        """False where an environment only reset; None if all stepped."""
+        self.after_reset = after_reset
+        """Whether the environments were reset before it: earlier steps do not lead here."""
         self.states: Sequence[Any] = states
-        """The memory before the first step, and then at equal intervals."""
+        """Recurrent states before the first step, and then at equal intervals."""
         self.initial_state = initial_state
-        """The memory of one fresh episode."""
+        """Recurrent state of one new episode."""
 
     @property
     def count(self) -> int:
-        """How many environment steps these are."""
+        """The number of environment steps."""
         if self.stepped is None:
             return self.steps * self.num_envs
         return int(numpy.count_nonzero(self.stepped))
 
     def grid(self, column: Any) -> Any:
-        """A column by time and environment: shape (steps, num_envs, …), without a copy."""
+        """A view of a column with shape (steps, num_envs, …)."""
         return each(column, self._grid)
 
     def ended(self) -> NDArray[numpy.bool_]:
-        """Where episodes ended, by time and environment."""
+        """Where episodes ended, shape (steps, num_envs)."""
         columns = self.columns
         ended: NDArray[numpy.bool_] = self._grid(columns["terminated"] | columns["truncated"])
         return ended
 
     def after(self, name: str, times: Index, envs: Index) -> Any:
-        """What these steps led to: their next `observations` or `action_mask`, one row each."""
-        finals = self.finals
-        if finals is not None and finals.are_of(times * self.num_envs + envs, name):
-            return finals.seen[name]
-        following = to_arrays(self.following[name])
-        inside = times + 1 < self.steps
-        last = numpy.flatnonzero(~inside)
-        later = numpy.where(inside, times + 1, times)
-        found = self._found(times, envs)
+        """Next `observations` or `action_mask` of these steps, one row each."""
+        last = numpy.flatnonzero(times + 1 == self.steps)
+        later = numpy.minimum(times + 1, self.steps - 1)
 
         def rows(leaf: Any, next_leaf: Any) -> Any:
             chosen = self._grid(leaf)[later, envs]
@@ -116,23 +104,27 @@ class Experience:
                 chosen[last] = next_leaf[envs[last]]
             return chosen
 
-        column = paired(to_arrays(self.columns[name]), following, rows)
-        return column if found is None else self._with_finals(name, column, *found)
+        column = paired(to_arrays(self.columns[name]), to_arrays(self.following[name]), rows)
+        finals = self.finals
+        if finals is None or name not in finals.columns:
+            return column
+        wanted = times * self.num_envs + envs
+        near = numpy.searchsorted(finals.indices, wanted).clip(max=len(finals.indices) - 1)
+        found = numpy.flatnonzero(finals.indices[near] == wanted)
+        return _with_rows(column, found, finals.columns[name], near[found])
 
-    def next_rows(self) -> Any:
+    def next_observations(self) -> Any:
         """The next observations of all rows, in their order."""
-        if self.steps == 1:
-            column = self.following["observations"]
-            if self.finals is None:
-                return column
-            column = each(column, lambda leaf: leaf.copy())
-            places = self.finals.places
-            return self._with_finals("observations", column, places, numpy.arange(len(places)))
-        times, envs = self.places()
-        return self.after("observations", times, envs)
+        if self.steps > 1:
+            return self.after("observations", *self.times_and_envs())
+        column = self.following["observations"]
+        if self.finals is None:
+            return column
+        final, indices = self.finals.columns["observations"], self.finals.indices
+        return _with_rows(each(column, copied), indices, final, slice(None))
 
-    def places(self) -> tuple[Index, Index]:
-        """Time and environment of each row, in their order."""
+    def times_and_envs(self) -> tuple[Index, Index]:
+        """Time and environment of each row."""
         order = numpy.arange(self.steps * self.num_envs)
         if self.by_environment:
             envs, times = numpy.divmod(order, self.steps)
@@ -146,23 +138,12 @@ class Experience:
             return leaf.reshape(self.num_envs, self.steps, *shape).swapaxes(0, 1)
         return leaf.reshape(self.steps, self.num_envs, *shape)
 
-    def _found(self, times: Index, envs: Index) -> tuple[Index, Index] | None:
-        """Which of these steps have a final observation kept aside, and which one."""
-        if self.finals is None:
-            return None
-        places = self.finals.places
-        wanted = times * self.num_envs + envs
-        near = numpy.minimum(numpy.searchsorted(places, wanted), len(places) - 1)
-        rows = numpy.flatnonzero(places[near] == wanted)
-        return rows, near[rows]
 
-    def _with_finals(self, name: str, column: Any, rows: Index, which: Index) -> Any:
-        assert self.finals is not None
-        if name not in self.finals.seen:
-            return column
+def _with_rows(column: Any, rows: Index, others: Any, which: Any) -> Any:
+    """Writes `others[which]` into these rows of a column."""
 
-        def put(leaf: Any, final: Any) -> Any:
-            leaf[rows] = final[which]
-            return leaf
+    def put(leaf: Any, other: Any) -> Any:
+        leaf[rows] = other[which]
+        return leaf
 
-        return paired(column, self.finals.seen[name], put)
+    return paired(column, others, put)

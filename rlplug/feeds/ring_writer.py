@@ -38,7 +38,7 @@ class RingWriter:
     def add(self, experience: Experience) -> Index:
         """Take in what was collected; how many rows each environment had before."""
         ring = self._ring
-        if experience.begins_anew and ring.heads.any():
+        if experience.after_reset and ring.heads.any():
             # What would have come next never came: it ends its episode without a verdict.
             ring.flags[self._slots(ring.heads)] = FINAL
             ring.heads = ring.heads + 1
@@ -173,10 +173,10 @@ class RingWriter:
         """What ended episodes, at all of these steps."""
         names = [name for name in ("observations", ACTION_MASK) if name in experience.following]
         finals = experience.finals
-        complete = finals is not None and len(finals.places) == len(times)
-        if finals is not None and complete and all(name in finals.seen for name in names):
+        complete = finals is not None and len(finals.indices) == len(times)
+        if finals is not None and complete and all(name in finals.columns for name in names):
             # One for each of them, in the same order.
-            return self._seen({name: finals.seen[name] for name in names})
+            return self._seen({name: finals.columns[name] for name in names})
         return self._seen({name: experience.after(name, times, envs) for name in names})
 
 

@@ -44,7 +44,7 @@ class OpenStream(OpenFeed):
             # What the sampler writes again must not change in somebody's hands.
             columns = {name: each(column, copied) for name, column in columns.items()}
         if self.wants_next:
-            columns["next_observations"] = experience.next_rows()
+            columns["next_observations"] = experience.next_observations()
         stepped = experience.stepped
         if stepped is not None and not stepped.all():
             if not stepped.any():

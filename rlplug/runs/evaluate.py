@@ -60,7 +60,7 @@ def evaluate(
             folder / f"{loaded.path.name}.mp4",
             seed=own,
             timestep=policy.step,
-            see=see,
+            normalize=see,
         )
     evaluator = Evaluator(
         lambda num_envs: _environments(loaded, env, num_envs),

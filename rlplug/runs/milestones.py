@@ -18,7 +18,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
-from rlplug.evaluation import Evaluator, Standing
+from rlplug.evaluation import BestTracker, Evaluator
 from rlplug.evaluation.video import record
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -52,7 +52,7 @@ class Milestones:
     """Makes the environment of a video; None: no videos."""
     has_id: bool
     """Whether the environment can be made again from its id."""
-    standing: Standing = attrs.field(init=False)
+    best: BestTracker = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
@@ -64,7 +64,7 @@ class Milestones:
     due: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.standing = Standing(self.config.evaluation)
+        self.best = BestTracker(self.config.evaluation)
         self._plan(0)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
@@ -73,7 +73,7 @@ class Milestones:
         better, verdict = False, ""
         if step >= self._evaluate_at:
             found, better = self._evaluate(step, metrics)
-            verdict = self.standing.verdict(found)
+            verdict = self.best.stop_reason(found)
         if better or step >= self._save_at or self._is_late():
             self._save(step, found)
         self._plan(step)
@@ -108,7 +108,7 @@ class Milestones:
         self._evaluated, self._found = step, found
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
-        better = self.standing.take(step, found)
+        better = self.best.update(step, found)
         if better and self.film is not None:
             self._record(self.film, module, step, see)
         return found, better
@@ -120,7 +120,7 @@ class Milestones:
         seed = self.config.run.seed
         try:
             with evaluating(module):
-                record(module, make, file, seed=seed, timestep=step, see=see)
+                record(module, make, file, seed=seed, timestep=step, normalize=see)
         except (OSError, RequestError) as error:
             # That one can be made was tried at the start: a full disk, more likely than not.
             _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
@@ -160,7 +160,7 @@ class Milestones:
             plugins={one.name: one.found.package for one in self.calls.participants},
             evaluation=evaluation,
         )
-        training["evaluation"] = self.standing.get_state()
+        training["evaluation"] = self.best.get_state()
         return self.checkpoints.write(
             manifest, without_secrets(to_toml(self.config)), policy, training
         )

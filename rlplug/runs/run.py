@@ -163,7 +163,7 @@ def _train(
             module=module,
             folder=info.folder,
             stopped=trainer.stopped,
-            best=milestones.standing.found,
+            best=milestones.best.best_evaluation,
             where=tuple(tracking.describe()),
         )
 
