@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.typing import NDArray
 
-from rlplug.batch.nested import copied, each, paired, to_arrays
+from rlplug.batch.nested import copied, map_leaves, map_pairs, to_arrays
 
 __all__ = ["Experience", "FinalObservations", "Index"]
 
@@ -85,7 +85,7 @@ class Experience:
 
     def grid(self, column: Any) -> Any:
         """A view of a column with shape (steps, num_envs, …)."""
-        return each(column, self._grid)
+        return map_leaves(column, self._grid)
 
     def ended(self) -> NDArray[numpy.bool_]:
         """Where episodes ended, shape (steps, num_envs)."""
@@ -104,7 +104,7 @@ class Experience:
                 chosen[last] = next_leaf[envs[last]]
             return chosen
 
-        column = paired(to_arrays(self.columns[name]), to_arrays(self.following[name]), rows)
+        column = map_pairs(to_arrays(self.columns[name]), to_arrays(self.following[name]), rows)
         finals = self.finals
         if finals is None or name not in finals.columns:
             return column
@@ -121,7 +121,7 @@ class Experience:
         if self.finals is None:
             return column
         final, indices = self.finals.columns["observations"], self.finals.indices
-        return _with_rows(each(column, copied), indices, final, slice(None))
+        return _with_rows(map_leaves(column, copied), indices, final, slice(None))
 
     def times_and_envs(self) -> tuple[Index, Index]:
         """Time and environment of each row."""
@@ -146,4 +146,4 @@ def _with_rows(column: Any, rows: Index, others: Any, which: Any) -> Any:
         leaf[rows] = other[which]
         return leaf
 
-    return paired(column, others, put)
+    return map_pairs(column, others, put)

@@ -9,7 +9,7 @@ import attrs
 import numpy
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import each
+from rlplug.batch.nested import map_leaves
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds.experience import Experience
@@ -207,7 +207,7 @@ class OpenReplay(OpenFeed):
 
 
 def _cut(column: Any, part: slice) -> Any:
-    return each(column, lambda leaf: leaf[part])
+    return map_leaves(column, lambda leaf: leaf[part])
 
 
 def _bytes(columns: Mapping[str, Any]) -> int:
@@ -218,5 +218,5 @@ def _bytes(columns: Mapping[str, Any]) -> int:
         total += leaf.nbytes
 
     for column in columns.values():
-        each(column, count)
+        map_leaves(column, count)
     return total

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 from gymnasium import spaces
 
-from rlplug.batch.nested import each, paired
+from rlplug.batch.nested import map_leaves, map_pairs
 from rlplug.errors import RequestError
 from rlplug.feeds.experience import Experience
 from rlplug.feeds.feed import FeedSetting
@@ -119,7 +119,7 @@ class Ring:
         """Where a column is kept; what acting alone knows of is made room for when it comes."""
         if name not in rooms:
             total = self.num_envs * self.rows
-            rooms[name] = each(
+            rooms[name] = map_leaves(
                 column, lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype)
             )
         return rooms[name]
@@ -153,13 +153,14 @@ class Ring:
 
         for name, rooms in (("kept", self.kept), ("done", self.done)):
             for column, part in saved[name].items():
-                flat = each(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
-                paired(self.room(rooms, column, flat), part, put)
+                flat = map_leaves(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
+                map_pairs(self.room(rooms, column, flat), part, put)
         put(self.flags, saved["flags"])
 
     def _cut(self, rooms: Mapping[str, Any], used: int) -> dict[str, Any]:
         return {
-            name: each(room, lambda leaf: self._part(leaf, used)) for name, room in rooms.items()
+            name: map_leaves(room, lambda leaf: self._part(leaf, used))
+            for name, room in rooms.items()
         }
 
     def _part(self, leaf: Any, used: int) -> Any:

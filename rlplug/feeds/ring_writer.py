@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy
 from numpy.typing import NDArray
 
-from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.batch.nested import map_leaves, map_pairs, to_arrays
 from rlplug.feeds.experience import Experience
 from rlplug.spaces import ACTION_MASK
 
@@ -161,7 +161,7 @@ class RingWriter:
         seen = to_arrays(columns["observations"])
         if ring.stack > 1:
             # Of a stack only the newest frame.
-            seen = each(seen, lambda leaf: leaf[:, -1])
+            seen = map_leaves(seen, lambda leaf: leaf[:, -1])
         pairs: Pairs = []
         _pair(ring.kept["observations"], seen, pairs)
         if ACTION_MASK in columns and not ring.mask_is_seen:
@@ -184,4 +184,4 @@ def _pair(room: Any, column: Any, pairs: Pairs) -> None:
     if type(room) is numpy.ndarray:
         pairs.append((room, column))
         return
-    paired(room, column, lambda leaf, part: pairs.append((leaf, part)))
+    map_pairs(room, column, lambda leaf, part: pairs.append((leaf, part)))

@@ -9,7 +9,7 @@ import attrs
 import numpy
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.batch.nested import map_leaves, map_pairs, to_arrays
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.feeds.experience import Experience
@@ -61,7 +61,8 @@ class OpenRollout(OpenFeed):
         if experience.stepped is not None:
             kept = experience.stepped
             columns = {
-                name: each(column, lambda leaf: leaf[kept]) for name, column in columns.items()
+                name: map_leaves(column, lambda leaf: leaf[kept])
+                for name, column in columns.items()
             }
         columns["fragments"] = pieces.spans
         columns["final_observations"] = experience.after(
@@ -111,7 +112,7 @@ class _Pieces:
         noted = times % interval == 0
         which, envs = (times // interval)[noted], self.envs[noted]
         fresh = to_arrays(experience.initial_state)
-        table = each(fresh, lambda leaf: numpy.repeat(leaf, len(times), axis=0))
+        table = map_leaves(fresh, lambda leaf: numpy.repeat(leaf, len(times), axis=0))
         for index, state in enumerate(experience.states):
             rows = numpy.flatnonzero(noted)[which == index]
             places = envs[which == index]
@@ -120,7 +121,7 @@ class _Pieces:
                 room[rows] = leaf[places]
                 return room
 
-            table = paired(table, to_arrays(state), put)
+            table = map_pairs(table, to_arrays(state), put)
         return table
 
     def _first_times(self) -> Any:

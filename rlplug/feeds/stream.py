@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import copied, each
+from rlplug.batch.nested import copied, map_leaves
 from rlplug.envs.normalization import Normalization
 from rlplug.feeds.experience import Experience
 from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
@@ -42,7 +42,7 @@ class OpenStream(OpenFeed):
         columns = experience.columns
         if experience.steps > 1:
             # What the sampler writes again must not change in somebody's hands.
-            columns = {name: each(column, copied) for name, column in columns.items()}
+            columns = {name: map_leaves(column, copied) for name, column in columns.items()}
         if self.wants_next:
             columns["next_observations"] = experience.next_observations()
         stepped = experience.stepped
@@ -50,7 +50,8 @@ class OpenStream(OpenFeed):
             if not stepped.any():
                 return ()
             columns = {
-                name: each(column, lambda leaf: leaf[stepped]) for name, column in columns.items()
+                name: map_leaves(column, lambda leaf: leaf[stepped])
+                for name, column in columns.items()
             }
         if self._normalization is not None:
             # The sampler absorbs the experience afterwards, and must find it as it was.

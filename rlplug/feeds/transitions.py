@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import each
+from rlplug.batch.nested import map_leaves
 from rlplug.feeds.formats import widener
 from rlplug.feeds.ring import FINAL, TERMINATED, TRUNCATED, Index, Ring
 from rlplug.spaces import ACTION_MASK
@@ -116,9 +116,9 @@ class Transitions:
             begun |= first | ((ring.flags[before] & FINAL) != 0)
             at = numpy.where(begun, at, before)
             frames[:, -1 - back] = at
-        return self._widen_seen(each(kept, lambda leaf: leaf[frames]))
+        return self._widen_seen(map_leaves(kept, lambda leaf: leaf[frames]))
 
 
 def _taken(kept: Any, rows: Index) -> Any:
     """These rows of whatever is kept."""
-    return each(kept, lambda leaf: leaf.take(rows, axis=0))
+    return map_leaves(kept, lambda leaf: leaf.take(rows, axis=0))

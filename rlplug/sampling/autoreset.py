@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import copied, each, paired
+from rlplug.batch.nested import copied, map_leaves, map_pairs
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds.experience import FinalObservations
@@ -75,7 +75,7 @@ class Autoreset:
             self._reset_state(act, rows)
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
-                self._keep(time, rows, each(observations, lambda leaf: leaf[rows]), infos)
+                self._keep(time, rows, map_leaves(observations, lambda leaf: leaf[rows]), infos)
             return self._vector.reset(options={"reset_mask": ended})
         if self._keep_finals:
             known = infos.get("_final_obs")
@@ -128,7 +128,7 @@ class Autoreset:
             leaf[rows] = initial.numpy()[0] if isinstance(leaf, numpy.ndarray) else initial[0]
             return leaf
 
-        act.state = paired(act.state, self.initial_state, restarted)
+        act.state = map_pairs(act.state, self.initial_state, restarted)
 
 
 def _take(finals: Any, rows: Any) -> Any:

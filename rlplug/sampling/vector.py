@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import copied, each, to_arrays
+from rlplug.batch.nested import copied, map_leaves, to_arrays
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES, RlplugError
@@ -111,7 +111,7 @@ class VectorSampler:
         observations = columns["observations"]
         stepped = last.stepped
         if stepped is not None:
-            observations = each(observations, lambda leaf: leaf[stepped])
+            observations = map_leaves(observations, lambda leaf: leaf[stepped])
             stepped = last.grid(stepped)
         self._normalization.absorb(
             observations, last.grid(columns["rewards"]), last.ended(), stepped
@@ -130,7 +130,9 @@ class VectorSampler:
         columns = self._choose(timestep)
         observations = io.current["observations"]
         # A vector environment may write its next observations over the last.
-        columns["observations"] = each(observations, copied) if self._keep_next else observations
+        columns["observations"] = (
+            map_leaves(observations, copied) if self._keep_next else observations
+        )
         infos = io.step(columns["actions"], columns, 0, timestep)
         self.episode_stats.add(
             columns["rewards"],
@@ -161,7 +163,7 @@ class VectorSampler:
         for time in range(self._steps):
             now = timestep + time * self._num_envs
             if io.act.state is not None and time % self._state_interval == 0:
-                states.append(each(io.act.state, copied))
+                states.append(map_leaves(io.act.state, copied))
             buffer.write(time, {"observations": io.current["observations"]})
             columns = self._choose(now)
             buffer.write(time, columns)
@@ -186,7 +188,7 @@ class VectorSampler:
         for time in range(self._steps):
             act.timestep = now = timestep + time * self._num_envs
             if act.state is not None and time % self._state_interval == 0:
-                states.append(each(act.state, copied))
+                states.append(map_leaves(act.state, copied))
             acted = explore(act)
             actions, observations = acted.actions, views.observations[time + 1]
             if type(actions) is not numpy.ndarray:
