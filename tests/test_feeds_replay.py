@@ -12,8 +12,7 @@ from gymnasium import spaces
 from rlplug import Batch
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
-from rlplug.feeds.experience import FinalObservations
+from rlplug.feeds import Experience, FeedSetting, FinalObservations, OpenFeed, Replay
 
 BOX = spaces.Box(0, 999, (1,), numpy.float32)
 TWO = spaces.Discrete(2)

@@ -13,10 +13,9 @@ from torch import Tensor
 from rlplug.batch.nested import (
     first_leaf,
     leaves,
-    map_leaves,
-    map_pairs,
     to_arrays,
     to_tensors,
+    tree_map,
 )
 from rlplug.errors import RequestError
 
@@ -109,7 +108,7 @@ class Batch(Mapping[str, Any]):
             return leaf.index_select(0, rows.to(leaf.device))
 
         names = [name for name in self._columns if name not in SIDE_TABLES]
-        return Batch({name: map_leaves(self[name], select) for name in names})
+        return Batch({name: tree_map(select, self[name]) for name in names})
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device; `dtype` applies to floating-point columns."""
@@ -124,7 +123,7 @@ class Batch(Mapping[str, Any]):
                 return leaf.to(device, wanted, non_blocking=True)
             return leaf.to(device, wanted)
 
-        return Batch({name: map_leaves(self[name], move) for name in self._columns})
+        return Batch({name: tree_map(move, self[name]) for name in self._columns})
 
     def check(self) -> None:
         """Refuse columns of different lengths, and fragments that do not cover the rows."""
@@ -176,7 +175,7 @@ class Batch(Mapping[str, Any]):
             return whole
 
         columns = {
-            "observations": map_pairs(self["observations"], self["final_observations"], join),
+            "observations": tree_map(join, self["observations"], self["final_observations"]),
             "fragments": torch.stack((starts + order, ends + 1), dim=1),
         }
         if "state" in self:

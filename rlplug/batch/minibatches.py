@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlplug.batch.batch import Batch
-from rlplug.batch.nested import map_leaves
+from rlplug.batch.nested import tree_map
 
 __all__ = ["minibatches"]
 
@@ -70,7 +70,7 @@ def _of_fragments(batch: Batch, spans: Tensor, which: Tensor) -> Batch:
     tables: dict[str, Any] = {"fragments": fragments}
     for name in ("final_observations", "state"):
         if name in batch:
-            tables[name] = map_leaves(
-                batch[name], lambda leaf: leaf.index_select(0, which.to(leaf.device))
+            tables[name] = tree_map(
+                lambda leaf: leaf.index_select(0, which.to(leaf.device)), batch[name]
             )
     return batch.select(rows).with_columns(tables)

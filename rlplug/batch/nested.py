@@ -13,10 +13,9 @@ __all__ = [
     "copied",
     "first_leaf",
     "leaves",
-    "map_leaves",
-    "map_pairs",
     "to_arrays",
     "to_tensors",
+    "tree_map",
 ]
 
 
@@ -41,27 +40,22 @@ def leaves(column: Any) -> Iterator[Any]:
         yield column
 
 
-def map_leaves(column: Any, change: Callable[[Any], Any]) -> Any:
-    """The column with every tensor or array changed, nested as before."""
+def tree_map(change: Callable[..., Any], column: Any, *others: Any) -> Any:
+    """The column with every tensor or array changed, nested as before.
+
+    `change` also gets the parts of other columns that are nested alike.
+    """
     # Nearly every column is one array or tensor, and isinstance of Mapping is slow.
     if type(column) is numpy.ndarray or isinstance(column, Tensor):
-        return change(column)
+        return change(column, *others)
     if isinstance(column, tuple):
-        return tuple(map_leaves(part, change) for part in column)
+        return tuple(tree_map(change, *parts) for parts in zip(column, *others, strict=True))
     if isinstance(column, Mapping):
-        return {name: map_leaves(part, change) for name, part in column.items()}
-    return change(column)
-
-
-def map_pairs(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """`map_leaves` over two columns that are nested alike."""
-    if type(column) is numpy.ndarray or isinstance(column, Tensor):
-        return change(column, other)
-    if isinstance(column, tuple):
-        return tuple(map_pairs(part, two, change) for part, two in zip(column, other, strict=True))
-    if isinstance(column, Mapping):
-        return {name: map_pairs(part, other[name], change) for name, part in column.items()}
-    return change(column, other)
+        return {
+            name: tree_map(change, part, *(other[name] for other in others))
+            for name, part in column.items()
+        }
+    return change(column, *others)
 
 
 def copied(leaf: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import copied, map_leaves, map_pairs
+from rlplug.batch.nested import copied, tree_map
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
-from rlplug.feeds.experience import FinalObservations
+from rlplug.feeds import FinalObservations
 from rlplug.plugin import ActInput, Module
 
 __all__ = ["Autoreset"]
@@ -75,7 +75,7 @@ class Autoreset:
             self._reset_state(act, rows)
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
-                self._keep(time, rows, map_leaves(observations, lambda leaf: leaf[rows]), infos)
+                self._keep(time, rows, tree_map(lambda leaf: leaf[rows], observations), infos)
             return self._vector.reset(options={"reset_mask": ended})
         if self._keep_finals:
             known = infos.get("_final_obs")
@@ -128,7 +128,7 @@ class Autoreset:
             leaf[rows] = initial.numpy()[0] if isinstance(leaf, numpy.ndarray) else initial[0]
             return leaf
 
-        act.state = map_pairs(act.state, self.initial_state, restarted)
+        act.state = tree_map(restarted, act.state, self.initial_state)
 
 
 def _take(finals: Any, rows: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import map_leaves, map_pairs, to_arrays
+from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.errors import PluginError
 from rlplug.spaces import ACTION_MASK
 
@@ -36,7 +36,7 @@ class RolloutBuffer:
             if type(grid) is numpy.ndarray:
                 grid[time] = column
             else:
-                map_pairs(grid, to_arrays(column), lambda leaf, part: leaf.__setitem__(time, part))
+                tree_map(lambda leaf, part: leaf.__setitem__(time, part), grid, to_arrays(column))
 
     def allocate(self, name: str, example: Any, time: int = 0) -> Any:
         """Add a column like this example of one step; returns its grid."""
@@ -48,10 +48,10 @@ class RolloutBuffer:
             )
         first, second = self._shape
         make = numpy.ones if name == ACTION_MASK else numpy.zeros
-        self.columns[name] = map_leaves(
-            to_arrays(example), lambda part: make((first * second, *part.shape[1:]), part.dtype)
+        self.columns[name] = tree_map(
+            lambda part: make((first * second, *part.shape[1:]), part.dtype), to_arrays(example)
         )
-        grid = self.grids[name] = map_leaves(self.columns[name], self._by_time)
+        grid = self.grids[name] = tree_map(self._by_time, self.columns[name])
         return grid
 
     def _by_time(self, leaf: Any) -> Any:

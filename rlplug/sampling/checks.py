@@ -12,7 +12,7 @@ from rlplug.batch.nested import copied, leaves
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
-from rlplug.feeds.experience import Experience, FinalObservations
+from rlplug.feeds import Experience, FinalObservations
 from rlplug.spaces import shape_mismatch
 
 __all__ = ["EnvironmentChecks", "first_fully_masked"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import copied, map_leaves, to_arrays
+from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES, RlplugError
-from rlplug.feeds.experience import Experience
+from rlplug.feeds import Experience
 from rlplug.nn.standing import Standing
 from rlplug.plugin import Module
 from rlplug.sampling.buffers import RolloutBuffer, StepViews
@@ -111,7 +111,7 @@ class VectorSampler:
         observations = columns["observations"]
         stepped = last.stepped
         if stepped is not None:
-            observations = map_leaves(observations, lambda leaf: leaf[stepped])
+            observations = tree_map(lambda leaf: leaf[stepped], observations)
             stepped = last.grid(stepped)
         self._normalization.absorb(
             observations, last.grid(columns["rewards"]), last.ended(), stepped
@@ -131,7 +131,7 @@ class VectorSampler:
         observations = io.current["observations"]
         # A vector environment may write its next observations over the last.
         columns["observations"] = (
-            map_leaves(observations, copied) if self._keep_next else observations
+            tree_map(copied, observations) if self._keep_next else observations
         )
         infos = io.step(columns["actions"], columns, 0, timestep)
         self.episode_stats.add(
@@ -163,7 +163,7 @@ class VectorSampler:
         for time in range(self._steps):
             now = timestep + time * self._num_envs
             if io.act.state is not None and time % self._state_interval == 0:
-                states.append(map_leaves(io.act.state, copied))
+                states.append(tree_map(copied, io.act.state))
             buffer.write(time, {"observations": io.current["observations"]})
             columns = self._choose(now)
             buffer.write(time, columns)
@@ -188,7 +188,7 @@ class VectorSampler:
         for time in range(self._steps):
             act.timestep = now = timestep + time * self._num_envs
             if act.state is not None and time % self._state_interval == 0:
-                states.append(map_leaves(act.state, copied))
+                states.append(tree_map(copied, act.state))
             acted = explore(act)
             actions, observations = acted.actions, views.observations[time + 1]
             if type(actions) is not numpy.ndarray:

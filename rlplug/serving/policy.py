@@ -9,7 +9,7 @@ import numpy
 import torch
 from gymnasium import spaces
 
-from rlplug.batch.nested import first_leaf, map_leaves, to_arrays
+from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput, Module
@@ -89,7 +89,7 @@ class Policy:
             acted = choose(act)
         self._state = acted.state
         actions = self._sent(to_arrays(acted.actions))
-        return map_leaves(actions, lambda leaf: leaf[0]) if single else actions
+        return tree_map(lambda leaf: leaf[0], actions) if single else actions
 
     def reset(self) -> None:
         """Forget everything: new episodes begin."""

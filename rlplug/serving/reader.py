@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy
 from gymnasium import spaces
 
-from rlplug.batch.nested import map_leaves
+from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 
 __all__ = ["Reader"]
@@ -46,7 +46,7 @@ class Reader:
             return read, False
         if form == "frame":
             read = self._frames = _shifted(self._frames, read, self._stack)
-        return map_leaves(read, lambda leaf: leaf[None]), True
+        return tree_map(lambda leaf: leaf[None], read), True
 
     def _read(self, space: spaces.Space[Any], given: Any, path: str, forms: set[Form]) -> Any:
         if isinstance(space, spaces.Dict):
