@@ -10,13 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import (
-    first_leaf,
-    leaves,
-    to_arrays,
-    to_tensors,
-    tree_map,
-)
+from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
 from rlplug.errors import RequestError
 
 __all__ = ["SIDE_TABLES", "Batch", "Column", "ExtendedBatch"]
@@ -107,8 +101,9 @@ class Batch(Mapping[str, Any]):
                 return leaf[rows]
             return leaf.index_select(0, rows.to(leaf.device))
 
-        names = [name for name in self._columns if name not in SIDE_TABLES]
-        return Batch({name: tree_map(select, self[name]) for name in names})
+        return Batch(
+            {name: tree_map(select, self[name]) for name in self if name not in SIDE_TABLES}
+        )
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device; `dtype` applies to floating-point columns."""

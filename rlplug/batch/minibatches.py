@@ -28,9 +28,10 @@ def minibatches(
         yield from _by_fragments(batch, size, generator)
     else:
         shuffled = batch.select(torch.randperm(rows, generator=generator))
-        pieces = [_split(shuffled[name], size) for name in shuffled]
+        names = tuple(shuffled)
+        pieces = [_split(shuffled[name], size) for name in names]
         for columns in zip(*pieces, strict=True):
-            yield Batch(dict(zip(shuffled, columns, strict=True)))
+            yield Batch(dict(zip(names, columns, strict=True)))
 
 
 def _split(column: Any, size: int) -> Sequence[Any]:

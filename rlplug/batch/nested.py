@@ -71,7 +71,7 @@ def to_tensors(column: Any) -> Any:
         return {name: to_tensors(part) for name, part in column.items()}
     if isinstance(column, tuple):
         return tuple(to_tensors(part) for part in column)
-    if not column.flags.writeable or any(stride < 0 for stride in column.strides):
+    if not column.flags.writeable or min(column.strides, default=0) < 0:
         # torch has no read-only tensors and no negative strides.
         column = column.copy()
     return torch.from_numpy(column)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy
@@ -82,18 +84,24 @@ class Autoreset:
             if known is None or numpy.count_nonzero(known.take(rows)) < len(rows):
                 rows = self._with_finals(rows, known, outcome["truncated"])
             if len(rows):
-                self._keep(time, rows, _take(infos["final_obs"], rows), infos)
+                finals = tree_map(partial(_take, rows=rows), infos["final_obs"])
+                self._keep(time, rows, finals, infos)
         return observations, infos
 
     def take_finals(self) -> FinalObservations | None:
         """Returns the final observations since the last call."""
         if not self._indices:
             return None
-        finals = FinalObservations(
-            numpy.concatenate(self._indices), _joined(self._finals, numpy.concatenate)
-        )
+        indices, columns = self._indices[0], self._finals[0]
+        if len(self._indices) > 1:
+            indices = numpy.concatenate(self._indices)
+            shared = set.intersection(*map(set, self._finals))
+            columns = {
+                name: tree_map(_concatenate, *map(itemgetter(name), self._finals))
+                for name in shared
+            }
         self._indices, self._finals = [], []
-        return finals
+        return FinalObservations(indices, columns)
 
     def _with_finals(self, rows: Any, known: Any, truncated: Any) -> Any:
         """The rows with a final observation, which terminated episodes may lack."""
@@ -131,26 +139,15 @@ class Autoreset:
         act.state = tree_map(restarted, act.state, self.initial_state)
 
 
-def _take(finals: Any, rows: Any) -> Any:
-    """These rows of `final_obs`, which may be a column of objects."""
-    if type(finals) is numpy.ndarray and finals.dtype != object:
-        return finals.take(rows, axis=0)
-    if isinstance(finals, Mapping):
-        return {name: _take(part, rows) for name, part in finals.items()}
-    if isinstance(finals, tuple):
-        return tuple(_take(part, rows) for part in finals)
-    return _joined([finals[row] for row in rows], numpy.stack)
+def _take(leaf: Any, rows: Any) -> Any:
+    """These rows of an array of `final_obs`, which may hold objects."""
+    if leaf.dtype != object:
+        return leaf.take(rows, axis=0)
+    return tree_map(lambda *parts: numpy.stack(parts), *leaf[rows])
 
 
-def _joined(parts: list[Any], join: Callable[[list[Any]], Any]) -> Any:
-    """Arrays nested alike, joined leaf by leaf; keys that some lack are left out."""
-    first = parts[0]
-    if isinstance(first, Mapping):
-        shared = [name for name in first if all(name in part for part in parts)]
-        return {name: _joined([part[name] for part in parts], join) for name in shared}
-    if isinstance(first, tuple):
-        return tuple(_joined(list(group), join) for group in zip(*parts, strict=True))
-    return join(parts)
+def _concatenate(*parts: Any) -> Any:
+    return numpy.concatenate(parts)
 
 
 _FIRST_ROW = numpy.zeros(1, numpy.int64)

@@ -84,23 +84,32 @@ class VectorSampler:
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        experience, io = self._experience, self._io
+        experience, io, checks = self._experience, self._io, self._io.checks
         if self._steps == 1:
             columns = self._step(timestep)
         else:
+            states: list[Any] = []
+            experience.states = states
             with self._standing:
-                columns = self._rollout(timestep)
+                if self._sync is not None:
+                    self._fill_zero_copy(self._sync, timestep, states)
+                else:
+                    self._fill(timestep, states)
+            columns, grids = dict(self._buffer.columns), self._buffer.grids
+            self.episode_stats.add_rollout(
+                grids["rewards"], grids["terminated"], grids["truncated"], grids.get("stepped")
+            )
         experience.columns = columns
         experience.following = io.current if self._keep_next else _NOTHING
         experience.finals = io.autoreset.take_finals()
         experience.stepped = columns.pop("stepped", None)
         experience.after_reset, self._after_reset = self._after_reset, False
         if self._steps == 1:
-            io.checks.check_step(columns["rewards"], experience.finals, timestep)
+            checks.check_step(columns["rewards"], experience.finals, timestep)
         else:
-            io.checks.check_rollout(experience, timestep)
+            checks.check_rollout(experience, timestep)
         after = timestep + self._steps * self._num_envs
-        io.checks.check_observations(io.current["observations"], after)
+        checks.check_observations(io.current["observations"], after)
         return experience
 
     def absorb(self) -> None:
@@ -142,20 +151,6 @@ class VectorSampler:
             columns.get("stepped"),
         )
         return columns
-
-    def _rollout(self, timestep: int) -> Columns:
-        """Several steps, in the buffer."""
-        states: list[Any] = []
-        self._experience.states = states
-        if self._sync is not None:
-            self._fill_zero_copy(self._sync, timestep, states)
-        else:
-            self._fill(timestep, states)
-        grids = self._buffer.grids
-        self.episode_stats.add_rollout(
-            grids["rewards"], grids["terminated"], grids["truncated"], grids.get("stepped")
-        )
-        return dict(self._buffer.columns)
 
     def _fill(self, timestep: int, states: list[Any]) -> None:
         """Copy the steps of a vector environment into the buffer."""
