@@ -51,6 +51,8 @@ def tree_map(change: Callable[..., Any], column: Any, *others: Any) -> Any:
     if isinstance(column, tuple):
         return tuple(tree_map(change, *parts) for parts in zip(column, *others, strict=True))
     if isinstance(column, Mapping):
+        if not others:
+            return {name: tree_map(change, part) for name, part in column.items()}
         return {
             name: tree_map(change, part, *(other[name] for other in others))
             for name, part in column.items()

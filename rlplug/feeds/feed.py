@@ -10,7 +10,7 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.batch.nested import copied, to_arrays, tree_map
 
 if TYPE_CHECKING:
     import gymnasium
@@ -175,9 +175,18 @@ class Experience:
 
     def next_observations(self) -> Any:
         """The next observations of all rows, in their order."""
-        if self.steps == 1 and self.finals is None:
-            return self.following["observations"]
-        return self.after("observations", *self.times_and_envs())
+        if self.steps > 1:
+            return self.after("observations", *self.times_and_envs())
+        following, finals = self.following["observations"], self.finals
+        if finals is None:
+            return following
+
+        def with_finals(leaf: Any, final: Any) -> Any:
+            leaf = copied(leaf)
+            leaf[finals.indices] = final
+            return leaf
+
+        return tree_map(with_finals, following, finals.columns["observations"])
 
     def times_and_envs(self) -> tuple[Index, Index]:
         """Time and environment of each row."""

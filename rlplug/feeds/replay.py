@@ -194,8 +194,7 @@ class OpenReplay(OpenFeed):
                     part = slice(start, start + size)
                     yield Work(Batch(tree_map(itemgetter(part), columns)))
             if together == 1 and updates > 0:
-                one = sum(leaf.nbytes for leaf in leaves(columns))
-                together = max(_DRAWN_AT_ONCE // max(one, 1), 1)
+                together = max(_DRAWN_AT_ONCE // max(sum(map(_bytes, columns.values())), 1), 1)
 
     def _by_priority(self, priorities: Priorities, step: int) -> Work:
         rows, weights = priorities.draw(self._random, self._described.batch_size, step)
@@ -209,3 +208,9 @@ class OpenReplay(OpenFeed):
             for name in ("observations", "next_observations"):
                 columns[name] = normalization.observations(columns[name])
         return columns
+
+
+def _bytes(column: Any) -> int:
+    if type(column) is numpy.ndarray:
+        return column.nbytes
+    return sum(leaf.nbytes for leaf in leaves(column))
