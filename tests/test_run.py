@@ -218,7 +218,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
     assert first == (
         "rlplug: error: environment 'Bursts-v0' failed in step after 0 steps: OSError: burst"
     )
-    assert hint.startswith("  try: mend the environment")
+    assert hint.startswith("  try: fix the environment")
     assert (recorded, run_id.split()[0]) == ("  recorded up to step 0:", "run")
 
 

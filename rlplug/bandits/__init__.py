@@ -1,4 +1,4 @@
-"""Contextual bandits: environments of one-step episodes, tables, and the bandit batch.
+"""Contextual bandits: environments with one-step episodes, tables, and bandit batches.
 
 Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBandit-v0` and
 `RingsBandit-v0`, so that `gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
     from rlplug.bandits.feature import FeatureBandit
     from rlplug.bandits.linear import LinearBandit
+    from rlplug.bandits.loading import load_table
     from rlplug.bandits.problem import Problem, Rounds, Source
-    from rlplug.bandits.table import Table, load_table
+    from rlplug.bandits.table import Table
 
 _MODULES = {
     "BanditBatch": "rlplug.bandits.batch",
@@ -32,7 +33,7 @@ _MODULES = {
     "Rounds": "rlplug.bandits.problem",
     "Source": "rlplug.bandits.problem",
     "Table": "rlplug.bandits.table",
-    "load_table": "rlplug.bandits.table",
+    "load_table": "rlplug.bandits.loading",
 }
 
 __all__ = [
@@ -53,7 +54,7 @@ __getattr__, __dir__ = lazy_names(__name__, _MODULES)
 
 
 def _register(name: str, kind: str = "", **options: Any) -> None:
-    """Register a problem, or another kind of problem with options of its own."""
+    """Register an environment, or one with other options of the class `kind`."""
     # Reloading the module must not warn that an id is taken.
     if f"{name}-v0" not in gymnasium.registry:
         kind = kind or name

@@ -60,7 +60,7 @@ def evaluate(
             folder / f"{loaded.path.name}.mp4",
             seed=eval_seed,
             timestep=policy.step,
-            see=normalize,
+            normalize=normalize,
         )
     evaluator = Evaluator(
         lambda num_envs: _environments(loaded, env, num_envs),

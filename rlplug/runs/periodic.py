@@ -18,7 +18,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
-from rlplug.evaluation import Evaluator, Standing
+from rlplug.evaluation import BestTracker, Evaluator
 from rlplug.evaluation.video import record
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -52,7 +52,7 @@ class PeriodicTasks:
     """Makes the environment that videos are recorded in; None: no videos."""
     has_id: bool
     """Whether the environment can be made again from its id."""
-    standing: Standing = attrs.field(init=False)
+    best: BestTracker = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
@@ -64,7 +64,7 @@ class PeriodicTasks:
     due: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.standing = Standing(self.config.evaluation)
+        self.best = BestTracker(self.config.evaluation)
         self._plan(0)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
@@ -73,7 +73,7 @@ class PeriodicTasks:
         better, stop_reason = False, ""
         if step >= self._evaluate_at:
             evaluation, better = self._evaluate(step, metrics)
-            stop_reason = self.standing.verdict(evaluation)
+            stop_reason = self.best.stop_reason(evaluation)
         if better or step >= self._save_at or self._is_overdue():
             self._save(step, evaluation)
         self._plan(step)
@@ -108,7 +108,7 @@ class PeriodicTasks:
         self._evaluated, self._evaluation = step, found
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
-        better = self.standing.take(step, found)
+        better = self.best.update(step, found)
         if better and self.make_video_env is not None:
             self._record(self.make_video_env, module, step, normalize)
         return found, better
@@ -124,7 +124,7 @@ class PeriodicTasks:
         seed = self.config.run.seed
         try:
             with evaluating(module):
-                record(module, make, file, seed=seed, timestep=step, see=normalize)
+                record(module, make, file, seed=seed, timestep=step, normalize=normalize)
         except (OSError, RequestError) as error:
             # Recording was tried at the start of the run: most likely the disk is full.
             _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
@@ -164,7 +164,7 @@ class PeriodicTasks:
             plugins={one.name: one.found.package for one in self.calls.participants},
             evaluation=evaluation,
         )
-        training["evaluation"] = self.standing.get_state()
+        training["evaluation"] = self.best.get_state()
         return self.checkpoints.write(
             manifest, without_secrets(to_toml(self.config)), policy, training
         )

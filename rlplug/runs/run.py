@@ -161,7 +161,7 @@ def _train(
             module=module,
             folder=info.folder,
             stopped=trainer.stopped,
-            best=periodic.standing.found,
+            best=periodic.best.best_evaluation,
             where=tuple(tracking.describe()),
         )
 

@@ -1,4 +1,4 @@
-"""Deal contexts to environments, and pay for what they choose."""
+"""Simulates a bandit problem: draws contexts and the rewards of all arms ahead of time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from rlplug.bandits.problem import Floats, Problem, Rounds, Source
 from rlplug.errors import RequestError
 from rlplug.seeding import derive
 
-__all__ = ["Dealer"]
+__all__ = ["BanditSimulator"]
 
 BLOCK = 2**15
-"""Numbers to draw at once: few calls for few environments, and still within the cache."""
+"""Numbers to draw at once: few NumPy calls, and still within the CPU cache."""
 
-MOST_STEPS = 256
+MAX_STEPS = 256
 
 
-class Dealer:
-    """Deals contexts to n environments at once and pays for the arms they choose.
+class BanditSimulator:
+    """Contexts and rewards of n environments, drawn many steps at a time.
 
-    Contexts and what every arm would pay in them are drawn many steps ahead, so that a step is no
-    more than reading at an index. What was dealt is never written again.
+    A step only reads at an index. Arrays that were returned are never written again.
     """
 
     def __init__(self, problem: Problem, name: str, n: int) -> None:
@@ -34,7 +33,7 @@ class Dealer:
         self._shape = (n,)
         self._offsets = numpy.arange(n) * problem.num_arms
         width = spaces.flatdim(problem.observation_space) + 2 * problem.num_arms
-        self._steps = min(max(BLOCK // (n * width), 1), MOST_STEPS)
+        self._steps = min(max(BLOCK // (n * width), 1), MAX_STEPS)
         self._random = numpy.random.default_rng()
         self._source: Source | None = None
         self._rounds: Rounds | None = None
@@ -43,11 +42,11 @@ class Dealer:
 
     @property
     def started(self) -> bool:
-        """Whether `restart` was called."""
+        """Whether `reset` was called."""
         return self._source is not None
 
-    def restart(self, random: numpy.random.Generator, seed: int | None) -> None:
-        """Begin the problem anew: contexts and noise come from `random` from here on."""
+    def reset(self, random: numpy.random.Generator, seed: int | None) -> None:
+        """Start the problem over; contexts and noise are drawn from `random`."""
         own = self.problem.problem_seed
         if own is None:
             own = int(random.integers(2**62)) if seed is None else derive(seed, "problem")
@@ -56,8 +55,8 @@ class Dealer:
         self._random = random
         self._rounds = None
 
-    def deal(self) -> Any:
-        """The observations of the next n contexts."""
+    def next_contexts(self) -> Any:
+        """Advance to the next n contexts and return their observations."""
         rounds = self._rounds
         self._at += 1
         if rounds is None or self._at == self._steps:
@@ -65,18 +64,18 @@ class Dealer:
                 raise ResetNeeded(f"{self._name}: call reset before step")
             rounds = self._rounds = self._source.draw(self._random, self._steps, *self._shape)
             self._at = 0
-        return self.dealt()
+        return self.contexts()
 
-    def dealt(self) -> Any:
-        """The observations of the n contexts that are to be acted on."""
-        observations, at = self._drawn().observations, self._at
+    def contexts(self) -> Any:
+        """The observations of the current n contexts."""
+        observations, at = self._current_rounds().observations, self._at
         if isinstance(observations, dict):
             return {name: part[at] for name, part in observations.items()}
         return observations[at]
 
-    def pay(self, actions: Any) -> tuple[Floats, dict[str, NDArray[Any]]]:
-        """The rewards of the arms chosen in the contexts dealt last, and what is known of them."""
-        rounds, at = self._drawn(), self._at
+    def pull(self, actions: Any) -> tuple[Floats, dict[str, NDArray[Any]]]:
+        """The rewards of these arms in the current contexts, and infos with their regret."""
+        rounds, at = self._current_rounds(), self._at
         index = self._checked(actions) + self._offsets
         expected = rounds.expected[at].take(index)
         best = rounds.best[at]
@@ -84,11 +83,11 @@ class Dealer:
         infos = {"best_reward": best, "expected_reward": expected, "regret": regret}
         if rounds.present is not None:
             infos["absent_arm"] = ~rounds.present[at].take(index)
-            # An absent arm earns 0, which would beat the best one where all that are present lose.
+            # An absent arm earns 0: more than the best if all present arms lose.
             numpy.maximum(regret, 0.0, out=regret)
         return rounds.rewards[at].take(index), infos
 
-    def _drawn(self) -> Rounds:
+    def _current_rounds(self) -> Rounds:
         if self._rounds is None:
             raise ResetNeeded(f"{self._name}: call reset before step")
         return self._rounds
@@ -102,7 +101,7 @@ class Dealer:
             )
         if arms.dtype != numpy.int64:
             arms = arms.astype(numpy.int64)
-        # As unsigned numbers the negative ones are far too large: one comparison finds both.
+        # Negative numbers are huge as unsigned ones: one comparison checks both bounds.
         fits = arms.view(numpy.uint64) < self.problem.num_arms
         if numpy.count_nonzero(fits) != arms.size:
             row = int(fits.argmin())

@@ -1,4 +1,4 @@
-"""Regret and pay, by hand: a problem of two contexts whose numbers can be read off."""
+"""Regret and rewards, by hand: a problem of two contexts whose numbers can be read off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from rlplug.bandits import Problem, Rounds
-from rlplug.bandits.dealer import Dealer
+from rlplug.bandits.simulator import BanditSimulator
 from rlplug.errors import RequestError
 
 
@@ -43,16 +43,16 @@ class TwoContextsSource:
         )
 
 
-def two_contexts() -> Dealer:
+def two_contexts() -> BanditSimulator:
     problem: Problem = TwoContexts()
-    dealer = Dealer(problem, "TwoContexts", 2)
-    dealer.restart(numpy.random.default_rng(0), 0)
-    assert dealer.deal().tolist() == [[0.0], [1.0]]
-    return dealer
+    simulator = BanditSimulator(problem, "TwoContexts", 2)
+    simulator.reset(numpy.random.default_rng(0), 0)
+    assert simulator.next_contexts().tolist() == [[0.0], [1.0]]
+    return simulator
 
 
 def test_regret_is_the_best_expected_reward_less_that_of_the_chosen_arm() -> None:
-    rewards, infos = two_contexts().pay(numpy.array([1, 0]))
+    rewards, infos = two_contexts().pull(numpy.array([1, 0]))
     assert rewards.tolist() == [0.375, -1.25]
     assert infos["best_reward"].tolist() == [0.75, -0.5]
     assert infos["expected_reward"].tolist() == [0.25, -1.0]
@@ -61,45 +61,45 @@ def test_regret_is_the_best_expected_reward_less_that_of_the_chosen_arm() -> Non
 
 
 def test_the_best_arm_has_no_regret() -> None:
-    _, infos = two_contexts().pay(numpy.array([2, 1]))
+    _, infos = two_contexts().pull(numpy.array([2, 1]))
     assert infos["regret"].tolist() == [0.0, 0.0]
 
 
 def test_an_absent_arm_earns_nothing_is_flagged_and_never_beats_the_best() -> None:
-    rewards, infos = two_contexts().pay(numpy.array([2, 2]))
+    rewards, infos = two_contexts().pull(numpy.array([2, 2]))
     assert rewards[1] == 0.0
     assert infos["absent_arm"].tolist() == [False, True]
     assert infos["regret"].tolist() == [0.0, 0.0]
 
 
-def test_paying_changes_nothing_that_was_dealt() -> None:
-    dealer = two_contexts()
-    first = dealer.pay(numpy.array([2, 2]))[1]["regret"].tolist()
-    assert dealer.pay(numpy.array([2, 2]))[1]["regret"].tolist() == first
+def test_pulling_an_arm_changes_no_context() -> None:
+    simulator = two_contexts()
+    first = simulator.pull(numpy.array([2, 2]))[1]["regret"].tolist()
+    assert simulator.pull(numpy.array([2, 2]))[1]["regret"].tolist() == first
 
 
 @pytest.mark.parametrize("arm", [-1, 3])
 def test_an_action_that_is_no_arm_is_refused_with_its_row(arm: int) -> None:
     with pytest.raises(RequestError, match=rf"action {arm} in row 1 is no arm: there are 3"):
-        two_contexts().pay(numpy.array([0, arm]))
+        two_contexts().pull(numpy.array([0, arm]))
 
 
 @pytest.mark.parametrize("kind", [numpy.int32, numpy.uint8, numpy.int64])
 def test_actions_of_any_whole_number_type_are_arms(kind: type) -> None:
-    rewards, _ = two_contexts().pay(numpy.array([1, 0], dtype=kind))
+    rewards, _ = two_contexts().pull(numpy.array([1, 0], dtype=kind))
     assert rewards.tolist() == [0.375, -1.25]
 
 
 def test_actions_of_another_shape_or_kind_are_refused() -> None:
     with pytest.raises(RequestError, match=r"shape \(2,\), found int64 of shape \(3,\)"):
-        two_contexts().pay(numpy.array([0, 1, 2]))
+        two_contexts().pull(numpy.array([0, 1, 2]))
     with pytest.raises(RequestError, match=r"whole numbers of shape \(2,\), found float64"):
-        two_contexts().pay(numpy.array([0.0, 1.0]))
+        two_contexts().pull(numpy.array([0.0, 1.0]))
 
 
-def test_nothing_is_dealt_or_paid_before_the_first_reset() -> None:
-    dealer = Dealer(TwoContexts(), "TwoContexts", 2)
+def test_nothing_is_drawn_before_the_first_reset() -> None:
+    simulator = BanditSimulator(TwoContexts(), "TwoContexts", 2)
     with pytest.raises(ResetNeeded, match="TwoContexts: call reset before step"):
-        dealer.pay(numpy.array([0, 0]))
+        simulator.pull(numpy.array([0, 0]))
     with pytest.raises(ResetNeeded, match="TwoContexts: call reset before step"):
-        dealer.deal()
+        simulator.next_contexts()

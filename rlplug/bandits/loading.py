@@ -1,8 +1,9 @@
-"""Read tables from files, or from scikit-learn."""
+"""Load tables from files, from scikit-learn, or generate them."""
 
 from __future__ import annotations
 
 import csv
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,60 @@ import numpy
 from rlplug.bandits.table import Table
 from rlplug.errors import RequestError, did_you_mean
 
-__all__ = ["csv_table", "npz_table", "parquet_table", "sklearn_table"]
+__all__ = ["GENERATED_SETS", "SKLEARN_SETS", "load_table", "rings_table"]
+
+SKLEARN_SETS = ("breast_cancer", "digits", "iris", "wine")
+"""Tables of scikit-learn."""
+
+GENERATED_SETS = ("rings",)
+"""Generated tables."""
 
 
-def csv_table(path: Path, label: str) -> Table:
+def load_table(source: str, label: str = "label") -> Table:
+    """Load a `.csv`, `.parquet` or `.npz` file, or a table known by name.
+
+    `label` names the column of classes; an `.npz` file has arrays `x` and `y` instead.
+    """
+    readers = {".csv": _csv_table, ".parquet": _parquet_table, ".npz": _npz_table}
+    if source in SKLEARN_SETS:
+        return _sklearn_table(source)
+    if source in GENERATED_SETS:
+        return rings_table()
+    # Shells do not expand the ~ in env.table=~/data.csv.
+    path = Path(os.path.expanduser(source))
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        known = (*SKLEARN_SETS, *GENERATED_SETS)
+        guess = did_you_mean(source, known)
+        raise RequestError(
+            f"table {source!r} is neither a file ({', '.join(readers)}) nor one of "
+            f"{', '.join(known)}.",
+            *([guess] if guess else []),
+        )
+    if not path.is_file():
+        raise RequestError(
+            f"table {source!r}: there is no such file.",
+            f"looked at: {path.absolute()}",
+        )
+    return reader(path, label)
+
+
+def rings_table(
+    rows: int = 2_000, rings: int = 6, classes: int = 3, noise: float = 0.15, *, seed: int = 0
+) -> Table:
+    """Points on concentric rings, ring i with a radius of about i + 1 and class i % classes.
+
+    Neither a linear classifier nor a threshold on the radius separates the classes.
+    """
+    random = numpy.random.default_rng(seed)
+    ring = numpy.arange(rows) % rings
+    angles = random.uniform(0.0, 2.0 * numpy.pi, rows)
+    distances = 1.0 + ring + noise * random.standard_normal(rows)
+    points = distances[:, None] * numpy.stack([numpy.cos(angles), numpy.sin(angles)], axis=1)
+    return Table.of(points, ring % classes, name="rings", columns=("x", "y"))
+
+
+def _csv_table(path: Path, label: str) -> Table:
     """A comma-separated file whose first line names the columns."""
     name = path.name
     header = _header(path)
@@ -27,13 +78,13 @@ def csv_table(path: Path, label: str) -> Table:
         labels = _columns(path, [header.index(label)], numpy.str_)[:, 0]
     except ValueError as error:
         raise _bad_line(path, header, chosen) from error
-    # A space after a comma would make a class of its own; the header is stripped as well.
+    # A space after a comma must not make another class.
     labels = numpy.char.strip(labels)
     columns = [header[index] for index in chosen]
     return Table.of(features, labels, name=name, columns=columns)
 
 
-def parquet_table(path: Path, label: str) -> Table:
+def _parquet_table(path: Path, label: str) -> Table:
     """A Parquet file, read with pyarrow."""
     try:
         from pyarrow import parquet
@@ -58,7 +109,7 @@ def parquet_table(path: Path, label: str) -> Table:
     return Table.of(features, labels, name=path.name, columns=columns)
 
 
-def npz_table(path: Path, label: str) -> Table:
+def _npz_table(path: Path, label: str) -> Table:
     """A NumPy archive with arrays `x` (rows, columns) and `y` (rows); `label` is not used."""
     try:
         with zipfile.ZipFile(path):
@@ -78,8 +129,8 @@ def npz_table(path: Path, label: str) -> Table:
     return Table.of(arrays["x"], arrays["y"], name=path.name)
 
 
-def sklearn_table(name: str) -> Table:
-    """One of the tables that scikit-learn brings along."""
+def _sklearn_table(name: str) -> Table:
+    """One of scikit-learn's tables."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -101,7 +152,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _columns(path: Path, chosen: Sequence[int], kind: type[Any]) -> Any:
-    """These columns of a CSV file, by NumPy's own reader: no row is ever a Python list."""
+    """These columns of a CSV file, by NumPy's reader, which makes no Python lists of rows."""
     with path.open(newline="", encoding="utf-8-sig") as lines:
         next(csv.reader(lines))
         return numpy.loadtxt(
@@ -116,7 +167,7 @@ def _columns(path: Path, chosen: Sequence[int], kind: type[Any]) -> Any:
 
 
 def _bad_line(path: Path, header: Sequence[str], chosen: Sequence[int]) -> RequestError:
-    """What the first line that is no row of numbers looks like."""
+    """The error for the first line that is not a row of numbers."""
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.reader(lines)
         next(reader)

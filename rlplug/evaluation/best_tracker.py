@@ -1,4 +1,4 @@
-"""How an evaluation compares with those before it, and whether it ends the run."""
+"""Tracks the best evaluation of a run; early stopping."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from rlplug.config.sections import EvaluationSection
 
-__all__ = ["Standing"]
+__all__ = ["BestTracker"]
 
 
-class Standing:
-    """Remembers the best evaluation of a run."""
+class BestTracker:
+    """The best evaluation so far, and the criteria that end a run early."""
 
     def __init__(self, section: EvaluationSection) -> None:
         self._section = section
@@ -22,12 +22,12 @@ class Standing:
         """Evaluations since the best one."""
 
     @property
-    def found(self) -> tuple[int, float] | None:
-        """Step and mean return of the best; None before any evaluation."""
+    def best_evaluation(self) -> tuple[int, float] | None:
+        """Step and mean return of the best evaluation; None before the first."""
         return (self.best_step, self.best) if self.best > -math.inf else None
 
-    def take(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether this one is better than all before; one that is not a number never is."""
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Returns whether this evaluation is the best so far; NaN never is."""
         value = metrics["eval/return_mean"]
         if value > self.best:
             self.best, self.best_step, self.without_better = value, step, 0
@@ -35,8 +35,8 @@ class Standing:
         self.without_better += 1
         return False
 
-    def verdict(self, metrics: Mapping[str, float]) -> str:
-        """Why the run should end after the evaluation taken last; empty if it should go on."""
+    def stop_reason(self, metrics: Mapping[str, float]) -> str:
+        """Why the run should end after the last update; empty if it should go on."""
         value, wanted = metrics["eval/return_mean"], self._section.stop_at_return
         if value >= wanted:
             return f"mean return {value:,.4g} reached evaluation.stop_at_return = {wanted:,.4g}"
@@ -50,7 +50,7 @@ class Standing:
         return ""
 
     def get_state(self) -> dict[str, Any]:
-        """What the next evaluation is compared with."""
+        """State for checkpoints."""
         return {
             "best": self.best,
             "best_step": self.best_step,
@@ -58,7 +58,7 @@ class Standing:
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         self.best = float(saved["best"])
         self.best_step = int(saved["best_step"])
         self.without_better = int(saved["without_better"])

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from rlplug.bandits import load_table
-from rlplug.bandits.generated import rings_table
+from rlplug.bandits.loading import rings_table
 from rlplug.errors import RequestError
 
 

@@ -1,4 +1,4 @@
-"""What was earned: rewards, returns and lengths of episodes, and regret where it is known."""
+"""Episode statistics: mean rewards, returns, lengths, and regret where environments know it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy
 
-__all__ = ["Tally"]
+__all__ = ["EpisodeStats"]
 
 
-class Tally:
-    """Collects per step as little as possible, and reckons when it is asked for metrics."""
+class EpisodeStats:
+    """Collects steps and computes the metrics of episodes when they are taken."""
 
     def __init__(self, num_envs: int) -> None:
         self._rewards: list[Any] = []
@@ -32,38 +32,40 @@ class Tally:
         infos: Mapping[str, Any],
         stepped: Any = None,
     ) -> None:
-        """Take in one step of the vector; `stepped` is False where it did nothing but reset."""
+        """Add one step of the vector environment; `stepped` is False where it only reset."""
         self._rewards.append(rewards if stepped is None else rewards[stepped])
         if "regret" in infos or "final_info" in infos:
             self.add_infos(infos, stepped)
-        # Counting is four times as fast as asking for all.
+        # count_nonzero is four times as fast as all.
         if self._one_step and numpy.count_nonzero(terminated) == len(terminated):
             return
-        self._episodes(rewards, terminated | truncated, stepped)
+        self._add_step(rewards, terminated | truncated, stepped)
 
     def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
-        """Take in what the environments tell of one step of the vector."""
+        """Add the regret that infos of one step report."""
         regret = infos.get("regret")
         if regret is not None:
             self._regrets.append(regret if stepped is None else regret[stepped])
             return
-        # Of an episode that has ended, a vector of single environments tells it here.
+        # SyncVector reports the last step of an episode here.
         final = infos.get("final_info")
         if isinstance(final, Mapping) and "regret" in final:
             told = numpy.asarray(final["regret"], dtype=numpy.float64)
             self._regrets.append(told[final["_regret"]] if "_regret" in final else told)
 
-    def add_steps(self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None) -> None:
-        """Take in several steps at once, shape (steps, num_envs), without what infos tell."""
+    def add_rollout(
+        self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None
+    ) -> None:
+        """Add several steps, shape (steps, num_envs); infos are added separately."""
         self._one_step = False
         real = None if stepped is None else stepped.copy()
         self._steps.append((rewards.copy(), terminated | truncated, real))
 
     def take(self) -> dict[str, float]:
-        """The metrics since the last call."""
+        """Returns the metrics since the last call."""
         metrics: dict[str, float] = {}
         if self._steps:
-            self._reckon()
+            self._add_up()
         if self._rewards:
             rewards = numpy.concatenate(self._rewards)
             if rewards.size:
@@ -80,9 +82,9 @@ class Tally:
             kept.clear()
         return metrics
 
-    def _reckon(self) -> None:
-        """Follow the episodes through all steps that were taken in since the last time."""
-        rewards = numpy.concatenate([earned for earned, _, _ in self._steps])
+    def _add_up(self) -> None:
+        """Find the returns and lengths of episodes that ended in the rollouts added."""
+        rewards = numpy.concatenate([one for one, _, _ in self._steps])
         ended = numpy.concatenate([ends for _, ends, _ in self._steps])
         real = numpy.ones(rewards.shape, dtype=bool)
         if any(stepped is not None for _, _, stepped in self._steps):
@@ -93,20 +95,20 @@ class Tally:
         self._rewards.append(rewards[real])
         returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
         lengths = self._length + numpy.cumsum(real, axis=0)
-        begun: dict[int, tuple[float, int]] = {}
+        started: dict[int, tuple[float, int]] = {}
         for time, env in numpy.argwhere(ended & real).tolist():
-            before, steps = begun.get(env, (0.0, 0))
+            before, steps = started.get(env, (0.0, 0))
             total, count = float(returns[time, env]), int(lengths[time, env])
             self._returns.append(total - before)
             self._lengths.append(count - steps)
-            begun[env] = (total, count)
+            started[env] = (total, count)
         self._running, self._length = returns[-1], lengths[-1]
-        for env, (total, count) in begun.items():
+        for env, (total, count) in started.items():
             self._running[env] -= total
             self._length[env] -= count
 
-    def _episodes(self, rewards: Any, ended: Any, stepped: Any) -> None:
-        # Once an episode has gone on, every step must be followed.
+    def _add_step(self, rewards: Any, ended: Any, stepped: Any) -> None:
+        # Episodes of several steps: each step must be added up from now on.
         self._one_step = False
         real = numpy.ones(len(ended), dtype=bool) if stepped is None else stepped
         self._running[real] += rewards[real]
