@@ -9,8 +9,8 @@ import numpy
 from torch import Tensor
 
 from rlplug.errors import RunFailedError
+from rlplug_linucb.arrays import Array
 from rlplug_linucb.layout import Layout, ParsedObservations
-from rlplug_linucb.linalg import Array
 from rlplug_linucb.models import Model, Rows
 
 __all__ = ["checked_columns", "checked_rows", "checked_weights", "non_finite"]

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlplug_linucb.linalg import Array, invert, namespace, rows_by_group, to_array
+from rlplug_linucb.arrays import (
+    Array,
+    BufferViews,
+    invert,
+    namespace,
+    row_dots,
+    rows_by_group,
+    to_array,
+)
 
-__all__ = ["BufferViews", "RidgeRegressions", "Scores", "upper_confidence_bound"]
+__all__ = ["RidgeRegressions", "Scores", "upper_confidence_bound"]
 
 _STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
 """What the entries of the buffer `counts` count."""
@@ -41,45 +49,6 @@ def upper_confidence_bound(mean: Array, variance: Array, alpha: float) -> Scores
     sigma = numpy.sqrt(variance)
     ucb = mean + alpha * sigma
     return Scores(mean, sigma, ucb)
-
-
-class BufferViews(nn.Module):
-    """Float64 buffers with array views as plain attributes: to look up a buffer costs microseconds.
-
-    Views are renewed when buffers are moved, loaded or copied.
-    """
-
-    def make_views(self) -> dict[str, Any]:
-        """The views by name; called at the end of `__init__` by `renew_views`."""
-        raise TypeError(f"{type(self).__name__} must define make_views")
-
-    def renew_views(self) -> None:
-        """Set views of the buffers as attributes."""
-        self.views = self.make_views()
-        self.__dict__.update(self.views)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.to(dtype)` and `.half()` would round the sums: they move buffers, but keep their dtype.
-        def moved(tensor: Tensor) -> Tensor:
-            result = fn(tensor)
-            return result if result.dtype == tensor.dtype else tensor.to(result.device)
-
-        super()._apply(moved, recurse)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.renew_views()
-        return self
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.renew_views()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copied view would no longer be a view.
-        names = {"views", *self.views}
-        return {name: value for name, value in self.__dict__.items() if name not in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.renew_views()
 
 
 class RidgeRegressions(BufferViews):
@@ -175,17 +144,15 @@ class RidgeRegressions(BufferViews):
         if self._counts[_STALE]:
             self.refresh()
         dot, theta, A_inv = self._dot, self.theta, self.A_inv
-        # Rounding may leave a variance of zero slightly negative.
         if x.ndim == 3:
-            rows = x.reshape(-1, self.dim)
-            mean, variance = rows @ theta[0].T, abs((rows @ A_inv[0] * rows).sum(-1))
+            mean, variance = _predict_rows(x.reshape(-1, self.dim), theta[0], A_inv[0])
             return mean.reshape(*x.shape[:2], -1), variance.reshape(x.shape[:2])
         if len(x) == 1:
             x = x[0]
-            mean, variance = dot(theta, x), abs(dot(x @ A_inv, x))
-            return mean[None], variance[None]
-        means = [x @ theta[group].T for group in range(self.groups)]
-        variances = [abs((x @ A_inv[group] * x).sum(-1)) for group in range(self.groups)]
+            mean, variance = dot(theta, x), dot(x @ A_inv, x)
+            return mean[None], abs(variance)[None]
+        each = [_predict_rows(x, theta[group], A_inv[group]) for group in range(self.groups)]
+        means, variances = zip(*each, strict=True)
         stack = namespace(x).stack
         return stack(means, 1), stack(variances, 1)
 
@@ -224,7 +191,7 @@ class RidgeRegressions(BufferViews):
             rows = order[start : start + size]
             x, r = self._recent_x[rows], self._recent_r[rows]
             A, b = self.A[group], self.b[group]
-            # Rows are scaled by the root of their weight: A += w x xᵀ, b += w r x.
+            # A += w x xᵀ and b += w r x for each row: x and r are scaled by the root of w.
             A += x.T @ x
             b += r.T @ x
             start += size
@@ -350,6 +317,14 @@ class RidgeRegressions(BufferViews):
             "_dot": numpy.ndarray.dot if on_cpu else torch.matmul,
             "_outer": _outer if on_cpu else torch.outer,
         }
+
+
+def _predict_rows(x: Array, theta: Array, A_inv: Array) -> tuple[Array, Array]:
+    """Means xᵀtheta (n, targets) and variances xᵀA⁻¹x (n,) of rows x (n, dim)."""
+    mean = x @ theta.T
+    variance = row_dots(x @ A_inv, x)
+    # Rounding may leave a variance of zero slightly negative.
+    return mean, abs(variance)
 
 
 def _outer(x: Array, y: Array) -> Array:

@@ -8,10 +8,10 @@ import numpy
 from gymnasium import Space
 
 from rlplug.errors import UnsupportedSpaceError
+from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions
 from rlplug_linucb.hybrid import HybridRegressions
 from rlplug_linucb.layout import Layout, ParsedObservations, layout_of
-from rlplug_linucb.linalg import Array, namespace
 from rlplug_linucb.linucb import RidgeRegressions
 
 __all__ = [
@@ -79,9 +79,9 @@ class JointModel:
 
     def design(self, parsed: ParsedObservations) -> Array:
         """The row of every arm, (n, arms, d)."""
-        to_array = self.regressions.to_array
-        arms = to_array(self._one_hot()[None] if parsed.arms is None else parsed.arms)
-        return self._with_context(parsed, arms)
+        if parsed.arms is None:
+            return self._with_context(parsed, self._one_hot()[None])
+        return self._with_context(parsed, self.regressions.to_array(parsed.arms))
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""

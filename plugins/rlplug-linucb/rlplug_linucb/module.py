@@ -12,13 +12,13 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
+from rlplug_linucb.arrays import Array, BufferViews, namespace
 from rlplug_linucb.checks import checked_columns, checked_rows, checked_weights, non_finite
 from rlplug_linucb.choice import choose
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations
-from rlplug_linucb.linalg import Array, namespace
-from rlplug_linucb.linucb import BufferViews, Scores, upper_confidence_bound
+from rlplug_linucb.linucb import Scores, upper_confidence_bound
 from rlplug_linucb.models import Model, Rows, make_model
 from rlplug_linucb.sums import Sums
 

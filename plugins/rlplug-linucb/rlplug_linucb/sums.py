@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlplug_linucb.linalg import Array, namespace, rows_by_group, to_array
+from rlplug_linucb.arrays import Array, namespace, rows_by_group, to_array
 from rlplug_linucb.linucb import RidgeRegressions
 
 __all__ = ["Sums"]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
+from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
 from rlplug_linucb.layout import Layout, ParsedObservations
-from rlplug_linucb.linalg import Array, namespace
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.models import DisjointModel, JointModel, Model
 from rlplug_linucb.module import LinUCBModule
