@@ -26,7 +26,7 @@ Array: TypeAlias = Any
 """A `numpy.ndarray` on the CPU, where it costs a tenth of torch per call; a tensor elsewhere."""
 
 # vecdot came with NumPy 2; einsum takes twice as long.
-_vecdot: Any = getattr(numpy, "vecdot", functools.partial(numpy.einsum, "nd,nd->n"))
+_vecdot: Any = getattr(numpy, "vecdot", functools.partial(numpy.einsum, "...d,...d->..."))
 
 _JITTERS = (1e-14, 1e-12, 1e-10)
 """Multiples of the mean diagonal to add in turn where Cholesky fails."""
@@ -85,7 +85,7 @@ def to_array(values: Any, like: Array, dtype: str | None = "float64") -> Array:
 
 
 def row_dots(x: Array, y: Array) -> Array:
-    """The inner product of each row of x (n, d) with that of y."""
+    """The inner product of each row of x (..., n, d) with that of y."""
     return _vecdot(x, y) if isinstance(x, numpy.ndarray) else (x * y).sum(-1)
 
 

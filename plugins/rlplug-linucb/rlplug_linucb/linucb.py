@@ -29,6 +29,9 @@ __all__ = ["RidgeRegressions", "Scores", "upper_confidence_bound"]
 _STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
 """What the entries of the buffer `counts` count."""
 _RECENT_ROWS = 256
+"""Rows that are added to A and b by one product."""
+_BROADCAST_ROWS = 256
+"""Up to so many rows are predicted by all groups at once; more would take too much memory."""
 _MAX_VARIANCE = 1e5
 """A rank-one update at a larger variance would cancel as many digits; it is solved for instead."""
 
@@ -151,10 +154,12 @@ class RidgeRegressions(BufferViews):
             x = x[0]
             mean, variance = dot(theta, x), dot(x @ A_inv, x)
             return mean[None], abs(variance)[None]
-        each = [_predict_rows(x, theta[group], A_inv[group]) for group in range(self.groups)]
-        means, variances = zip(*each, strict=True)
-        stack = namespace(x).stack
-        return stack(means, 1), stack(variances, 1)
+        if len(x) <= _BROADCAST_ROWS:
+            mean, variance = _predict_rows(x, theta, A_inv)
+        else:
+            each = [_predict_rows(x, theta[group], A_inv[group]) for group in range(self.groups)]
+            mean, variance = map(namespace(x).stack, zip(*each, strict=True))
+        return mean.swapaxes(0, 1), variance.T
 
     def update(self, group: int, x: Array, r: Array, w: float = 1.0) -> None:
         """Learn one row x (dim,) with its rewards r (targets,) and weight w."""
@@ -320,8 +325,8 @@ class RidgeRegressions(BufferViews):
 
 
 def _predict_rows(x: Array, theta: Array, A_inv: Array) -> tuple[Array, Array]:
-    """Means xᵀtheta (n, targets) and variances xᵀA⁻¹x (n,) of rows x (n, dim)."""
-    mean = x @ theta.T
+    """Means xᵀtheta (..., n, targets) and variances xᵀA⁻¹x (..., n) of rows x (n, dim)."""
+    mean = x @ theta.swapaxes(-1, -2)
     variance = row_dots(x @ A_inv, x)
     # Rounding may leave a variance of zero slightly negative.
     return mean, abs(variance)
