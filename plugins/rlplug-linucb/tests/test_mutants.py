@@ -26,8 +26,8 @@ class WithModule(LinUCB):
 
 class MaskForgotten(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
-            return super().pick(seen._replace(mask=None), scores, random, by)
+        def pick(self, parsed, scores, random, by="ucb"):
+            return super().pick(parsed._replace(mask=None), scores, random, by)
 
 
 class NeverExplores(WithModule):
@@ -75,15 +75,15 @@ class CentresContexts(WithModule):
 
 class BreaksTiesGlobally(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
+        def pick(self, parsed, scores, random, by="ucb"):
             numpy.random.shuffle(numpy.arange(3))
-            return super().pick(seen, scores, random, by)
+            return super().pick(parsed, scores, random, by)
 
 
 class BreaksTiesInInference(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
-            return super().pick(seen, scores, numpy.random.default_rng(), by)
+        def pick(self, parsed, scores, random, by="ucb"):
+            return super().pick(parsed, scores, numpy.random.default_rng(), by)
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from gymnasium import spaces
 from rlplug_linucb import Layout, LinTS, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.linucb import RidgeRegressions
 
 from rlplug import ActInput, Batch
 from rlplug.bandits import LinearBandit
@@ -146,7 +146,7 @@ def test_torch_draws_what_numpy_draws(
 ) -> None:
     answers = []
     for devices in (frozenset({"cpu"}), frozenset[str]()):
-        monkeypatch.setattr(Ridges, "numpy_devices", devices)
+        monkeypatch.setattr(RidgeRegressions, "numpy_devices", devices)
         one = taught(layout, **options)
         for count in (1, 20):
             draws = one.score(seen(layout, count, seed=1), numpy.random.default_rng(2))
