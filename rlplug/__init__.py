@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
     from rlplug.hooks.markers import hookimpl
-    from rlplug.losses import KnownLoss
     from rlplug.plugin import (
         ALL_MODULES,
         DEFAULT_MODULE,
@@ -42,7 +41,6 @@ _HOME = {
     "Algorithm": "rlplug.plugin",
     "Batch": "rlplug.batch",
     "DEFAULT_MODULE": "rlplug.plugin",
-    "KnownLoss": "rlplug.losses",
     "LearnerView": "rlplug.plugin",
     "Loss": "rlplug.plugin",
     "Module": "rlplug.plugin",
@@ -69,7 +67,6 @@ __all__ = [
     "AddOn",
     "Algorithm",
     "Batch",
-    "KnownLoss",
     "LearnerView",
     "Loss",
     "Module",

@@ -169,8 +169,7 @@ class LearnerHooks:
         optimizers: the names of those acting on this minibatch.
         Returns a scalar tensor; a mapping with the key `"loss"`, whose other entries are metrics;
             or a `Loss` with metrics, named terms, per-row values, a stop signal, or a value per
-            optimizer: an optimizer that such a mapping leaves out does not step. A `KnownLoss`
-            brings its gradients along, for networks so small that autograd would cost more.
+            optimizer: an optimizer that such a mapping leaves out does not step.
         None: no term of this plugin; if all return None the minibatch is skipped and counted.
         Several plugins: all terms are summed, out of place, and reported one by one.
 

@@ -3,7 +3,6 @@
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
-from rlplug.nn.closed import ClosedForm, Outputs, renewed
 from rlplug.nn.distributions import (
     Binary,
     Categorical,
@@ -14,15 +13,12 @@ from rlplug.nn.distributions import (
     make_distribution,
 )
 from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
-from rlplug.nn.followed import is_followed
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
 from rlplug.nn.images import ImageEncoder
-from rlplug.nn.initial import GAINS, orthogonal
-from rlplug.nn.layers import HiddenLayers
+from rlplug.nn.layers import GAINS, HiddenLayers, orthogonal
 from rlplug.nn.memory import Fragments, Memory
-from rlplug.nn.network import Body, Network
+from rlplug.nn.network import ActorCriticOptions, Body, Network, NetworkOptions
 from rlplug.nn.noisy import NoisyLinear, resample_noise
-from rlplug.nn.options import ActorCriticOptions, NetworkOptions
 from rlplug.nn.projection import project
 from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
 
@@ -34,7 +30,6 @@ __all__ = [
     "Binary",
     "Body",
     "Categorical",
-    "ClosedForm",
     "ContinuousQHead",
     "Distribution",
     "DistributionalHead",
@@ -50,7 +45,6 @@ __all__ = [
     "Network",
     "NetworkOptions",
     "NoisyLinear",
-    "Outputs",
     "PartsEncoder",
     "PolicyHead",
     "PolyakTarget",
@@ -61,11 +55,9 @@ __all__ = [
     "TargetNetwork",
     "TrivialTarget",
     "ValueHead",
-    "is_followed",
     "make_distribution",
     "make_encoder",
     "orthogonal",
     "project",
-    "renewed",
     "resample_noise",
 ]

@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+import attrs
 from torch import Tensor, nn
 
+from rlplug.config import at_least, option
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
 from rlplug.nn.arrays import ArrayForward, Stateless, Views
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import make_encoder, width_of
-from rlplug.nn.layers import HiddenLayers, MakeLinear
+from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
 from rlplug.nn.memory import Fragments, Memory
-from rlplug.nn.options import NetworkOptions
 from rlplug.spaces import AnySpace, without_action_mask
 
-__all__ = ["Body", "Network"]
+__all__ = ["ActorCriticOptions", "Body", "Network", "NetworkOptions"]
+
+
+@attrs.frozen(kw_only=True)
+class NetworkOptions:
+    """What a person can choose about a network; a plugin's `Config` may be a subclass."""
+
+    net_arch: tuple[int, ...] = option((64, 64), "Widths of the hidden layers.", check_widths)
+    activation: Literal["tanh", "relu", "elu", "silu", "leaky_relu"] = option(
+        "tanh", "Activation after each hidden layer."
+    )
+    ortho_init: bool = option(True, "Orthogonal initial weights; false: those of torch.")
+    encoder: str = option(
+        "", "Own encoder, as module:Class; empty: chosen from the observation space."
+    )
+    memory: Literal["none", "lstm", "gru"] = option("none", "Memory after the hidden layers.")
+    memory_size: int = option(64, "Width of the memory.", at_least(1))
+
+
+@attrs.frozen(kw_only=True)
+class ActorCriticOptions(NetworkOptions):
+    """The same for an actor and a critic."""
+
+    shared_encoder: bool | Literal["auto"] = option(
+        "auto", "Actor and critic share encoder, hidden layers and memory; auto: for images only."
+    )
+    state_dependent_std: bool = option(
+        False, "Standard deviations of Box actions are outputs of the network."
+    )
+    std_init: float = option(1.0, "First standard deviation of Box actions.", at_least(1e-6))
+    squash: bool = option(False, "Squash Box actions into their bounds by tanh, not clip them.")
 
 
 class Body(nn.Module):

@@ -10,7 +10,7 @@ from rlplug.batch.nested import copied, each
 from rlplug.envs import Environments
 from rlplug.envs.sync import InTurn
 from rlplug.feeds.experience import Experience
-from rlplug.nn.standing import Standing
+from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
 from rlplug.sampling.in_place import InPlace
 from rlplug.sampling.seat import Columns, Seat
@@ -64,7 +64,7 @@ class VectorSampler:
         # A subclass may say otherwise what a step gives.
         if type(vector) is InTurn and vector.fills and steps > 1:
             self._in_place = InPlace(vector, module, self._seat, self._storage, self.tally)
-        self._standing = Standing()
+        self._frozen_weights = FrozenWeights()
         self._begins_anew = True
         # One for all collections: making it anew would cost a stream more than filling it.
         self._experience = Experience(
@@ -89,7 +89,7 @@ class VectorSampler:
         if not several:
             columns = self._single(timestep)
         else:
-            with self._standing:
+            with self._frozen_weights:
                 columns = self._several(timestep)
         experience.columns = columns
         experience.following = seat.seen if self._keep_next else _NOTHING

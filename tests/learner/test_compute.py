@@ -11,8 +11,7 @@ import torch
 from rlplug import Batch, Module, run
 from rlplug.config.compute import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.device import apply_compute, choose_device
-from rlplug.learner.device import Precision
+from rlplug.learner.device import Precision, apply_compute, choose_device
 
 
 class Net(Module):

@@ -10,9 +10,9 @@ import torch
 from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Batch, Loss, Module
+from rlplug.batch.episodes import Episode
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.optimizers import default_optimizer
-from rlplug.batch.episodes import Episode
 
 
 class Head(Module):
