@@ -27,9 +27,8 @@ from rlplug.nn import (
     Streams,
     resample_noise,
 )
-from rlplug.nn.activations import ACTIVATIONS
-from rlplug.nn.arrays import plan_arrays
-from rlplug.nn.standing import Standing
+from rlplug.nn.arrays import FrozenWeights, plan_arrays
+from rlplug.nn.layers import ACTIVATIONS
 
 BOX = spaces.Box(-numpy.inf, numpy.inf, (4,))
 OBSERVATIONS = numpy.random.default_rng(0).standard_normal((8, 4)).astype(numpy.float32)
@@ -142,7 +141,7 @@ def test_acting_notices_that_weights_were_replaced(change: Callable[[Network], N
 
 def test_where_weights_stand_still_it_looks_once_and_sees_what_is_written_into_them() -> None:
     network = q_network()
-    with Standing():
+    with FrozenWeights():
         before = network.act(OBSERVATIONS)[0]
         with torch.no_grad():
             for parameter in network.parameters():
@@ -151,7 +150,7 @@ def test_where_weights_stand_still_it_looks_once_and_sees_what_is_written_into_t
         assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
         replace_data(network)
     assert_acts_in_numpy_as_in_torch(network)
-    with Standing():
+    with FrozenWeights():
         assert_acts_in_numpy_as_in_torch(network)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rlplug.errors import RequestError
 from rlplug.nn import ActorCritic, ActorCriticOptions, Fragments, Memory, Network, QHead
-from rlplug.nn.network import Body
-from rlplug.nn.options import NetworkOptions
+from rlplug.nn.network import Body, NetworkOptions
 
 KINDS = ["lstm", "gru"]
 BOX = spaces.Box(-1, 1, (3,))

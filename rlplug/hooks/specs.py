@@ -170,8 +170,7 @@ class LearnerHooks:
         optimizers: the names of the optimizers that step on this minibatch.
         Returns a scalar tensor; a mapping with the key `"loss"`, whose other entries are metrics;
             or a `Loss` with metrics, named terms, per-row values, a stop signal, or a loss per
-            optimizer: optimizers without a loss do not step. A `KnownLoss`
-            brings its gradients along, for networks so small that autograd would cost more.
+            optimizer: optimizers without a loss do not step.
         None: no loss term; if all plugins return None, the minibatch is skipped and counted.
         Several plugins: all terms are summed, and reported one by one.
 

@@ -18,7 +18,7 @@ from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
-from rlplug.optim.unfollowed import Unfollowed
+from rlplug.optim.no_grad import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
 __all__ = ["Learner"]
@@ -76,7 +76,7 @@ class Learner(ByHand):
                 chosen[module_id] = placed[module_id]
         if not self.calls.implements("prepare_batch"):
             return chosen
-        with Unfollowed():
+        with NoGrad():
             for module_id, batch in chosen.items():
                 prepared = self._prepare_batch(module_id, batch, placed)
                 if prepared is not batch:

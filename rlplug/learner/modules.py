@@ -30,7 +30,7 @@ from rlplug.learner.optimizers import (
     optimizers_from,
 )
 from rlplug.learner.process_group import ProcessGroup
-from rlplug.nn.standing import Standing
+from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.seeding import derive
 
@@ -82,7 +82,7 @@ class LearnerModules:
         self.registered_metrics: dict[str, dict[str, Any]] = {}
         self._given_modules = dict(modules or {})
         self._generators: dict[str, torch.Generator] = {}
-        self._frozen_weights = Standing()
+        self._frozen_weights = FrozenWeights()
         self._losses = LossHooks(calls, self)
         self._gradient_hooks = GradientHooks(calls, self)
         self._terms = TermGradients(

@@ -11,9 +11,9 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
-from rlplug.optim.flushing import Flushed
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.guard import guarded_step
+from rlplug.optim.no_grad import FlushDenormals
 from rlplug.optim.schedulers import SchedulerRun
 from rlplug.optim.together import FusedAdams, can_step_together
 
@@ -50,7 +50,7 @@ class RegisteredOptimizer:
         """Minibatches without a gradient before the first one; -1 once it got one."""
         self._adam: FusedAdams | None = None
         self._adam_checked = False
-        self._flush_denormals = Flushed()
+        self._flush_denormals = FlushDenormals()
 
     @property
     def learning_rate(self) -> float:

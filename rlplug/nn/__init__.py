@@ -13,15 +13,12 @@ from rlplug.nn.distributions import (
     make_distribution,
 )
 from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
-from rlplug.nn.followed import is_followed
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
 from rlplug.nn.images import ImageEncoder
-from rlplug.nn.initial import GAINS, orthogonal
-from rlplug.nn.layers import HiddenLayers
+from rlplug.nn.layers import GAINS, HiddenLayers, orthogonal
 from rlplug.nn.memory import Fragments, Memory
-from rlplug.nn.network import Body, Network
+from rlplug.nn.network import ActorCriticOptions, Body, Network, NetworkOptions
 from rlplug.nn.noisy import NoisyLinear, resample_noise
-from rlplug.nn.options import ActorCriticOptions, NetworkOptions
 from rlplug.nn.projection import project
 from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
 
@@ -58,7 +55,6 @@ __all__ = [
     "TargetNetwork",
     "TrivialTarget",
     "ValueHead",
-    "is_followed",
     "make_distribution",
     "make_encoder",
     "orthogonal",

@@ -9,8 +9,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import Plan, plan_arrays
+from rlplug.nn.arrays import NumpyArray, Plan, plan_arrays
 from rlplug.nn.memory import State
 from rlplug.nn.modes import evaluating
 from rlplug.nn.tensors import device_of, rows_of, to_arrays, to_tensors
@@ -30,7 +29,7 @@ class ActingNetwork(nn.Module):
 
     def act(
         self, observations: Any, state: State | None = None, *, explore: bool = False
-    ) -> tuple[Array, Mapping[str, Array] | None]:
+    ) -> tuple[NumpyArray, Mapping[str, NumpyArray] | None]:
         """What decides n actions, as an array of n rows, and the memory's next state.
 
         No gradients, no dropout, batch statistics as they are; noisy layers are noisy only with
@@ -47,7 +46,9 @@ class ActingNetwork(nn.Module):
             return self._act_in_torch(observations, state, explore)
         if not plain:
             observations = to_arrays(observations)
-        answer: tuple[Array, Mapping[str, Array] | None] = plan.forward(observations, state)
+        answer: tuple[NumpyArray, Mapping[str, NumpyArray] | None] = plan.forward(
+            observations, state
+        )
         return answer
 
     def step(
@@ -65,7 +66,7 @@ class ActingNetwork(nn.Module):
 
     def _act_in_torch(
         self, observations: Any, state: State | None, explore: bool
-    ) -> tuple[Array, Mapping[str, Array] | None]:
+    ) -> tuple[NumpyArray, Mapping[str, NumpyArray] | None]:
         device = device_of(self)
         with torch.no_grad(), evaluating(self, noisy=explore):
             before = None if state is None else to_tensors(state, device)

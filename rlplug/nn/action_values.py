@@ -9,10 +9,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Views
-from rlplug.nn.initial import orthogonal
-from rlplug.nn.layers import HiddenLayers, MakeLinear
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
+from rlplug.nn.layers import HiddenLayers, MakeLinear, orthogonal
 
 __all__ = ["DistributionalHead", "QHead", "QuantileHead", "Streams"]
 
@@ -87,8 +85,8 @@ class QHead(nn.Module):
         expected = self.array_values(views)
         shape = (-1, self.n_actions, max(self.atoms, 1))
 
-        def forward(features: Array) -> Any:
-            outputs: Array = advantage(features).reshape(shape)
+        def forward(features: NumpyArray) -> Any:
+            outputs: NumpyArray = advantage(features).reshape(shape)
             if value is not None:
                 outputs = outputs - outputs.mean(1, keepdims=True)
                 outputs += value(features)[:, None]
@@ -124,9 +122,9 @@ class DistributionalHead(QHead):
         """`values` on arrays."""
         support = views.of(self, "support")
 
-        def values(outputs: Array) -> Array:
+        def values(outputs: NumpyArray) -> NumpyArray:
             chances = numpy.exp(outputs - outputs.max(-1, keepdims=True))
-            mean: Array = numpy.dot(chances, support) / chances.sum(-1)
+            mean: NumpyArray = numpy.dot(chances, support) / chances.sum(-1)
             return mean
 
         return values

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Stateless, Views
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Stateless, Views
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
 from rlplug.nn.memory import Fragments
 from rlplug.nn.modes import evaluating
-from rlplug.nn.network import Body
-from rlplug.nn.options import ActorCriticOptions
+from rlplug.nn.network import ActorCriticOptions, Body
 from rlplug.nn.tensors import device_of, to_arrays, to_tensors
 from rlplug.spaces import AnySpace, has_images
 
@@ -99,7 +97,7 @@ class ActorCritic(ActingNetwork):
         """Whether actor and critic share all but their heads."""
         return self.critic_body is None
 
-    def act_and_evaluate(self, observations: Any) -> tuple[Array, Array]:
+    def act_and_evaluate(self, observations: Any) -> tuple[NumpyArray, NumpyArray]:
         """`act` for a network without memory, with the values of the same pass."""
         with torch.no_grad(), evaluating(self):
             parameters, values = self(to_tensors(observations, device_of(self)))

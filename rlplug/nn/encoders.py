@@ -12,8 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
 from rlplug.nn.images import ImageEncoder
 from rlplug.spaces import AnySpace, describe, image_of, without_action_mask
 
@@ -67,7 +66,7 @@ class FlatEncoder(nn.Module):
         scale = views.of(self, "scale")
         width, dtype, scaled = self.out_features, scale.dtype, self._bytes
 
-        def forward(observations: Array) -> Array:
+        def forward(observations: NumpyArray) -> NumpyArray:
             # NumPy has one object for each of its formats; another one is no mistake, only slower.
             if observations.dtype is dtype and observations.ndim == 2:
                 return observations
@@ -106,9 +105,9 @@ class EmbeddingEncoder(nn.Module):
         weight, width = views.of(self, "weight"), self.out_features
         shift = self.shift.cpu().numpy()
 
-        def forward(observations: Array) -> Array:
+        def forward(observations: NumpyArray) -> NumpyArray:
             rows = observations.reshape(len(observations), -1) + shift
-            taken: Array = weight.take(rows, axis=0)
+            taken: NumpyArray = weight.take(rows, axis=0)
             return taken.reshape(len(rows), width)
 
         return forward
@@ -141,7 +140,7 @@ class PartsEncoder(nn.Module):
         forwards = [views.part(self.parts, str(index)) for index in range(len(self.parts))]
         pairs = list(zip(self.keys, forwards, strict=True))
 
-        def forward(observations: Any) -> Array:
+        def forward(observations: Any) -> NumpyArray:
             return numpy.concatenate([part(observations[key]) for key, part in pairs], 1)
 
         return forward

@@ -9,11 +9,9 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Views
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
 from rlplug.nn.distributions import Distribution
-from rlplug.nn.initial import orthogonal
-from rlplug.nn.layers import HiddenLayers
+from rlplug.nn.layers import HiddenLayers, orthogonal
 
 __all__ = ["ContinuousQHead", "PolicyHead", "ValueHead"]
 
@@ -98,7 +96,7 @@ class PolicyHead(nn.Module):
             return linear
         log_std = views.of(self, "log_std")
 
-        def forward(features: Array) -> Array:
+        def forward(features: NumpyArray) -> NumpyArray:
             mean = linear(features)
             return numpy.concatenate([mean, numpy.broadcast_to(log_std, mean.shape)], 1)
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.initial import orthogonal
+from rlplug.nn.layers import orthogonal
 from rlplug.spaces import Image, describe
 
 __all__ = ["ImageEncoder"]

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from rlplug.errors import RequestError
-from rlplug.nn.activations import make_activation
 from rlplug.nn.arrays import ArrayForward, Views
-from rlplug.nn.initial import orthogonal
 
-__all__ = ["HiddenLayers", "MakeLinear", "check_widths"]
+__all__ = ["ACTIVATIONS", "GAINS", "HiddenLayers", "MakeLinear", "check_widths", "orthogonal"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "leaky_relu": nn.LeakyReLU,
+}
+
+GAINS: dict[str, float] = {
+    "hidden": math.sqrt(2),
+    "memory": 1.0,
+    "policy": 0.01,
+    "value": 1.0,
+    "action_value": 1.0,
+}
+"""The gain of each kind of layer; a small one for policies makes all first actions alike."""
+
+
+@torch.no_grad()
+def orthogonal(module: nn.Module, kind: str) -> nn.Module:
+    """Give every matrix in a module orthogonal weights with the gain of its kind, zero biases."""
+    for name, parameter in module.named_parameters():
+        leaf = name.rpartition(".")[2]
+        if leaf.startswith("bias"):
+            parameter.zero_()
+        elif leaf.startswith("weight") and parameter.ndim >= 2:
+            nn.init.orthogonal_(parameter, GAINS[kind])
+    return module
 
 
 class MakeLinear(Protocol):
@@ -42,7 +71,7 @@ class HiddenLayers(nn.Sequential):
             layer = linear(in_features=width, out_features=wider)
             if ortho_init and isinstance(layer, nn.Linear):
                 orthogonal(layer, "hidden")
-            layers += [layer, make_activation(activation)]
+            layers += [layer, ACTIVATIONS[activation]()]
             width = wider
         super().__init__(*layers)
         self.out_features = width

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlplug.nn.activations import Array
+from rlplug.nn.arrays import NumpyArray
 
 __all__ = ["Spare", "packed_lstm"]
 
 
-Spare: TypeAlias = list[Array]
+Spare: TypeAlias = list[NumpyArray]
 """Large arrays to be used again: getting fresh memory takes as long as computing in it."""
 
 
@@ -124,25 +124,25 @@ class _Past:
     def __del__(self) -> None:
         self.spare.append(self.gates)
 
-    def before(self) -> Array:
+    def before(self) -> NumpyArray:
         """Where the state before each row lies."""
         counts = numpy.array(self.counts)
         starts = self.first + numpy.cumsum(counts) - counts
         earlier = numpy.concatenate([[0], starts[:-1]])
         rows = numpy.arange(len(self.order)) + self.first
-        places: Array = rows - numpy.repeat(starts - earlier, counts)
+        places: NumpyArray = rows - numpy.repeat(starts - earlier, counts)
         return places
 
-    def _last(self) -> Array:
+    def _last(self) -> NumpyArray:
         """Where the state after each fragment lies."""
         counts = numpy.array(self.counts)
         starts = self.first + numpy.cumsum(counts) - counts
         fragments = numpy.arange(self.first)
         lengths = (counts[:, None] > fragments).sum(0)
-        places: Array = starts[lengths - 1] + fragments
+        places: NumpyArray = starts[lengths - 1] + fragments
         return places
 
-    def _run(self, bias: Array) -> None:
+    def _run(self, bias: NumpyArray) -> None:
         """One time after the other, all fragments that last so long at once."""
         size = self.hidden.shape[1]
         # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: halved beforehand, all gates take one tanh.
@@ -169,7 +169,9 @@ class _Past:
             numpy.multiply(now[:, :size], numpy.tanh(cell), out=self.hidden[after])
             before, start = after.start, stop
 
-    def back(self, out: Array, hidden: Array, cell: Array) -> tuple[Array, Array, Array]:
+    def back(
+        self, out: NumpyArray, hidden: NumpyArray, cell: NumpyArray
+    ) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         """Backward: the gradients before the activations of all gates, and of the first state."""
         rows, size = len(self.order), self.hidden.shape[1]
         bounded = numpy.tanh(self.cells[self.first :])
@@ -198,7 +200,7 @@ class _Past:
         return slopes.reshape(rows, 4 * size), hidden, cell
 
 
-def _take(spare: Spare, rows: int, size: int, dtype: Any) -> Array:
+def _take(spare: Spare, rows: int, size: int, dtype: Any) -> NumpyArray:
     """An array for the gates of all rows: one that was used before, if it fits."""
     shape = (rows, 4 * size)
     try:
@@ -209,12 +211,12 @@ def _take(spare: Spare, rows: int, size: int, dtype: Any) -> Array:
         return numpy.empty(shape, dtype)
 
 
-def _regrouped(parameter: Tensor) -> Array:
+def _regrouped(parameter: Tensor) -> NumpyArray:
     """Gates in the order o, i, f, g instead of torch's i, f, g, o: the sigmoids, then tanh."""
     i, f, g, o = numpy.split(parameter.detach().numpy(), 4)
     return numpy.concatenate([o, i, f, g])
 
 
-def _grouped_back(gradient: Array) -> Tensor:
+def _grouped_back(gradient: NumpyArray) -> Tensor:
     o, i, f, g = numpy.split(gradient, 4)
     return torch.from_numpy(numpy.concatenate([i, f, g, o]))

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rlplug.errors import RequestError
-from rlplug.nn.activations import Array, sigmoid
-from rlplug.nn.arrays import ArrayForward, Views, linear_in_numpy
-from rlplug.nn.initial import orthogonal
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, linear_in_numpy, sigmoid
+from rlplug.nn.layers import orthogonal
 from rlplug.nn.lstm import Spare, packed_lstm
 
 __all__ = ["Fragments", "Memory", "MemoryKind", "State"]
@@ -106,7 +105,7 @@ class Memory(nn.Module):
         )
         step = _lstm_step if self.kind == "lstm" else _gru_step
 
-        def forward(features: Array, state: Mapping[str, Array] | None) -> Any:
+        def forward(features: NumpyArray, state: Mapping[str, NumpyArray] | None) -> Any:
             before = seen(features)
             if state is None:
                 nothing = numpy.zeros((len(features), self.out_features), before.dtype)
@@ -157,7 +156,7 @@ def _packing(fragments: Fragments, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return order, (start + times)[within], within.sum(1)
 
 
-def _lstm_step(before: Array, recurrent: Array, state: Mapping[str, Array]) -> Any:
+def _lstm_step(before: NumpyArray, recurrent: NumpyArray, state: Mapping[str, NumpyArray]) -> Any:
     before += recurrent
     size = before.shape[1] // 4
     gates = sigmoid(before)
@@ -167,7 +166,7 @@ def _lstm_step(before: Array, recurrent: Array, state: Mapping[str, Array]) -> A
     return hidden, {"hidden": hidden, "cell": cell}
 
 
-def _gru_step(before: Array, recurrent: Array, state: Mapping[str, Array]) -> Any:
+def _gru_step(before: NumpyArray, recurrent: NumpyArray, state: Mapping[str, NumpyArray]) -> Any:
     size = before.shape[1] // 3
     gates = sigmoid(before[:, : 2 * size] + recurrent[:, : 2 * size])
     reset, update = gates[:, :size], gates[:, size:]

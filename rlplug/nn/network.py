@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+import attrs
 from torch import Tensor, nn
 
+from rlplug.config import at_least, option
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
 from rlplug.nn.arrays import ArrayForward, Stateless, Views
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import make_encoder, width_of
-from rlplug.nn.layers import HiddenLayers, MakeLinear
+from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
 from rlplug.nn.memory import Fragments, Memory
-from rlplug.nn.options import NetworkOptions
 from rlplug.spaces import AnySpace, without_action_mask
 
-__all__ = ["Body", "Network"]
+__all__ = ["ActorCriticOptions", "Body", "Network", "NetworkOptions"]
+
+
+@attrs.frozen(kw_only=True)
+class NetworkOptions:
+    """Options of a network; a plugin's `Config` may be a subclass."""
+
+    net_arch: tuple[int, ...] = option((64, 64), "Sizes of the hidden layers.", check_widths)
+    activation: Literal["tanh", "relu", "elu", "silu", "leaky_relu"] = option(
+        "tanh", "Activation function of the hidden layers."
+    )
+    ortho_init: bool = option(True, "Orthogonal weight initialization; false: torch's default.")
+    encoder: str = option(
+        "", "Custom encoder as module:Class; empty: chosen from the observation space."
+    )
+    memory: Literal["none", "lstm", "gru"] = option(
+        "none", "Recurrent layer after the hidden layers: none, lstm or gru."
+    )
+    memory_size: int = option(64, "Hidden size of the recurrent layer.", at_least(1))
+
+
+@attrs.frozen(kw_only=True)
+class ActorCriticOptions(NetworkOptions):
+    """Options of an actor and a critic."""
+
+    shared_encoder: bool | Literal["auto"] = option(
+        "auto",
+        "Share encoder, hidden layers and memory between actor and critic; auto: for images only.",
+    )
+    state_dependent_std: bool = option(
+        False, "Predict standard deviations of Box actions from the state."
+    )
+    std_init: float = option(1.0, "Initial standard deviation of Box actions.", at_least(1e-6))
+    squash: bool = option(
+        False, "Squash Box actions to their bounds with tanh instead of clipping."
+    )
 
 
 class Body(nn.Module):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlplug.nn.activations import Array
-from rlplug.nn.arrays import ArrayForward, Views, linear_in_numpy
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, linear_in_numpy
 
 __all__ = ["NoisyLinear", "resample_noise"]
 
@@ -61,8 +60,8 @@ class NoisyLinear(nn.Module):
         sigma = linear_in_numpy(views.of(self, "weight_sigma"), views.of(self, "bias_sigma"))
         noise_in, noise_out = views.of(self, "noise_in"), views.of(self, "noise_out")
 
-        def forward(features: Array) -> Array:
-            spread: Array = sigma(features * noise_in)
+        def forward(features: NumpyArray) -> NumpyArray:
+            spread: NumpyArray = sigma(features * noise_in)
             spread *= noise_out
             spread += mean(features)
             return spread

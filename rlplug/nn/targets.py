@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.errors import RequestError
-from rlplug.optim.unfollowed import Unfollowed
+from rlplug.optim.no_grad import NoGrad
 
 __all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]
 
@@ -66,7 +66,7 @@ class TargetNetwork(nn.Module):
     def copy(self) -> None:
         """Take over all parameters and buffers of the source, exactly."""
         pairs = self._pairs()
-        with Unfollowed():
+        with NoGrad():
             _copy(*pairs.params)
             _copy(*pairs.buffers)
 
@@ -149,7 +149,7 @@ class PolyakTarget(TargetNetwork):
 
     def _follow(self) -> None:
         pairs = self._pairs()
-        with Unfollowed():
+        with NoGrad():
             torch._foreach_lerp_(*pairs.params, self.rate)
             _copy(*pairs.buffers)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from rlplug.optim.unfollowed import Unfollowed
+from rlplug.optim.no_grad import NoGrad
 
 __all__ = ["FusedAdams", "can_step_together"]
 
@@ -65,7 +65,7 @@ class FusedAdams:
         group = self._optimizers[0].param_groups[0]
         beta1, beta2 = group["betas"]
         self._counts += 1
-        with Unfollowed():
+        with NoGrad():
             self._kernel(
                 self._params,
                 gradients,

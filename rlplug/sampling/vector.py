@@ -11,7 +11,7 @@ from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
-from rlplug.nn.standing import Standing
+from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
 from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
@@ -64,7 +64,7 @@ class VectorSampler:
             vector if type(vector) is SyncVector and vector.has_array_observations else None
         )
         self._views: StepViews | None = None
-        self._standing = Standing()
+        self._frozen_weights = FrozenWeights()
         self._after_reset = True
         # Reused: for streams of single steps a new one costs more than filling it.
         self._experience = Experience(
@@ -90,7 +90,7 @@ class VectorSampler:
         else:
             states: list[Any] = []
             experience.states = states
-            with self._standing:
+            with self._frozen_weights:
                 if self._sync is not None:
                     self._fill_zero_copy(self._sync, timestep, states)
                 else:

@@ -5,12 +5,15 @@ import rlplug.nn.arrays.dispatch  # noqa: F401
 from rlplug.nn.arrays.acting import (
     ArrayForward,
     Chain,
+    FrozenWeights,
     NoArraysError,
+    NumpyArray,
     Plan,
     Stateless,
     Views,
     linear_in_numpy,
     plan_arrays,
+    sigmoid,
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
@@ -21,7 +24,9 @@ __all__ = [
     "ArrayBatch",
     "ArrayForward",
     "Chain",
+    "FrozenWeights",
     "NoArraysError",
+    "NumpyArray",
     "Plan",
     "Stateless",
     "Tape",
@@ -29,5 +34,6 @@ __all__ = [
     "Views",
     "linear_in_numpy",
     "plan_arrays",
+    "sigmoid",
     "unwrap",
 ]

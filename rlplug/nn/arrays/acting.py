@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import nn
-
-from rlplug.nn import standing
-from rlplug.nn.activations import Array, array_activation
 
 __all__ = [
     "ArrayForward",
     "Chain",
+    "FrozenWeights",
     "NoArraysError",
+    "NumpyArray",
     "Plan",
     "Stateless",
     "Views",
+    "array_activation",
     "linear_in_numpy",
     "plan_arrays",
+    "sigmoid",
 ]
+
+NumpyArray: TypeAlias = "NDArray[Any]"
 
 ArrayForward: TypeAlias = Callable[..., Any]
 """A forward pass on arrays; it changes nothing that it is given, and may give it back."""
+
+
+class FrozenWeights:
+    """A scope in which no network gets other weights, so that looking once is enough.
+
+    Looking takes longer than a small layer, and acting does it at every step. What optimizers
+    write into weights everybody sees; only another tensor in the place of one is not noticed
+    before the end.
+    """
+
+    __slots__ = ("_before",)
+
+    scope: ClassVar[object | None] = None
+    """What tells one such scope from another; None outside of them."""
+
+    def __init__(self) -> None:
+        self._before: object | None = None
+
+    def __enter__(self) -> None:
+        self._before, FrozenWeights.scope = FrozenWeights.scope, object()
+
+    def __exit__(self, *_: Any) -> None:
+        FrozenWeights.scope = self._before
 
 
 class NoArraysError(Exception):
@@ -56,7 +83,7 @@ class Views:
         self._hooks: list[dict[int, Any]] = []
         self._seen: object = _NEVER
 
-    def of(self, module: nn.Module, name: str) -> Array:
+    def of(self, module: nn.Module, name: str) -> NumpyArray:
         """A view of one parameter or buffer of a module."""
         table = module._parameters if name in module._parameters else module._buffers
         tensor = table[name]
@@ -97,7 +124,7 @@ class Views:
 
     def current(self) -> bool:
         """Whether every view still shows the weights of the module."""
-        now = standing.time
+        now = FrozenWeights.scope
         if now is self._seen:
             return True
         if not self._show_weights():
@@ -116,9 +143,9 @@ class Views:
         except (AttributeError, KeyError):
             return False
 
-    def _linear(self, layer: nn.Linear, bend: ArrayForward | None = None) -> ArrayForward:
+    def _linear(self, layer: nn.Linear, activation: ArrayForward | None = None) -> ArrayForward:
         bias = None if layer._parameters["bias"] is None else self.of(layer, "bias")
-        return linear_in_numpy(self.of(layer, "weight"), bias, bend)
+        return linear_in_numpy(self.of(layer, "weight"), bias, activation)
 
     def sequential(self, layers: nn.Sequential) -> ArrayForward:
         """The forward pass of layers one after the other."""
@@ -156,7 +183,7 @@ class Plan:
 
 
 class Chain:
-    """Array functions one after the other; chains in it are taken apart, and called no more."""
+    """Functions of arrays one after the other; chains among them are flattened."""
 
     __slots__ = ("steps",)
 
@@ -188,31 +215,31 @@ class Stateless:
 
 
 def linear_in_numpy(
-    weight: Array, bias: Array | None, bend: ArrayForward | None = None
+    weight: NumpyArray, bias: NumpyArray | None, activation: ArrayForward | None = None
 ) -> ArrayForward:
     """A linear layer on views of its weights, multiplied the way that suits their size.
 
-    `bend` is an activation that works in place.
+    `activation` works in place.
     """
     if weight.size >= _WIDE:
         column = 0 if bias is None else bias[:, None]
 
-        def wide(features: Array) -> Array:
+        def wide(features: NumpyArray) -> NumpyArray:
             # With few rows, wide weights are read as they lie: turned, they cost twice as much.
-            out: Array = weight.dot(features.T)
+            out: NumpyArray = weight.dot(features.T)
             out += column
-            return out.T if bend is None else bend(out.T)
+            return out.T if activation is None else activation(out.T)
 
         return wide
     turned = weight.T
     # Of the shape of one row of outputs: NumPy need not stretch it where there is no other.
     row = None if bias is None else bias[None]
 
-    def narrow(features: Array) -> Array:
-        out: Array = features.dot(turned)
+    def narrow(features: NumpyArray) -> NumpyArray:
+        out: NumpyArray = features.dot(turned)
         if row is not None:
             out += row
-        return out if bend is None else bend(out)
+        return out if activation is None else activation(out)
 
     return narrow
 
@@ -244,3 +271,67 @@ def _speaks_for_itself(module: nn.Module) -> bool:
         if arrays and torchs and torchs[0] < arrays[0]:
             return False
     return True
+
+
+def array_activation(layer: nn.Module) -> Callable[[NumpyArray], NumpyArray] | None:
+    """The same function on an array of its own, in place; None for a layer that is not known."""
+    kind = type(layer)
+    if kind is nn.Tanh:
+        return _tanh
+    if kind is nn.ReLU:
+        return _relu()
+    if kind is nn.SiLU:
+        return _silu
+    if isinstance(layer, nn.ELU) and kind is nn.ELU:
+        return _elu(layer.alpha)
+    if isinstance(layer, nn.LeakyReLU) and kind is nn.LeakyReLU:
+        return _leaky_relu(layer.negative_slope)
+    return None
+
+
+def _tanh(x: NumpyArray) -> NumpyArray:
+    return numpy.tanh(x, out=x)
+
+
+def _relu() -> Callable[[NumpyArray], NumpyArray]:
+    zeros: NumpyArray = numpy.zeros(0)
+
+    def relu(x: NumpyArray) -> NumpyArray:
+        nonlocal zeros
+        # The rows of one layer are always as wide.
+        if len(zeros) != len(x):
+            zeros = numpy.zeros_like(x)
+        # Compared with an array of zeros, not with the number, in a fourth of the time.
+        return numpy.maximum(x, zeros, out=x)
+
+    return relu
+
+
+def _silu(x: NumpyArray) -> NumpyArray:
+    return numpy.multiply(x, sigmoid(x), out=x)
+
+
+def _elu(alpha: float) -> Callable[[NumpyArray], NumpyArray]:
+    def elu(x: NumpyArray) -> NumpyArray:
+        below = numpy.expm1(numpy.minimum(x, 0))
+        below *= alpha
+        return numpy.add(numpy.maximum(x, 0, out=x), below, out=x)
+
+    return elu
+
+
+def _leaky_relu(slope: float) -> Callable[[NumpyArray], NumpyArray]:
+    def leaky_relu(x: NumpyArray) -> NumpyArray:
+        below = numpy.minimum(x, 0)
+        below *= slope
+        return numpy.add(numpy.maximum(x, 0, out=x), below, out=x)
+
+    return leaky_relu
+
+
+def sigmoid(x: NumpyArray) -> NumpyArray:
+    """1 / (1 + exp(-x)), by way of tanh: nothing overflows."""
+    half = numpy.tanh(x * 0.5)
+    half += 1
+    half *= 0.5
+    return half

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.activations import Array, sigmoid
+from rlplug.nn.arrays import NumpyArray, sigmoid
 from rlplug.nn.distributions.distribution import masked, masked_array
 
 __all__ = ["Binary"]
@@ -25,17 +25,17 @@ class Binary:
         self.size = int(numpy.prod(space.shape))
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row, shape (n, *shape)."""
         chances = sigmoid(masked_array(parameters, mask))
         return self._actions(random.random(chances.shape) < chances)
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row: the bits that are more likely 1 than 0."""
         return self._actions(masked_array(parameters, mask) > 0)
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
         return actions
 
@@ -63,5 +63,5 @@ class Binary:
         apart = torch.sigmoid(logits) * (logits - against)
         return (apart + functional.softplus(against) - functional.softplus(logits)).sum(-1)
 
-    def _actions(self, bits: Array) -> Array:
+    def _actions(self, bits: NumpyArray) -> NumpyArray:
         return bits.reshape(-1, *self._shape).astype(self._dtype)

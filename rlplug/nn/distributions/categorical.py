@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.activations import Array
+from rlplug.nn.arrays import NumpyArray
 from rlplug.nn.distributions.distribution import check_mask, masked, masked_array
 
 __all__ = ["Categorical", "MultiCategorical"]
@@ -25,20 +25,20 @@ class Categorical:
         self._dtype = space.dtype
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row, shape (n,)."""
         if mask is not None:
             check_mask(mask)
         return self._actions(_draw(masked_array(parameters, mask), random))
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
         if mask is not None:
             check_mask(mask)
         return self._actions(masked_array(parameters, mask).argmax(-1))
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
         return actions
 
@@ -61,7 +61,7 @@ class Categorical:
         """The divergence of each row from the same row of `others`."""
         return _kl(masked(parameters, mask), masked(others, mask))
 
-    def _actions(self, indices: Array) -> Array:
+    def _actions(self, indices: NumpyArray) -> NumpyArray:
         return (indices + self._start if self._start else indices).astype(self._dtype, copy=False)
 
     def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
@@ -89,16 +89,16 @@ class MultiCategorical:
         self._places = places.reshape(-1)
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row, shape (n, *shape)."""
         return self._actions(_draw(self._array_grid(parameters, mask), random))
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row."""
         return self._actions(self._array_grid(parameters, mask).argmax(-1))
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
         return actions
 
@@ -133,15 +133,15 @@ class MultiCategorical:
         ]
         return torch.stack(choices, -2)
 
-    def _array_grid(self, parameters: Array, mask: Array | None) -> Array:
+    def _array_grid(self, parameters: NumpyArray, mask: NumpyArray | None) -> NumpyArray:
         grid = numpy.full((len(parameters), len(self._places)), -numpy.inf, parameters.dtype)
         grid[:, self._places] = masked_array(parameters, mask)
-        choices: Array = grid.reshape(len(parameters), -1, self._most)
+        choices: NumpyArray = grid.reshape(len(parameters), -1, self._most)
         if mask is not None:
             check_mask((choices > -numpy.inf).any(-1).min(-1, keepdims=True))
         return choices
 
-    def _actions(self, indices: Array) -> Array:
+    def _actions(self, indices: NumpyArray) -> NumpyArray:
         actions = indices.reshape(-1, *self._shape) + self._start
         return actions.astype(self._dtype, copy=False)
 
@@ -154,10 +154,10 @@ class MultiCategorical:
         )
 
 
-def _draw(logits: Array, random: numpy.random.Generator) -> Array:
+def _draw(logits: NumpyArray, random: numpy.random.Generator) -> NumpyArray:
     """Draw from each softmax over the last axis: the largest logit after Gumbel noise."""
-    noisy: Array = logits - numpy.log(random.standard_exponential(logits.shape))
-    drawn: Array = noisy.argmax(-1)
+    noisy: NumpyArray = logits - numpy.log(random.standard_exponential(logits.shape))
+    drawn: NumpyArray = noisy.argmax(-1)
     return drawn
 
 

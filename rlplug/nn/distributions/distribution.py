@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlplug.errors import EnvironmentFailedError
-from rlplug.nn.activations import Array
+from rlplug.nn.arrays import NumpyArray
 
 __all__ = ["Distribution", "check_mask", "masked", "masked_array"]
 
@@ -31,14 +31,14 @@ class Distribution(Protocol):
         """How many of them, the last ones, are logarithms of standard deviations."""
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row."""
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions as the environment takes them: within its bounds."""
 
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -65,7 +65,7 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits.masked_fill(mask.logical_not(), torch.finfo(logits.dtype).min)
 
 
-def masked_array(logits: Array, mask: Array | None) -> Array:
+def masked_array(logits: NumpyArray, mask: NumpyArray | None) -> NumpyArray:
     """The same on arrays."""
     return logits if mask is None else numpy.where(mask, logits, -numpy.inf)
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.activations import Array
+from rlplug.nn.arrays import NumpyArray
 from rlplug.spaces import describe
 
 __all__ = ["Gaussian", "draw_normal", "normal_entropy", "normal_kl", "normal_log_prob"]
@@ -37,17 +37,17 @@ class Gaussian:
         self.size = 2 * self.deviations
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row, shape (n, *shape), not clipped."""
         mean, std = parameters[:, : self.deviations], numpy.exp(parameters[:, self.deviations :])
         return self._actions(mean + std * random.standard_normal(mean.shape))
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The mean of each row, not clipped."""
         return self._actions(parameters[:, : self.deviations])
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions clipped to the bounds of the space."""
         return numpy.clip(actions, self._low, self._high)
 
@@ -81,7 +81,7 @@ class Gaussian:
         logs = normal_log_prob(mean, log_std, drawn).sum(-1)
         return drawn.reshape(-1, *self._shape), logs
 
-    def _actions(self, flat: Array) -> Array:
+    def _actions(self, flat: NumpyArray) -> NumpyArray:
         return flat.reshape(-1, *self._shape).astype(self._dtype)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.activations import Array
+from rlplug.nn.arrays import NumpyArray
 from rlplug.nn.distributions.gaussian import (
     Gaussian,
     draw_normal,
@@ -56,18 +56,18 @@ class SquashedGaussian:
         self.size, self.deviations = self._normal.size, self._normal.deviations
 
     def sample(
-        self, parameters: Array, random: numpy.random.Generator, mask: Array | None = None
-    ) -> Array:
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
         """One action for each row, shape (n, *shape), within the bounds."""
         mean, log_std = parameters[:, : self.deviations], parameters[:, self.deviations :]
         limited = numpy.concatenate([mean, numpy.clip(log_std, *_LOG_STD)], 1)
         return self._squash(self._normal.sample(limited, random))
 
-    def mode(self, parameters: Array, mask: Array | None = None) -> Array:
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The squashed mean of each row: the median of its actions."""
         return self._squash(self._normal.mode(parameters))
 
-    def for_env(self, actions: Array) -> Array:
+    def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions, without what rounding put beyond a bound."""
         return numpy.clip(actions, self._low, self._high)
 
@@ -118,7 +118,7 @@ class SquashedGaussian:
             torch.as_tensor(self._middle, dtype=like.dtype, device=like.device),
         )
 
-    def _squash(self, numbers: Array) -> Array:
+    def _squash(self, numbers: NumpyArray) -> NumpyArray:
         scale, middle = self._scale.reshape(self._shape), self._middle.reshape(self._shape)
         return self.for_env((middle + scale * numpy.tanh(numbers)).astype(self._dtype))
 
