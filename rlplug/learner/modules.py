@@ -226,6 +226,12 @@ class LearnerModules:
         if module_id in self.members:
             self._use_optimizers(self.member(module_id))
 
+    def get_optimizer(
+        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
+    ) -> torch.optim.Optimizer:
+        """One optimizer by its module and its name."""
+        return self.optimizers.get(module_id, optimizer_name).optimizer
+
     # -- state ---------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:

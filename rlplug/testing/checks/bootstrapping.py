@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import mapped, paired, to_tensors
+from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.testing.collector import stacked
 from rlplug.testing.comparison import first_difference, require_equal
 from rlplug.testing.harness import Harness, make_harness
@@ -101,10 +101,10 @@ def _with_other_finals(harness: Harness, batch: Batch) -> Batch:
     space = next(iter(harness.cases.values())).observation_space
     space.seed(11)
     samples = [space.sample() for _ in batch["fragments"]]
-    finals = paired(
+    finals = tree_map(
+        lambda old, new: new.to(old.dtype),
         batch["final_observations"],
         to_tensors(stacked(samples)),
-        lambda old, new: new.to(old.dtype),
     )
     last = batch["fragments"][:, 1] - 1
 
@@ -116,7 +116,7 @@ def _with_other_finals(harness: Harness, batch: Batch) -> Batch:
     return batch.with_columns(
         {
             "final_observations": finals,
-            "next_observations": paired(batch["next_observations"], finals, put),
+            "next_observations": tree_map(put, batch["next_observations"], finals),
         }
     )
 
@@ -130,7 +130,7 @@ def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
         return column
 
     names = ("observations", "next_observations")
-    columns = {name: mapped(batch[name], reversed_rows) for name in names}
+    columns = {name: tree_map(reversed_rows, batch[name]) for name in names}
     rewards = reversed_rows(batch["rewards"])
     rewards[stop:] += 5.0
     return batch.with_columns({**columns, "rewards": rewards})

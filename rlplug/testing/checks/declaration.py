@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlplug.errors import PluginError
-from rlplug.hooks.resolved import resolve
+from rlplug.hooks.binding import bind
 from rlplug.registry import Registry, is_name
 from rlplug.testing.child_process import run_in_child_process
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
@@ -50,7 +50,7 @@ def check_importing_is_quiet(subject: Subject) -> None:
 def check_hooks_are_well_formed(subject: Subject) -> None:
     """Every hook has a known name and known arguments."""
     try:
-        resolve([subject.participant()])
+        bind([subject.participant()])
     except PluginError as error:
         raise CheckFailed(
             "hooks with the names and arguments that `rlplug plugins hooks` lists",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import mapped
+from rlplug.batch.nested import tree_map
 from rlplug.hooks.binding import HOOKS
 from rlplug.plugin import ALL_MODULES
 from rlplug.testing.comparison import cloned, first_difference, require_equal
@@ -207,7 +207,7 @@ def _repeated(batch: Batch, times: int) -> Batch:
     """The batch repeated, the copies as further fragments."""
     rows = batch.rows
     columns = {
-        name: mapped(batch[name], lambda column: torch.cat([column] * times))
+        name: tree_map(lambda column: torch.cat([column] * times), batch[name])
         for name in batch
         if name != "fragments"
     }
