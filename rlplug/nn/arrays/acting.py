@@ -183,7 +183,7 @@ class Plan:
 
 
 class Chain:
-    """NumpyArray functions one after the other; chains in it are taken apart, and called no more."""
+    """Array functions one after the other; chains in it are taken apart, and called no more."""
 
     __slots__ = ("steps",)
 

@@ -14,7 +14,13 @@ from rlplug.batch import Batch
 from rlplug.nn.arrays.array import Array, Graph, UnsupportedError
 from rlplug.nn.arrays.batch import ArrayBatch
 
-__all__ = ["Tape"]
+__all__ = ["LARGEST_MINIBATCH", "Tape"]
+
+LARGEST_MINIBATCH = 150_000_000
+"""Rows times parameters up to which arrays are ahead of torch, by benchmarks/arrays.py.
+
+Beyond, arithmetic takes the time, and torch's memory is reused where NumPy's is fresh.
+"""
 
 
 class Tape(Graph):
