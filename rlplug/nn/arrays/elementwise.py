@@ -229,14 +229,17 @@ def _larger(
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        kind = g.dtype.type
-        # Equal ones share the gradient.
-        shared = numpy.where(a == b, g * kind(0.5), g)
-        none = kind(0)
+        half = g * g.dtype.type(0.5)
+        # -1 where the first one loses, 1 where the second does; equal ones share the gradient.
+        if half.ndim:
+            lead = loses(b, a).view(numpy.int8) - loses(a, b).view(numpy.int8)
+        else:
+            lead = numpy.int8(loses(b, a)) - numpy.int8(loses(a, b))
+        more = half * lead
         if x.requires_grad:
-            receive(x, numpy.where(loses(a, b), none, shared))
+            receive(x, half + more)
         if y.requires_grad:
-            receive(y, numpy.where(loses(b, a), none, shared))
+            receive(y, half - more)
 
     return recorded(out, x.tape, back)
 
@@ -326,11 +329,7 @@ def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     if not recording(x):
         return Array(out, x.tape)
     # What equals a bound is not held: it keeps its gradient. NaN has none.
-    return recorded(out, x.tape, lambda g: receive(x, _held(g, _within(a, out, min, max))))
-
-
-def _held(g: Value, inside: Value) -> Value:
-    return numpy.where(inside, g, g.dtype.type(0))
+    return recorded(out, x.tape, lambda g: receive(x, g * _within(a, out, min, max)))
 
 
 def _within(a: Value, out: Value, low: Any, high: Any) -> Value:
@@ -441,7 +440,7 @@ def nan_to_num(
     out = numpy.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf)
     if not recording(x):
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, _held(g, numpy.isfinite(a))))
+    return recorded(out, x.tape, lambda g: receive(x, g * numpy.isfinite(a)))
 
 
 def _with_number(x: Array, number: Any) -> tuple[Array, Array]:

@@ -70,23 +70,25 @@ class Tape(Graph):
                 leaf.requires_grad = index in wanted
         reached: list[int] = []
         try:
-            with numpy.errstate(all="ignore"):
-                if loss.requires_grad:
-                    loss.grad = numpy.full(loss.value.shape, weight, loss.value.dtype)[()]
-                    for out, back in reversed(self.nodes):
-                        gradient = out.grad
-                        if gradient is not None:
-                            out.grad = None
-                            back(gradient)
+            if loss.requires_grad:
+                shape = loss.value.shape
+                one = loss.value.dtype.type(weight)
+                loss.grad = numpy.full(shape, one) if shape else one
+                for out, back in reversed(self.nodes):
+                    gradient = out.grad
+                    if gradient is not None:
+                        out.grad = None
+                        back(gradient)
             for index, leaf in enumerate(self.trained):
                 if not leaf.requires_grad:
                     continue
-                if leaf.grad is None:
+                gradient = leaf.grad
+                if gradient is None:
                     leaf.room.fill(0)
                     continue
                 reached.append(index)
-                if leaf.grad is not leaf.room:
-                    leaf.room[...] = leaf.grad
+                if gradient is not leaf.room:
+                    leaf.room[...] = gradient
         finally:
             for leaf in self.trained:
                 leaf.grad = None
