@@ -17,9 +17,10 @@ from rlplug.nn.arrays.acting import (
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
-from rlplug.nn.arrays.tape import Tape
+from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, Tape
 
 __all__ = [
+    "LARGEST_MINIBATCH",
     "Array",
     "ArrayBatch",
     "ArrayForward",

@@ -183,7 +183,7 @@ class Plan:
 
 
 class Chain:
-    """Functions of arrays one after the other; chains among them are flattened."""
+    """Array functions one after the other; chains in it are taken apart, and called no more."""
 
     __slots__ = ("steps",)
 

@@ -89,6 +89,7 @@ class Graph:
         self._tensors: list[Tensor] = []
         self._addresses: list[tuple[int, bool]] = []
         self._ones: dict[tuple[int, str], NDArray[Any]] = {}
+        self._zeros: dict[tuple[Any, ...], NDArray[Any]] = {}
         self._counted: NDArray[Any] = numpy.arange(0)
 
     def current(self) -> bool:
@@ -138,6 +139,18 @@ class Graph:
             if len(self._ones) >= _KEPT:
                 self._ones.clear()
             found = self._ones[key] = numpy.ones(rows, dtype)
+        return found
+
+    def zeros(self, like: Value) -> Value:
+        """Zeros that nobody writes to, in the shape and order of a value."""
+        if not like.ndim:
+            return like.dtype.type(0)
+        key = like.shape, like.strides, like.dtype.char
+        found = self._zeros.get(key)
+        if found is None:
+            if len(self._zeros) >= _KEPT:
+                self._zeros.clear()
+            found = self._zeros[key] = numpy.zeros_like(like)
         return found
 
     def counted(self, rows: int) -> NDArray[Any]:
@@ -223,4 +236,4 @@ def _runs_backwards(value: NDArray[Any]) -> bool:
 
 
 _KEPT = 16
-"""Lengths for which ones are kept."""
+"""Arrays of ones and of zeros that are kept."""

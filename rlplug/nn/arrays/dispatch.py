@@ -10,161 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.arrays import activations, elementwise, indexing, reductions, shapes
+from rlplug.nn.arrays import (
+    activations,
+    conversions,
+    elementwise,
+    indexing,
+    reductions,
+    selection,
+    shapes,
+)
 from rlplug.nn.arrays import functional as layers
 from rlplug.nn.arrays.array import Array, UnsupportedError
-from rlplug.nn.arrays.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 
 __all__: list[str] = []
 
 Function = Callable[..., Any]
-
-
-def _dtype(x: Array) -> torch.dtype:
-    return TORCH_DTYPES[x.value.dtype.char]
-
-
-def _shape(x: Array) -> torch.Size:
-    return torch.Size(x.value.shape)
-
-
-def _size(x: Array, dim: int | None = None) -> Any:
-    return torch.Size(x.value.shape) if dim is None else x.value.shape[dim]
-
-
-def _ndim(x: Array) -> int:
-    ndim: int = x.value.ndim
-    return ndim
-
-
-def _numel(x: Array) -> int:
-    size: int = x.value.size
-    return size
-
-
-def _item(x: Array) -> Any:
-    if x.value.size != 1:
-        raise UnsupportedError("one number of many")
-    return x.value.item()
-
-
-def _index(x: Array) -> int:
-    if x.value.dtype.kind not in "iub":
-        raise TypeError("only whole numbers can be an index")
-    return int(_item(x))
-
-
-def _detach(x: Array) -> Array:
-    return Array(x.value, x.tape)
-
-
-def _numpy(x: Array, *, force: bool = False) -> Any:
-    if x.requires_grad and not force:
-        raise UnsupportedError("numpy() of what requires a gradient")
-    return numpy.asarray(x.value)
-
-
-def _clone(x: Array, *, memory_format: Any = None) -> Array:
-    return shapes.mapped(x, x.value.copy(), lambda g: g)
-
-
-def _same(x: Array, *_: Any, **__: Any) -> Array:
-    return x
-
-
-def _to(x: Array, *args: Any, **kwargs: Any) -> Array:
-    """Another dtype; the device has to be the CPU."""
-    if len(args) == 1 and not kwargs and type(args[0]) is torch.dtype:
-        return _cast(x, args[0])
-    kwargs.pop("non_blocking", None)
-    kwargs.pop("copy", None)
-    wanted = [*args, *kwargs.values()]
-    if not set(kwargs) <= {"dtype", "device", "other"}:
-        raise UnsupportedError("to with other options")
-    for one in wanted:
-        if isinstance(one, torch.dtype):
-            x = _cast(x, one)
-        elif isinstance(one, Array | Tensor):
-            x = _to(x, one.dtype, one.device)
-        elif isinstance(one, str | torch.device):
-            if torch.device(one).type != "cpu":
-                raise UnsupportedError(f"to {one}")
-        elif one is not None and not isinstance(one, bool):
-            raise UnsupportedError(f"to {one}")
-    return x
-
-
-def _cast(x: Array, dtype: torch.dtype) -> Array:
-    wanted = NUMPY_DTYPES.get(dtype)
-    if wanted is None:
-        raise UnsupportedError(f"numbers of {dtype}")
-    return elementwise.cast(x, wanted)
-
-
-def _type(x: Array, dtype: torch.dtype) -> Array:
-    return _cast(x, dtype)
-
-
-def _type_as(x: Array, other: Any) -> Array:
-    return _cast(x, other.dtype)
-
-
-def _caster(dtype: torch.dtype) -> Function:
-    wanted = NUMPY_DTYPES[dtype]
-    return lambda x: elementwise.cast(x, wanted)
-
-
-def _view(x: Array, *shape: Any) -> Array:
-    if isinstance(shape[0], torch.dtype):
-        raise UnsupportedError("a view as another dtype")
-    return shapes.reshape(x, *shape)
-
-
-def _filled(x: Array, number: Any, dtype: torch.dtype | None, shape: Any = None) -> Array:
-    wanted = x.value.dtype if dtype is None else NUMPY_DTYPES[dtype]
-    if shape is None:
-        return Array(numpy.full_like(x.value, number, wanted), x.tape)
-    return Array(numpy.full(shape, number, wanted), x.tape)
-
-
-def _likes(number: float) -> Function:
-    return lambda x, *, dtype=None, device=None, **_: _filled(x, number, dtype)
-
-
-def _full_like(
-    x: Array, fill_value: Any, *, dtype: torch.dtype | None = None, device: Any = None
-) -> Array:
-    return _filled(x, _plain(fill_value), dtype)
-
-
-def _news(number: float) -> Function:
-    def new(x: Array, *size: Any, dtype: torch.dtype | None = None, device: Any = None) -> Array:
-        return _filled(x, number, dtype, shapes.sizes_of(size))
-
-    return new
-
-
-def _new_full(
-    x: Array, size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, device: Any = None
-) -> Array:
-    return _filled(x, _plain(fill_value), dtype, shapes.sizes_of((size,)))
-
-
-def _new_tensor(
-    x: Array, data: Any, *, dtype: torch.dtype | None = None, device: Any = None
-) -> Array:
-    if isinstance(data, Array | Tensor):
-        raise UnsupportedError("new_tensor of a tensor")
-    wanted = x.value.dtype if dtype is None else NUMPY_DTYPES[dtype]
-    return Array(numpy.array(data, wanted), x.tape)
-
-
-def _plain(number: Any) -> Any:
-    return number.item() if isinstance(number, Array | Tensor) else number
-
-
-def _is_floating_point(x: Array) -> bool:
-    return bool(x.value.dtype.kind == "f")
 
 
 def _no_inplace(function: Function) -> Function:
@@ -243,10 +103,10 @@ _ALONE: dict[str, Function] = {
     "__gt__": greater,
     "__ge__": greater_equal,
     "__getitem__": indexing.getitem,
-    "__bool__": lambda x: bool(_item(x)),
-    "__float__": lambda x: float(_item(x)),
-    "__int__": lambda x: int(_item(x)),
-    "__index__": _index,
+    "__bool__": lambda x: bool(conversions.item(x)),
+    "__float__": lambda x: float(conversions.item(x)),
+    "__int__": lambda x: int(conversions.item(x)),
+    "__index__": conversions.index,
 }
 
 _BOTH: dict[str, Function] = {
@@ -268,14 +128,14 @@ _BOTH: dict[str, Function] = {
     "bitwise_xor": one_of_two,
     "broadcast_to": shapes.broadcast_to,
     "chunk": shapes.chunk,
-    "clamp": elementwise.clamp,
-    "clamp_max": lambda x, max: elementwise.clamp(x, max=max),
-    "clamp_min": lambda x, min: elementwise.clamp(x, min=min),
-    "clip": elementwise.clamp,
-    "clone": _clone,
+    "clamp": selection.clamp,
+    "clamp_max": lambda x, max: selection.clamp(x, max=max),
+    "clamp_min": lambda x, min: selection.clamp(x, min=min),
+    "clip": selection.clamp,
+    "clone": conversions.clone,
     "cos": elementwise.cos,
     "cumsum": reductions.cumsum,
-    "detach": _detach,
+    "detach": conversions.detach,
     "div": elementwise.divide,
     "divide": elementwise.divide,
     "eq": equal,
@@ -291,7 +151,7 @@ _BOTH: dict[str, Function] = {
     "greater_equal": greater_equal,
     "gt": greater,
     "index_select": indexing.index_select,
-    "is_floating_point": _is_floating_point,
+    "is_floating_point": conversions.is_floating_point,
     "isfinite": elementwise.predicate(numpy.isfinite),
     "isinf": elementwise.predicate(numpy.isinf),
     "isnan": elementwise.predicate(numpy.isnan),
@@ -307,25 +167,25 @@ _BOTH: dict[str, Function] = {
     "logical_xor": lambda x, y: one_of_two(_truth(x), _truth(y)),
     "logsumexp": reductions.logsumexp,
     "lt": less,
-    "masked_fill": elementwise.masked_fill,
+    "masked_fill": selection.masked_fill,
     "matmul": layers.matmul,
     "max": reductions.x_max,
-    "maximum": elementwise.maximum,
+    "maximum": selection.maximum,
     "mean": reductions.mean,
     "min": reductions.x_min,
-    "minimum": elementwise.minimum,
+    "minimum": selection.minimum,
     "mm": layers.matmul,
     "mv": layers.matmul,
     "movedim": shapes.movedim,
     "mul": elementwise.multiply,
     "multiply": elementwise.multiply,
-    "nan_to_num": elementwise.nan_to_num,
+    "nan_to_num": selection.nan_to_num,
     "ne": not_equal,
     "neg": elementwise.negative,
     "negative": elementwise.negative,
     "norm": reductions.norm,
     "not_equal": not_equal,
-    "numel": _numel,
+    "numel": conversions.numel,
     "permute": shapes.permute,
     "pow": elementwise.power,
     "reciprocal": elementwise.reciprocal,
@@ -362,34 +222,34 @@ _BOTH: dict[str, Function] = {
 
 _METHODS: dict[str, Function] = {
     # What only tensors have.
-    "bool": _caster(torch.bool),
-    "contiguous": _same,
-    "cpu": _same,
-    "dim": _ndim,
-    "double": _caster(torch.float64),
+    "bool": conversions.caster(torch.bool),
+    "contiguous": conversions.same,
+    "cpu": conversions.same,
+    "dim": conversions.ndim,
+    "double": conversions.caster(torch.float64),
     "expand": shapes.expand,
     "expand_as": shapes.expand_as,
-    "float": _caster(torch.float32),
-    "int": _caster(torch.int32),
-    "item": _item,
-    "long": _caster(torch.int64),
-    "ndimension": _ndim,
-    "nelement": _numel,
-    "new_empty": _news(0),
-    "new_full": _new_full,
-    "new_ones": _news(1),
-    "new_tensor": _new_tensor,
-    "new_zeros": _news(0),
-    "numpy": _numpy,
+    "float": conversions.caster(torch.float32),
+    "int": conversions.caster(torch.int32),
+    "item": conversions.item,
+    "long": conversions.caster(torch.int64),
+    "ndimension": conversions.ndim,
+    "nelement": conversions.numel,
+    "new_empty": conversions.news(0),
+    "new_full": conversions.new_full,
+    "new_ones": conversions.news(1),
+    "new_tensor": conversions.new_tensor,
+    "new_zeros": conversions.news(0),
+    "numpy": conversions.to_numpy,
     "reshape_as": shapes.reshape_as,
-    "size": _size,
-    "to": _to,
+    "size": conversions.size,
+    "to": conversions.to,
     "tolist": lambda x: x.value.tolist(),
-    "type": _type,
-    "type_as": _type_as,
-    "view": _view,
+    "type": conversions.to_dtype,
+    "type_as": conversions.type_as,
+    "view": conversions.view,
     "view_as": shapes.reshape_as,
-    "where": lambda x, condition, other: elementwise.where(condition, x, other),
+    "where": lambda x, condition, other: selection.where(condition, x, other),
 }
 
 _IN_TORCH: dict[str, Function] = {
@@ -397,13 +257,13 @@ _IN_TORCH: dict[str, Function] = {
     "cat": shapes.cat,
     "concat": shapes.cat,
     "concatenate": shapes.cat,
-    "empty_like": _likes(0),
-    "full_like": _full_like,
-    "ones_like": _likes(1),
+    "empty_like": conversions.likes(0),
+    "full_like": conversions.full_like,
+    "ones_like": conversions.likes(1),
     "rsub": _reflected(elementwise.subtract),
     "stack": shapes.stack,
-    "where": elementwise.where,
-    "zeros_like": _likes(0),
+    "where": selection.where,
+    "zeros_like": conversions.likes(0),
 }
 
 _IN_FUNCTIONAL: dict[str, Function] = {
@@ -434,7 +294,7 @@ _IN_FUNCTIONAL: dict[str, Function] = {
 
 
 def _truth(x: Any) -> Any:
-    return x.to(torch.bool) if isinstance(x, Tensor) else _caster(torch.bool)(x)
+    return x.to(torch.bool) if isinstance(x, Tensor) else conversions.caster(torch.bool)(x)
 
 
 def _install() -> None:
@@ -464,14 +324,14 @@ _METHODS_OF_CLASS = frozenset(("__bool__", "__float__", "__int__", "__index__"))
 
 _PROPERTIES: dict[str, Function] = {
     "T": shapes.t,
-    "data": _detach,
+    "data": conversions.detach,
     "device": lambda x: _CPU,
-    "dtype": _dtype,
+    "dtype": conversions.dtype,
     "is_cpu": lambda x: True,
     "is_cuda": lambda x: False,
     "mT": lambda x: shapes.transpose(x, -2, -1),
-    "ndim": _ndim,
-    "shape": _shape,
+    "ndim": conversions.ndim,
+    "shape": conversions.shape,
 }
 
 _install()

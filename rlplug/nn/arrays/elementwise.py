@@ -14,12 +14,12 @@ from rlplug.nn.arrays.array import Array, Graph, UnsupportedError, receive, reco
 from rlplug.nn.arrays.dtypes import NUMPY_DTYPES, default_float, promoted
 
 __all__ = [
+    "NUMBERS",
     "absolute",
     "add",
     "atanh",
     "binary",
     "cast",
-    "clamp",
     "comparison",
     "cos",
     "divide",
@@ -28,14 +28,11 @@ __all__ = [
     "floating",
     "floor",
     "floor_divide",
+    "lifted",
     "log",
     "log1p",
     "logical_not",
-    "masked_fill",
-    "maximum",
-    "minimum",
     "multiply",
-    "nan_to_num",
     "negative",
     "operands",
     "power",
@@ -51,7 +48,7 @@ __all__ = [
     "subtract",
     "tape_of",
     "unary",
-    "where",
+    "with_number",
 ]
 
 Value: TypeAlias = Any
@@ -60,8 +57,7 @@ Slope: TypeAlias = Callable[[Value, Value, Value], Value]
 PairSlope: TypeAlias = Callable[[Value, Value, Value, Value], Value]
 """The same for one of two operands."""
 
-_NUMBERS = (float, int, numpy.generic)
-_TENSORS = (Array, Tensor)
+NUMBERS = (float, int, numpy.generic)
 
 # Asked by nearly every operation.
 _is_recording = torch.is_grad_enabled
@@ -74,12 +70,12 @@ def operands(x: Any, y: Any) -> tuple[Array, Array]:
         if kind is Array:
             if x.value.dtype is y.value.dtype:
                 return x, y
-        elif kind is float or kind is int or isinstance(y, _NUMBERS):
-            return _with_number(x, y)
+        elif kind is float or kind is int or isinstance(y, NUMBERS):
+            return with_number(x, y)
         else:
             y = lifted(x.tape, y)
-    elif type(y) is Array and isinstance(x, _NUMBERS):
-        second, first = _with_number(y, x)
+    elif type(y) is Array and isinstance(x, NUMBERS):
+        second, first = with_number(y, x)
         return first, second
     else:
         tape = tape_of(x, y)
@@ -207,40 +203,6 @@ def divide(x: Any, y: Any) -> Array:
     return _quotient(x, y) if x.value.dtype.kind == "f" else _quotient(floating(x), floating(y))
 
 
-def maximum(x: Any, y: Any) -> Array:
-    """The larger one of each pair."""
-    return _larger(*operands(x, y), numpy.maximum, operator.lt)
-
-
-def minimum(x: Any, y: Any) -> Array:
-    """The smaller one of each pair."""
-    return _larger(*operands(x, y), numpy.minimum, operator.gt)
-
-
-def _larger(
-    x: Array,
-    y: Array,
-    forward: Callable[[Value, Value], Value],
-    loses: Callable[[Value, Value], Value],
-) -> Array:
-    a, b = x.value, y.value
-    out = forward(a, b)
-    if not recording(x, y):
-        return Array(out, x.tape)
-
-    def back(g: Value) -> None:
-        kind = g.dtype.type
-        # Equal ones share the gradient.
-        shared = numpy.where(a == b, g * kind(0.5), g)
-        none = kind(0)
-        if x.requires_grad:
-            receive(x, numpy.where(loses(a, b), none, shared))
-        if y.requires_grad:
-            receive(y, numpy.where(loses(b, a), none, shared))
-
-    return recorded(out, x.tape, back)
-
-
 exp = unary(numpy.exp, lambda g, a, out: g * out)
 expm1 = unary(numpy.expm1, lambda g, a, out: g * (out + 1))
 log = unary(numpy.log, lambda g, a, out: g / a)
@@ -279,10 +241,10 @@ def power(x: Any, y: Any) -> Array:
     """To a power; powers of 2 and of other numbers are cheaper than those of arrays."""
     if type(y) is int and y == 2 and type(x) is Array:
         return square(x)
-    if type(x) is not Array or not isinstance(y, _NUMBERS):
+    if type(x) is not Array or not isinstance(y, NUMBERS):
         return _power(x, y)
     if isinstance(y, float) or x.value.dtype.kind == "b":
-        x, _ = _with_number(x, y)
+        x, _ = with_number(x, y)
     exponent = x.value.dtype.type(y)
     a = x.value
     out = numpy.power(a, exponent)
@@ -305,146 +267,12 @@ def _power_of_exponent(g: Value, a: Value, b: Value, out: Value) -> Value:
 _power = binary(numpy.power, _power_of_base, _power_of_exponent)
 
 
-def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
-    """Held between two numbers, or between two arrays."""
-    if (
-        type(min) is Array
-        or type(max) is Array
-        or isinstance(min, Tensor)
-        or isinstance(max, Tensor)
-    ):
-        return _clamp_between(x, min, max)
-    if x.value.dtype.kind != "f":
-        for bound in (min, max):
-            x = x if bound is None else _with_number(x, bound)[0]
-    a = out = x.value
-    kind = a.dtype.type
-    if min is not None:
-        out = numpy.maximum(out, kind(min))
-    if max is not None:
-        out = numpy.minimum(out, kind(max))
-    if not recording(x):
-        return Array(out, x.tape)
-    # What equals a bound is not held: it keeps its gradient. NaN has none.
-    return recorded(out, x.tape, lambda g: receive(x, _held(g, _within(a, out, min, max))))
-
-
-def _held(g: Value, inside: Value) -> Value:
-    return numpy.where(inside, g, g.dtype.type(0))
-
-
-def _within(a: Value, out: Value, low: Any, high: Any) -> Value:
-    if low is not None and high is not None and low > high:
-        return (a >= low) & (a <= high)
-    return a == out
-
-
-def _clamp_between(x: Any, low: Any, high: Any) -> Array:
-    tape = tape_of(x, low, high)
-    x = lifted(tape, x)
-    if low is not None:
-        x, low = operands(x, low)
-    if high is not None:
-        x, high = operands(x, high)
-        if low is not None:
-            x, low = operands(x, low)
-    a = out = x.value
-    if low is not None:
-        out = numpy.maximum(out, low.value)
-    if high is not None:
-        out = numpy.minimum(out, high.value)
-    bounds = [bound for bound in (low, high) if bound is not None]
-    if not recording(x, *bounds):
-        return Array(out, tape)
-
-    def back(g: Value) -> None:
-        none = g.dtype.type(0)
-        inside: Value = numpy.bool_(True)
-        if low is not None:
-            inside = a >= low.value
-            held = a < low.value
-            if high is not None:
-                held = held & (low.value < high.value)
-            receive(low, numpy.where(held, g, none))
-        if high is not None:
-            inside = inside & (a <= high.value)
-            held = a > high.value
-            if low is not None:
-                held = held | (high.value < low.value)
-            receive(high, numpy.where(held, g, none))
-        receive(x, numpy.where(inside, g, none))
-
-    return recorded(out, tape, back)
-
-
-def where(condition: Any, x: Any, y: Any) -> Array:
-    """From the one where it is true, else from the other."""
-    tape = tape_of(condition, x, y)
-    if type(x) is not Array and type(y) is not Array:
-        x = lifted(tape, x)
-    x, y = operands(x, y)
-    chosen = lifted(tape, condition).value
-    if chosen.dtype.kind != "b":
-        raise UnsupportedError("where without truth values")
-    out = numpy.where(chosen, x.value, y.value)[()]
-    if not recording(x, y):
-        return Array(out, tape)
-
-    def back(g: Value) -> None:
-        none = g.dtype.type(0)
-        if x.requires_grad:
-            receive(x, numpy.where(chosen, g, none))
-        if y.requires_grad:
-            receive(y, numpy.where(chosen, none, g))
-
-    return recorded(out, tape, back)
-
-
-def masked_fill(x: Any, mask: Any, value: Any) -> Array:
-    """Another value where the mask is true."""
-    tape = tape_of(x, mask, value)
-    x, mask = lifted(tape, x), lifted(tape, mask)
-    filling = lifted(tape, value.item() if isinstance(value, numpy.generic) else value)
-    if filling.value.ndim or mask.value.dtype.kind != "b":
-        raise UnsupportedError("masked_fill with more than one value")
-    kind = x.value.dtype
-    if not isinstance(value, _NUMBERS) and promoted(x.value, filling.value) != kind:
-        raise UnsupportedError("masked_fill with a value of a higher dtype")
-    # A number as it is: the lowest of float64 does not go through float32.
-    number = kind.type(value) if isinstance(value, _NUMBERS) else filling.value.astype(kind)
-    filled = mask.value
-    out = numpy.where(filled, number, x.value)[()]
-    if not recording(x, filling):
-        return Array(out, tape)
-
-    def back(g: Value) -> None:
-        none = g.dtype.type(0)
-        receive(x, numpy.where(filled, none, g))
-        if filling.requires_grad:
-            receive(filling, numpy.where(filled, g, none).astype(filling.value.dtype))
-
-    return recorded(out, tape, back)
-
-
 def logical_not(x: Array) -> Array:
     """True where it is 0 or false."""
     return Array(numpy.logical_not(x.value), x.tape)
 
 
-def nan_to_num(
-    x: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Array:
-    """Other numbers for those that are none."""
-    a = x.value
-    if a.dtype.kind != "f":
-        return x
-    out = numpy.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf)
-    if not recording(x):
-        return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, _held(g, numpy.isfinite(a))))
-
-
-def _with_number(x: Array, number: Any) -> tuple[Array, Array]:
+def with_number(x: Array, number: Any) -> tuple[Array, Array]:
     """An array and a Python number, which never widens it."""
     dtype = x.value.dtype
     if dtype.kind == "f":

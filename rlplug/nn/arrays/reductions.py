@@ -10,7 +10,8 @@ import torch
 
 from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
 from rlplug.nn.arrays.dtypes import NUMPY_DTYPES
-from rlplug.nn.arrays.elementwise import cast, floating, maximum, minimum
+from rlplug.nn.arrays.elementwise import cast, floating
+from rlplug.nn.arrays.selection import maximum, minimum
 
 __all__ = [
     "all_true",

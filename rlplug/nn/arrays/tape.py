@@ -14,7 +14,13 @@ from rlplug.batch import Batch
 from rlplug.nn.arrays.array import Array, Graph, UnsupportedError
 from rlplug.nn.arrays.batch import ArrayBatch
 
-__all__ = ["Tape"]
+__all__ = ["LARGEST_MINIBATCH", "Tape"]
+
+LARGEST_MINIBATCH = 150_000_000
+"""Rows times parameters up to which arrays are ahead of torch, by benchmarks/arrays.py.
+
+Beyond, arithmetic takes the time, and torch's memory is reused where NumPy's is fresh.
+"""
 
 
 class Tape(Graph):
@@ -64,23 +70,25 @@ class Tape(Graph):
                 leaf.requires_grad = index in wanted
         reached: list[int] = []
         try:
-            with numpy.errstate(all="ignore"):
-                if loss.requires_grad:
-                    loss.grad = numpy.full(loss.value.shape, weight, loss.value.dtype)[()]
-                    for out, back in reversed(self.nodes):
-                        gradient = out.grad
-                        if gradient is not None:
-                            out.grad = None
-                            back(gradient)
+            if loss.requires_grad:
+                shape = loss.value.shape
+                one = loss.value.dtype.type(weight)
+                loss.grad = numpy.full(shape, one) if shape else one
+                for out, back in reversed(self.nodes):
+                    gradient = out.grad
+                    if gradient is not None:
+                        out.grad = None
+                        back(gradient)
             for index, leaf in enumerate(self.trained):
                 if not leaf.requires_grad:
                     continue
-                if leaf.grad is None:
+                gradient = leaf.grad
+                if gradient is None:
                     leaf.room.fill(0)
                     continue
                 reached.append(index)
-                if leaf.grad is not leaf.room:
-                    leaf.room[...] = leaf.grad
+                if gradient is not leaf.room:
+                    leaf.room[...] = gradient
         finally:
             for leaf in self.trained:
                 leaf.grad = None
