@@ -333,5 +333,5 @@ def _predict_rows(x: Array, theta: Array, A_inv: Array) -> tuple[Array, Array]:
 
 
 def _outer(x: Array, y: Array) -> Array:
-    # For one row the operator @ takes thrice as long, and broadcasting twice.
+    # For one row @ takes three times as long, and broadcasting twice.
     return x[:, None].dot(y[None, :])

@@ -52,7 +52,7 @@ class NeuralLinUCBModule(Module):
         self.network = Network(body, QHead(body.out_features, num_arms))
         self.settled = Network(Body(context_space, options), nn.Sequential())
         self.settled.requires_grad_(False)
-        self.settle()
+        self.update_frozen_copy()
         layout = Layout(num_arms=num_arms, context_dim=body.out_features + 1)
         self.bandit = LinUCBModule(
             layout, LinUCBConfig(alpha=config.alpha, l2_lambda=config.l2_lambda)
@@ -101,13 +101,13 @@ class NeuralLinUCBModule(Module):
             contexts = context_in(batch["observations"])
         return {"values": self.network(contexts)}
 
-    def settle(self) -> None:
+    def update_frozen_copy(self) -> None:
         """Copy the network's weights into the frozen copy."""
         self.settled.body.load_state_dict(self.network.body.state_dict())
 
     def refit(self, rows: Kept, learner: LearnerView) -> None:
         """Update the frozen copy, and regress the rows of all learners on its features."""
-        self.settle()
+        self.update_frozen_copy()
         bandit = self.bandit
         features = self.features(rows.observations)
         sums = bandit.statistics(features, rows.actions, rows.labels, rows.weights)
