@@ -18,12 +18,12 @@ from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.state import random_state, set_random_state, update_digest
-from rlplug.nn.arrays import Array, Tape, UnsupportedError, unwrap
+from rlplug.nn.arrays import LARGEST_MINIBATCH, Array, Tape, UnsupportedError, unwrap
 
 __all__ = ["ArraysEngine", "ArraysTrial", "GeneratorStates", "Snapshot"]
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-LARGEST = 50_000_000
+
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -164,7 +164,7 @@ class ArraysTrial:
         if not update.minibatches:
             return
         rows = max(batch.rows for batch in update.minibatches)
-        if rows * weights > LARGEST:
+        if rows * weights > LARGEST_MINIBATCH:
             self._reason = self._reason or "the network is large"
         found: Mapping[str, Any] | None = None
         if arrays is not None and not self._reason:

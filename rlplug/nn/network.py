@@ -12,7 +12,7 @@ from rlplug.config import at_least, option
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
-from rlplug.nn.arrays import ArrayForward, Stateless, Views
+from rlplug.nn.arrays import ArrayForward, Stateless, Views, run_layers
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import make_encoder, width_of
 from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
@@ -95,7 +95,7 @@ class Body(nn.Module):
 
     def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """Features of all rows, shape (rows, out_features); a memory needs fragments."""
-        features: Tensor = self.hidden(self.encoder(observations))
+        features: Tensor = run_layers(self.hidden, self.encoder(observations))
         if self.memory is None:
             return features
         if fragments is None:
@@ -110,7 +110,7 @@ class Body(nn.Module):
         self, observations: Any, state: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
         """Features of one step of n environments, and the memory's state after it."""
-        features: Tensor = self.hidden(self.encoder(observations))
+        features: Tensor = run_layers(self.hidden, self.encoder(observations))
         if self.memory is None:
             return features, None
         return self.memory.step(features, state)

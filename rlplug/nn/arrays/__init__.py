@@ -17,6 +17,7 @@ from rlplug.nn.arrays.acting import (
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
+from rlplug.nn.arrays.stack import run_layers
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, Tape
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Views",
     "linear_in_numpy",
     "plan_arrays",
+    "run_layers",
     "sigmoid",
     "unwrap",
 ]

@@ -86,6 +86,8 @@ class Graph:
         self.nodes: list[tuple[Array, Back]] = []
         self.known: dict[int, Array] = {}
         """The parameters met so far, by their ids."""
+        self.stacks: dict[int, Any] = {}
+        """Networks that run in one operation, by their ids."""
         self._tensors: list[Tensor] = []
         self._addresses: list[tuple[int, bool]] = []
         self._ones: dict[tuple[int, str], NDArray[Any]] = {}

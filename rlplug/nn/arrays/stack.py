@@ -1,0 +1,159 @@
+"""Linear layers with tanh or ReLU after each other as one operation: one node for a whole network.
+
+What a small network costs is dispatch, layer by layer and operation by operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+from torch import nn
+
+from rlplug.nn.arrays.array import Array, Graph, receive
+
+__all__ = ["run_layers"]
+
+Value: TypeAlias = Any
+Activation: TypeAlias = "tuple[Callable[[Value, Graph], Any], Callable[[Value, Value], Value]]"
+"""What it does in place; and from its output and the gradient of that to that of its input."""
+
+
+def run_layers(layers: nn.Module, features: Any) -> Any:
+    """`layers(features)`; arrays pass linear layers and activations in one operation."""
+    if type(features) is not Array:
+        return layers(features)
+    known: dict[int, _Stack | None] = features.tape.stacks
+    stack = known.get(id(layers))
+    if stack is None or not stack.current():
+        if stack is None and id(layers) in known:
+            return layers(features)
+        stack = known[id(layers)] = _stack_of(layers, features.tape)
+        if stack is None:
+            return layers(features)
+    value = features.value
+    if value.ndim != 2 or value.dtype is not stack.dtype:
+        return layers(features)
+    return stack(features)
+
+
+class _Stack:
+    """Linear layers and the activation after each."""
+
+    def __init__(
+        self,
+        layers: nn.Module,
+        linear: Sequence[nn.Linear],
+        activations: Sequence[Activation | None],
+        graph: Graph,
+    ) -> None:
+        self._layers = layers
+        self._children = list(layers.children())
+        self._hooks = [
+            table
+            for part in layers.modules()
+            for table in (part._forward_hooks, part._forward_pre_hooks)
+        ]
+        self._graph = graph
+        self._params = [param for layer in linear for param in (layer.weight, layer.bias)]
+        leaves = [graph.leaf(param) for param in self._params]
+        self._weights = leaves[::2]
+        self._biases = leaves[1::2]
+        self._activations = activations
+        self._matrices = [leaf.value for leaf in self._weights]
+        self._columns = [leaf.value[:, None] for leaf in self._biases]
+        self.dtype = self._matrices[0].dtype
+        self._trained = any(leaf.requires_grad for leaf in leaves)
+
+    def current(self) -> bool:
+        """Whether these are still the module's layers, and nobody hooked into them."""
+        return [*self._layers._modules.values()] == self._children and not any(self._hooks)
+
+    def __call__(self, features: Array) -> Array:
+        graph = self._graph
+        block = features.value.T
+        outs = []
+        for weight, column, activation in zip(
+            self._matrices, self._columns, self._activations, strict=True
+        ):
+            block = weight.dot(block)
+            block += column
+            if activation is not None:
+                activation[0](block, graph)
+            outs.append(block)
+        out = Array(block.T, graph)
+        if torch.is_grad_enabled() and (self._trained or features.requires_grad):
+            out.requires_grad = True
+            graph.nodes.append((out, lambda g: self._back(features, outs, g.T)))
+        return out
+
+    def _back(self, features: Array, outs: list[Value], below: Value) -> None:
+        ones = self._graph.ones(below.shape[1], below.dtype)
+        for index in range(len(outs) - 1, -1, -1):
+            activation = self._activations[index]
+            if activation is not None:
+                below = activation[1](outs[index], below)
+            before = outs[index - 1].T if index else features.value
+            _receive_product(self._weights[index], below, before)
+            # A product with ones is a sum over the rows, in a third of the time.
+            _receive_product(self._biases[index], below, ones)
+            if index:
+                below = self._matrices[index].T.dot(below)
+            elif features.requires_grad:
+                receive(features, self._matrices[0].T.dot(below).T)
+
+
+def _receive_product(leaf: Array, below: Value, before: Value) -> None:
+    if not leaf.requires_grad:
+        return
+    if leaf.room is not None and leaf.grad is None:
+        leaf.grad = below.dot(before, leaf.room)
+    else:
+        receive(leaf, below.dot(before))
+
+
+def _stack_of(layers: nn.Module, graph: Graph) -> _Stack | None:
+    """The layers as a stack; None if there is anything else than linear layers and activations."""
+    linear: list[nn.Linear] = []
+    activations: list[Activation | None] = []
+    for layer in [layers] if type(layers) is nn.Linear else layers.children():
+        if type(layer) is nn.Linear and layer.bias is not None:
+            linear.append(layer)
+            activations.append(None)
+        elif type(layer) in _ACTIVATIONS and activations and activations[-1] is None:
+            activations[-1] = _ACTIVATIONS[type(layer)]
+        else:
+            return None
+    params = [param for layer in linear for param in (layer.weight, layer.bias)]
+    if not linear or len({param.dtype for param in params}) > 1:
+        return None
+    stack = _Stack(layers, linear, activations, graph)
+    return stack if stack.current() else None
+
+
+def _tanh(block: Value, graph: Graph) -> None:
+    numpy.tanh(block, block)
+
+
+def _tanh_gradient(out: Value, below: Value) -> Value:
+    slope = out * out
+    numpy.subtract(1, slope, slope)
+    slope *= below
+    return slope
+
+
+def _relu(block: Value, graph: Graph) -> None:
+    # Compared with an array of zeros, not with the number, in a fourth of the time.
+    numpy.maximum(block, graph.zeros(block), out=block)
+
+
+def _relu_gradient(out: Value, below: Value) -> Value:
+    return below * (out > 0)
+
+
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.Tanh: (_tanh, _tanh_gradient),
+    nn.ReLU: (_relu, _relu_gradient),
+}
