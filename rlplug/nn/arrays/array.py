@@ -145,6 +145,8 @@ class Graph:
         """Zeros that nobody writes to, in the shape and order of a value."""
         if not like.ndim:
             return like.dtype.type(0)
+        if like.size > _KEPT_SIZE:
+            return numpy.zeros_like(like)
         key = like.shape, like.strides, like.dtype.char
         found = self._zeros.get(key)
         if found is None:
@@ -221,7 +223,9 @@ def _numbers(tensor: Tensor) -> NDArray[Any]:
     try:
         return _checked(tensor.numpy())
     except (RuntimeError, TypeError) as error:
-        # One with a graph of its own, on another device, or of a format that NumPy lacks.
+        if tensor.requires_grad:
+            raise UnsupportedError("a tensor with a graph of its own among arrays") from error
+        # On another device, or of a format that NumPy lacks.
         raise UnsupportedError(f"a tensor that NumPy cannot show: {error}") from error
 
 
@@ -237,3 +241,6 @@ def _runs_backwards(value: NDArray[Any]) -> bool:
 
 _KEPT = 16
 """Arrays of ones and of zeros that are kept."""
+
+_KEPT_SIZE = 65_536
+"""Zeros in one of them."""

@@ -96,7 +96,7 @@ class Tape(Graph):
         return reached
 
     def __enter__(self) -> Tape:
-        """Forget the last pass, and compute in silence what overflows, as torch does."""
+        """One pass: what overflows does so in silence, as in torch."""
         self.clear()
         self._silence = numpy.errstate(all="ignore")
         self._silence.__enter__()
@@ -104,3 +104,5 @@ class Tape(Graph):
 
     def __exit__(self, *error: Any) -> None:
         self._silence.__exit__(*error)
+        # Large batches would take their room until the next pass.
+        self.clear()
