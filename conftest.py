@@ -1,10 +1,13 @@
-"""How many processes the tests run in, and that none of them fails for being slow."""
+"""Options of pytest and hypothesis, and fixtures for the tests of the core and the plugins."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import settings
 
@@ -23,3 +26,65 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     # Together they use every core as it is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return min(len(os.sched_getaffinity(0)), MOST)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of runs, empty for each test."""
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "runs"
+
+
+class Readme:
+    """A README whose tables and example are compared with the code."""
+
+    def __init__(self, path: Path) -> None:
+        self.text = path.read_text(encoding="utf-8")
+
+    def section(self, title: str) -> str:
+        """The text under a heading."""
+        (text,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", self.text, re.MULTILINE | re.DOTALL)
+        return str(text)
+
+    def rows(self, title: str) -> dict[str, str]:
+        """The rows of a section's table by their first column, a name in backticks."""
+        return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", self.section(title), re.MULTILINE))
+
+    def option_rows(self, config: type[Any]) -> dict[str, str]:
+        """The rows that describe all options of a plugin."""
+        return {
+            field.name: f"{self.value(field.default)} | {field.metadata['help']}"
+            + (" Takes a schedule." if field.metadata["schedulable"] else "")
+            for field in attrs.fields(config)
+        }
+
+    def value(self, default: Any) -> str:
+        """A default as TOML has it, but texts without quotation marks."""
+        if isinstance(default, bool):
+            return str(default).lower()
+        if isinstance(default, tuple):
+            return str(list(default))
+        return str(default) or '""'
+
+
+@pytest.fixture
+def readme(request: pytest.FixtureRequest) -> Readme:
+    """The README.md of the distribution that the test belongs to."""
+    paths = (folder / "README.md" for folder in request.path.parents)
+    return Readme(next(path for path in paths if path.exists()))
+
+
+@pytest.fixture
+def example(
+    readme: Readme,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[str, str]:
+    """What the only Python block of the README prints, and what its comment says it prints."""
+    (code,) = re.findall(r"```python\n(.*?)```", readme.text, re.DOTALL)
+    (promised,) = re.findall(r"print\(.*\)  # (.*)", code)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    return capsys.readouterr().out.strip(), promised

@@ -3,7 +3,8 @@
 python benchmarks/dqn.py --setup     one environment per peer, below .benchenvs/
 python benchmarks/dqn.py             everything; --only run, --quick
 
-CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment.
+CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps, one environment,
+unless a part says otherwise.
 Every measurement is a process of its own with one thread. Peers take turns, each between two of
 rlplug's own, whose mean it is compared with: so the clock of a machine may drift. Rounds are
 repeated, and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL,
@@ -56,7 +57,7 @@ PARTS = (
         "Whole runs: environment steps",
         ("run",),
         *(50_000, 10_000),
-        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.5), ("SB3", (SB3,), 3.2)),
+        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.7), ("SB3", (SB3,), 4.2)),
     ),
     Part(
         "run-bare",
@@ -65,6 +66,22 @@ PARTS = (
         *(50_000, 10_000),
         (("the plain loop", (LOOP,), 2.5),),
         (LOOP,),
+    ),
+    Part(
+        "frozenlake",
+        "The same on FrozenLake-v1: 16 one-hot states",
+        ("run", "--env=FrozenLake-v1"),
+        *(20_000, 10_000),
+        (("SB3", (SB3,), 2.5),),
+        (SB3,),
+    ),
+    Part(
+        "256-256",
+        "CartPole-v1 with 256-256",
+        ("run", "--net-arch", "256", "256"),
+        *(20_000, 10_000),
+        (("SB3", (SB3,), 2.4),),
+        (SB3,),
     ),
     Part(
         "learn",

@@ -14,10 +14,10 @@ from typing import Any
 import pluggy
 
 from rlplug import AddOn, Algorithm, Module
-from rlplug.hooks.calls import HookCalls, Participant
-from rlplug.hooks.markers import PROJECT, hookimpl
+from rlplug.hooks import PROJECT, hookimpl
+from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.specs import LearnerHooks
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 ROUNDS = 60
 CALLS = 2_000

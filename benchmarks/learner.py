@@ -21,12 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from rlplug import Algorithm, Batch, Loss, Module, option
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 ROWS, SIZE, INPUTS, ACTIONS, LIMIT, RATE = 2048, 256, 4, 2, 0.5, 2.5e-4
 SPACES = (gymnasium.spaces.Box(-1, 1, (INPUTS,)), gymnasium.spaces.Discrete(ACTIONS))

@@ -14,7 +14,7 @@ import numpy
 from gymnasium import spaces
 
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
-from rlplug.feeds.ring import Ring
+from rlplug.feeds.ring import RingBuffer
 from rlplug.feeds.transitions import Transitions
 
 ROWS, BATCH, ROUNDS, REPEATS = 1_000_000, 128, 15, 200
@@ -113,7 +113,7 @@ def draws() -> None:
     def own() -> None:
         transitions.at(ring.draw(random, BATCH))
 
-    ring: Ring = by_priority._ring  # type: ignore[attr-defined] # measured from inside
+    ring: RingBuffer = by_priority._ring  # type: ignore[attr-defined] # measured from inside
     transitions = Transitions(ring, 0.99, 1)
     priorities = by_priority._priorities  # type: ignore[attr-defined] # measured from inside
     forms: dict[str, Callable[[], None]] = {

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlplug.config.sections import RunConfig, RunSection
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 

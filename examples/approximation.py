@@ -1,16 +1,16 @@
-"""Train a small agent with approximations alone: no run, no plugin, as in a notebook.
+"""Train a small agent with approximations only: no run, no plugin, as in a notebook.
 
 A deep Q-learner on CartPole-v1, about twenty seconds on one core.
 """
 
-# %% The parts: an environment, a network, and what moves it.
+# %% Environment, network and optimizer.
 import gymnasium
 import numpy
 import torch
 from torch import nn
 
+from rlplug.approximation import DummyCheckpointer, QNetwork
 from rlplug.nn import FixedTarget
-from rlplug.nn.approximation import DummyCheckpointer, QNetwork
 
 STEPS, BATCH, GAMMA = 12_000, 64, 0.98
 
@@ -30,7 +30,7 @@ q = QNetwork(
     checkpointer=DummyCheckpointer(),
 )
 
-# %% What was seen, in plain arrays.
+# %% The replay buffer, as arrays.
 observations = numpy.zeros((STEPS + 1, 4), numpy.float32)
 following = numpy.zeros((STEPS + 1, 4), numpy.float32)
 actions = numpy.zeros(STEPS + 1, numpy.int64)
@@ -38,14 +38,14 @@ terminated = numpy.zeros(STEPS + 1, bool)
 
 
 def choose(observation: numpy.ndarray, epsilon: float) -> int:
-    """The best action, or with a small chance any."""
+    """An epsilon-greedy action."""
     if random.random() < epsilon:
         return int(random.integers(2))
     return int(q.no_grad(torch.from_numpy(observation[None])).argmax())
 
 
 def learn(seen: int) -> None:
-    """One step on a batch of what was seen: every reward is 1, and a fall ends all rewards."""
+    """One gradient step on a random batch; every reward of CartPole is 1."""
     rows = random.integers(seen, size=BATCH)
     best = q.target(torch.from_numpy(following[rows])).amax(1)
     targets = 1 + GAMMA * best * ~torch.from_numpy(terminated[rows])
@@ -53,7 +53,7 @@ def learn(seen: int) -> None:
     q.reinforce(nn.functional.smooth_l1_loss(values, targets))
 
 
-# %% The loop.
+# %% Training loop.
 observation, _ = env.reset(seed=0)
 for step in range(STEPS):
     action = choose(observation, epsilon=max(0.05, 1 - step / 3000))
@@ -64,7 +64,7 @@ for step in range(STEPS):
     if step >= 500:
         learn(step + 1)
 
-# %% How well it stands, without exploring.
+# %% Evaluation, without exploration.
 returns = []
 for episode in range(10):
     observation, _ = env.reset(seed=1000 + episode)

@@ -1,4 +1,4 @@
-"""A news page: articles come and go, visitors differ, and LinUCB learns what to show to whom.
+"""A news page: LinUCB learns which of a changing set of articles to show to which visitor.
 
 python examples/news.py
 """
@@ -19,7 +19,7 @@ VISITORS = 6_000
 
 
 class NewsPage(gymnasium.Env[dict[str, Any], numpy.int64]):
-    """Each episode is one visitor: the page shows one article of those there are, or is left."""
+    """Each episode is one visitor, who is shown one of the available articles."""
 
     observation_space = spaces.Dict(
         {
@@ -33,7 +33,7 @@ class NewsPage(gymnasium.Env[dict[str, Any], numpy.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The next visitor; one time in twenty, a new article has taken the place of another."""
+        """The next visitor; with probability 1/20, a new article replaces another."""
         super().reset(seed=seed)
         if seed is not None:
             self._articles = self.np_random.dirichlet(numpy.full(TOPICS, 0.5), SLOTS)
@@ -46,7 +46,7 @@ class NewsPage(gymnasium.Env[dict[str, Any], numpy.int64]):
         return self._seen(), {}
 
     def step(self, action: numpy.int64) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Visitors click on articles about their own topics; `regret` is logged by the run."""
+        """Visitors click on articles about their topics; the run logs `regret`."""
         chances = numpy.where(self._present, 0.02 + 0.6 * self._articles @ self._visitor, 0.0)
         clicked = float(self.np_random.random() < chances[action])
         regret = float(chances.max() - chances[action])
@@ -61,7 +61,7 @@ class NewsPage(gymnasium.Env[dict[str, Any], numpy.int64]):
 
 
 def clicks(choose: Any, visitors: int = 2_000) -> float:
-    """The share of visitors who click, on a page with other articles."""
+    """The click rate on a page with other articles."""
     page = NewsPage()
     seen, _ = page.reset(seed=7)
     clicked = 0.0
@@ -72,7 +72,7 @@ def clicks(choose: Any, visitors: int = 2_000) -> float:
 
 
 def main() -> None:
-    """Learn from some visitors, then show others what was learned."""
+    """Train on some visitors, then evaluate on others."""
     result = run("linucb", NewsPage, steps=VISITORS, seed=1, options={"alpha": 0.5})
 
     def learned(seen: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""LinUCB inside a service of one's own: decide now, hear of the outcome later, learn, save, load.
+"""LinUCB in a service: decide, learn from delayed outcomes, save and load.
 
 python examples/service.py
 """
@@ -20,7 +20,7 @@ FEATURES = ("always", "evening", "on a phone", "bought before")
 
 
 class BannerService:
-    """What a web shop would call: `decide` for every page, `outcome` for every visit that ended."""
+    """The interface for a web shop: `decide` for each page, `outcome` for each finished visit."""
 
     def __init__(self, alpha: float = 0.5) -> None:
         layout = Layout(num_arms=len(BANNERS), context_dim=len(FEATURES))
@@ -28,31 +28,31 @@ class BannerService:
         self._random = numpy.random.default_rng(0)
 
     def decide(self, context: NDArray[numpy.float64]) -> int:
-        """The banner to show: one row in, one arm out."""
+        """The banner to show for one context."""
         return int(self.module.choose(context[None], self._random)[0])
 
     def outcome(self, context: NDArray[numpy.float64], banner: int, bought: bool) -> None:
-        """Learn from it at once; the next decision knows."""
+        """Learn from one outcome."""
         self.module.update(context[None], numpy.array([banner]), numpy.array([float(bought)]))
 
     def save(self, path: Path) -> None:
-        """All that was learned, without pickle."""
+        """Save the module without pickle."""
         save_file(self.module.state_dict(), path)
 
     def load(self, path: Path) -> None:
-        """Go on where the saved service was."""
+        """Load a saved module."""
         self.module.load_state_dict(load_file(path))
 
 
 def visitor(random: numpy.random.Generator) -> tuple[NDArray[numpy.float64], Any]:
-    """A made-up visitor, and the chance of a purchase that each banner has."""
+    """A random visitor, and the purchase probability of each banner."""
     context = numpy.array([1.0, *random.integers(0, 2, 3)])
     _, evening, phone, known = context
     return context, (0.1 + 0.3 * evening, 0.1 + 0.3 * phone, 0.35 - 0.3 * known)
 
 
 def serve(service: BannerService, visits: int, random: numpy.random.Generator) -> float:
-    """The share of purchases while serving; outcomes come 20 visits late."""
+    """The purchase rate while serving; outcomes are delayed by 20 visits."""
     waiting: deque[tuple[NDArray[numpy.float64], int, bool]] = deque()
     purchases = 0
     for _ in range(visits):
@@ -67,7 +67,7 @@ def serve(service: BannerService, visits: int, random: numpy.random.Generator) -
 
 
 def main() -> None:
-    """Serve, restart from a file, and serve on."""
+    """Serve, restart from a file, and continue serving."""
     random = numpy.random.default_rng(1)
     service = BannerService()
     print(f"purchases, first 500 visits: {serve(service, 500, random):.1%}")

@@ -1,4 +1,4 @@
-"""A table as a bandit: which offer suits a customer, learned by only ever making one.
+"""A labeled table as a bandit: learn which offer suits a customer from one offer at a time.
 
 python examples/table.py
 """
@@ -19,7 +19,7 @@ ROWS = 1_500
 
 
 def write_customers(path: Path) -> None:
-    """A table of customers, and the offer that each would take."""
+    """Write a table of customers and the offer that each would accept."""
     random = numpy.random.default_rng(0)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -32,7 +32,7 @@ def write_customers(path: Path) -> None:
 
 
 def main() -> None:
-    """Offer twice through the table, then ask what was learned about two customers."""
+    """Train for two passes over the table, then predict for two customers."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "customers.csv"
         write_customers(path)
@@ -54,11 +54,11 @@ def main() -> None:
 
 
 def share_taken(path: Path, alpha: float) -> float:
-    """The share of customers who took their offer while LinUCB was learning, one pass."""
+    """The acceptance rate of LinUCB during one pass over the table."""
     result = run(
         "linucb", "ClassificationBandit-v0", steps=ROWS, seed=1, options=options(path, alpha=alpha)
     )
-    # The right offer earns 1: what was not regretted was earned.
+    # The right offer has reward 1, so reward and regret add up to 1.
     return 1.0 - result.metrics["rollout/regret_total"] / result.step
 
 

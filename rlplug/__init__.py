@@ -6,14 +6,15 @@ nor gymnasium nor mlflow.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
-    from rlplug.hooks.markers import hookimpl
+    from rlplug.hooks import hookimpl
     from rlplug.plugin import (
         ALL_MODULES,
         DEFAULT_MODULE,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rlplug.runs.run import run
     from rlplug.serving import Policy
 
-_HOME = {
+_MODULES = {
     "ALL_MODULES": "rlplug.plugin",
     "ActInput": "rlplug.plugin",
     "Acted": "rlplug.plugin",
@@ -53,7 +54,7 @@ _HOME = {
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
     "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks.markers",
+    "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
     "option": "rlplug.config",
     "run": "rlplug.runs.run",
@@ -85,13 +86,4 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -1,9 +1,10 @@
-"""What rlplug raises when a request is wrong or a run fails."""
+"""The exceptions of rlplug."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 __all__ = [
     "FAILURES",
@@ -20,13 +21,13 @@ __all__ = [
 
 
 FAILURES = (Exception, SystemExit)
-"""What code of others may raise; that it wants to end the process is a failure as well."""
+"""What calls of third-party code may raise; sys.exit() counts as a failure too."""
 
 
 class RlplugError(Exception):
-    """The base of all errors of rlplug; the command line prints it without a traceback.
+    """Base class of rlplug's errors; the command line prints them without a traceback.
 
-    The first line says who and what was found; each line of `hints` says one thing to do.
+    The first line names who failed and what was found; each hint says one thing to do.
     """
 
     exit_code = 1
@@ -38,38 +39,28 @@ class RlplugError(Exception):
 
 
 class RequestError(RlplugError):
-    """What was asked for cannot be done: found before the first environment step."""
+    """A request that cannot be carried out; raised before the first environment step."""
 
     exit_code = 2
 
 
 class PluginError(RequestError):
-    """A plugin that was named cannot be used."""
+    """A plugin cannot be used."""
 
 
 class UnsupportedSpaceError(RequestError):
-    """An algorithm, network or feed cannot handle this space."""
+    """An algorithm, network or feed does not support a space."""
 
 
-class Problem(tuple[str, str]):
+class Problem(NamedTuple):
     """One wrong option: its path and what is wrong with it."""
 
-    __slots__ = ()
-
-    def __new__(cls, path: str, message: str) -> Problem:
-        return super().__new__(cls, (path, message))
-
-    @property
-    def path(self) -> str:
-        return self[0]
-
-    @property
-    def message(self) -> str:
-        return self[1]
+    path: str
+    message: str
 
 
 class ConfigError(RequestError):
-    """Options that are wrong, all of them at once."""
+    """All wrong options of a config."""
 
     def __init__(self, where: str, problems: Sequence[Problem], *hints: str) -> None:
         self.problems = tuple(problems)
@@ -80,15 +71,15 @@ class ConfigError(RequestError):
 
 
 class RunFailedError(RlplugError):
-    """A run started and could not go on; what it had logged and saved stays."""
+    """A run failed after it started; what was logged and saved is kept."""
 
 
 class EnvironmentFailedError(RunFailedError):
-    """An environment raised, died or returned something no algorithm can use."""
+    """An environment raised an error, died, or returned invalid values."""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, sentence: bool = False) -> str:
-    """`did you mean 'x'?` for the known word nearest to this one, or an empty string."""
+    """`did you mean 'x'?` for the closest known word, or an empty string."""
     lowered = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
     return f"{'Did' if sentence else 'did'} you mean {lowered[near[0]]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Means of metrics over a stretch of a run, with as little work per update as possible."""
+"""Windows of metrics: means over the updates between two reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
 __all__ = ["MetricWindow"]
 
-_FOLD_AT = 1024
+_MAX_WAITING = 1024
 
 
 class MetricWindow:
-    """Keeps what updates gave and averages it when it is taken.
-
-    Tensors stay on their device until then: one transfer per stretch, not one per update.
-    """
+    """Collects the results of updates; tensors stay on their device until they are averaged."""
 
     def __init__(self) -> None:
         self._waiting: list[Mapping[str, Mapping[str, Any]]] = []
@@ -27,14 +24,14 @@ class MetricWindow:
         self._counts: dict[str, int] = {}
 
     def add(self, results: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take in the results of one update: module id → metric → value."""
+        """Add the results of one update: module id → metric → value."""
         self._waiting.append(results)
-        if len(self._waiting) >= _FOLD_AT:
-            self._fold()
+        if len(self._waiting) >= _MAX_WAITING:
+            self._sum_waiting()
 
     def take(self) -> dict[str, float]:
-        """The means since the last call, named `train/<metric>`."""
-        self._fold()
+        """Returns the means since the last call, named `train/<metric>`."""
+        self._sum_waiting()
         names = list(self._sums)
         tensors = {name: value for name, value in self._sums.items() if isinstance(value, Tensor)}
         if tensors:
@@ -45,11 +42,11 @@ class MetricWindow:
         self._counts.clear()
         return means
 
-    def _fold(self) -> None:
+    def _sum_waiting(self) -> None:
         columns: dict[str, list[Any]] = {}
         for results in self._waiting:
             for module_id, metrics in results.items():
-                # What holds for all modules says nothing new where there is one.
+                # With one module, sums over all modules are redundant.
                 if module_id == ALL_MODULES and len(results) == 2:
                     continue
                 prefix = _PREFIXES.get(module_id, f"train/{module_id}/")

@@ -1,4 +1,4 @@
-"""Find installed plugins without importing them, and load those that a run names."""
+"""Find installed plugins by their entry points, and import those that a run names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attrs
 
 from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 
-__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Registry", "core_version"]
+__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Participant", "Registry", "core_version"]
 
 Kind = Literal["algorithm", "addon"]
 ALGORITHM: Kind = "algorithm"
@@ -28,7 +28,7 @@ _REQUIREMENT = re.compile(r"\s*rlplug(?![\w.-])", re.IGNORECASE)
 
 @attrs.frozen(kw_only=True)
 class FoundPlugin:
-    """One entry point of one installed distribution."""
+    """A plugin as its distribution's metadata describes it, not imported yet."""
 
     kind: Kind
     name: str
@@ -41,7 +41,7 @@ class FoundPlugin:
 
     @property
     def label(self) -> str:
-        """`algorithm 'dqn' (rlplug-dqn 0.1.0)`: how every message names it."""
+        """`algorithm 'dqn' (rlplug-dqn 0.1.0)`, for messages."""
         return f"{_WORDS[self.kind]} {self.name!r} ({self.package})"
 
     @property
@@ -50,21 +50,21 @@ class FoundPlugin:
         return f"{self.distribution} {self.version}".strip()
 
     @contextlib.contextmanager
-    def asked(self, what: str) -> Iterator[None]:
-        """Let an error of the plugin's own say whose it is, and what was asked of it."""
+    def calling(self, method: str) -> Iterator[None]:
+        """Raise errors of the plugin's own code as a `PluginError` that names it."""
         try:
             yield
         except RlplugError:
             raise
         except FAILURES as error:
             raise PluginError(
-                f"{self.label} failed in {what!r}:",
+                f"{self.label} failed in {method!r}:",
                 f"{type(error).__name__}: {error}",
-                f"try: mend it in {self.target!r}     (--debug shows the traceback)",
+                f"try: fix it in {self.target!r}     (--debug shows the traceback)",
             ) from error
 
     def incompatibility(self, core: str | None = None) -> str | None:
-        """Why it does not fit the running core, as `needs rlplug<0.3, this is 0.3.2`."""
+        """Why it is incompatible with the running core: `needs rlplug<0.3, this is 0.3.2`."""
         wanted = [line for line in self.requires if _REQUIREMENT.match(line)]
         if not wanted:
             return None
@@ -75,7 +75,7 @@ class FoundPlugin:
             try:
                 requirement = Requirement(line)
             except InvalidRequirement:
-                return f"needs {line!r}, which nobody can read, this is {running}"
+                return f"needs {line!r}, which is not a valid requirement, this is {running}"
             if requirement.marker is not None and not requirement.marker.evaluate():
                 continue
             if not requirement.specifier.contains(running, prereleases=True):
@@ -83,28 +83,45 @@ class FoundPlugin:
         return None
 
 
+@attrs.frozen(eq=False)
+class Participant:
+    """A plugin that takes part in a run, with its own options."""
+
+    found: FoundPlugin
+    plugin: Any
+    config: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.found.name
+
+    @property
+    def label(self) -> str:
+        return self.found.label
+
+
 @attrs.frozen
 class Registry:
-    """What is installed: a value, made by one scan of metadata; nothing is imported."""
+    """The installed plugins, from one scan of package metadata; nothing is imported."""
 
     found: tuple[FoundPlugin, ...]
 
     @classmethod
     def installed(cls) -> Registry:
-        """Scan the entry points of all installed distributions once."""
+        """Scan the entry points of all installed distributions."""
         found: dict[tuple[str, str, str, str], FoundPlugin] = {}
         points = metadata.entry_points()
         for group, kind in _GROUPS.items():
             for point in points.select(group=group):
                 plugin = _read(kind, point)
-                # One editable install can be seen twice, as egg-info beside dist-info.
+                # An editable install can appear twice, as egg-info and as dist-info.
                 key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
                 found.setdefault(key, plugin)
         return cls(tuple(sorted(found.values(), key=lambda p: (p.kind, p.name, p.distribution))))
 
     @classmethod
     def of(cls, **classes: type[Any]) -> Registry:
-        """A registry of classes at hand, for notebooks and tests: `Registry.of(mine=Mine)`."""
+        """A registry of given classes, for notebooks and tests: `Registry.of(mine=Mine)`."""
         return cls(
             tuple(describe(name.replace("_", "-"), plugin) for name, plugin in classes.items())
         )
@@ -114,14 +131,14 @@ class Registry:
         return tuple(plugin for plugin in self.found if plugin.kind == kind)
 
     def grouped(self, kind: Kind) -> dict[str, list[FoundPlugin]]:
-        """By name; a name that several packages offer has several entries."""
+        """By name; a name that several packages provide has several entries."""
         groups: dict[str, list[FoundPlugin]] = defaultdict(list)
         for plugin in self.of_kind(kind):
             groups[plugin.name].append(plugin)
         return dict(groups)
 
     def find(self, kind: Kind, name: str) -> FoundPlugin:
-        """The plugin of this name; `package:name` chooses where two packages offer one."""
+        """The plugin of this name; `package:name` selects one of several packages."""
         package, _, short = name.rpartition(":")
         groups = self.grouped(kind)
         candidates = [
@@ -136,11 +153,11 @@ class Registry:
         raise self._unknown(kind, name, groups)
 
     def load(self, plugin: FoundPlugin) -> type[Any]:
-        """The plugin's class, imported only if its requirements fit the running core."""
+        """The plugin's class, imported only if it is compatible with the running core."""
         reason = plugin.incompatibility()
         if reason is not None:
             raise PluginError(
-                f"{plugin.label} does not fit this rlplug:",
+                f"{plugin.label} is incompatible with this rlplug:",
                 f"it {reason}.".replace(", this is ", ", this is rlplug "),
                 f"try: pip install --upgrade {plugin.distribution}",
             )
@@ -151,13 +168,13 @@ class Registry:
                 f"{plugin.label}: {plugin.target!r} is not a subclass of rlplug.{base.__name__}.",
                 f"try: class {plugin.target.rpartition(':')[2] or 'Mine'}(rlplug.{base.__name__})",
             )
-        from rlplug.config.option import complaint
+        from rlplug.config.option import config_class_error
 
-        said = complaint(getattr(loaded, "Config", None))
-        if said is not None:
+        problem = config_class_error(getattr(loaded, "Config", None))
+        if problem is not None:
             raise PluginError(
-                f"{plugin.label}: {loaded.__name__}.Config {said}.",
-                "see: rlplug plugins hooks --markdown, under Options",
+                f"{plugin.label}: {loaded.__name__}.Config {problem}.",
+                "see: rlplug plugins hooks --markdown, section Options",
             )
         return loaded
 
@@ -185,11 +202,9 @@ class Registry:
 
 
 def describe(name: str, plugin: type[Any], kind: Kind | None = None) -> FoundPlugin:
-    """What a class at hand would look like if it were installed."""
+    """Describe a class that is not installed."""
     if not isinstance(plugin, type):
-        raise PluginError(
-            f"{name!r} is given as {plugin!r}, which is no class.", "try: the class itself"
-        )
+        raise PluginError(f"{name!r} must be a class, got {plugin!r}.", "try: the class itself")
     if kind is None:
         kind = ADDON if issubclass(plugin, _base(ADDON)) else ALGORITHM
     return FoundPlugin(
@@ -215,12 +230,12 @@ def core_version() -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a plugin may have this name."""
+    """Whether this is a valid plugin name."""
     return _NAME.match(name) is not None
 
 
 def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
-    # Reading metadata is what costs: it is done for the few distributions that offer plugins.
+    # Reading metadata is slow: only done for distributions with plugins.
     unknown = FoundPlugin(
         kind=kind, name=point.name, target=point.value, distribution="unknown", version=""
     )
@@ -230,13 +245,13 @@ def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
     try:
         fields = distribution.metadata
     except FileNotFoundError:
-        # Once mlflow has imported the backport, it answers, and raises where there is no text.
+        # The importlib_metadata backport, which mlflow imports, raises for missing metadata.
         return unknown
     return FoundPlugin(
         kind=kind,
         name=point.name,
         target=point.value,
-        # What is left of a broken installation may lack both.
+        # Missing in broken installations.
         distribution=fields.get("Name") or "unknown",  # type: ignore[attr-defined] # a Message
         version=fields.get("Version") or "",  # type: ignore[attr-defined] # the same
         summary=fields.get("Summary") or "",  # type: ignore[attr-defined] # a Message
@@ -247,7 +262,7 @@ def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
 def _import(plugin: FoundPlugin) -> Any:
     point = metadata.EntryPoint(plugin.name, plugin.target, "rlplug")
     try:
-        # What a plugin prints while it is imported must not end up in piped output.
+        # What a plugin prints on import must not end up in piped output.
         with contextlib.redirect_stdout(sys.stderr):
             return point.load()
     except FAILURES as error:

@@ -1,4 +1,4 @@
-"""Random streams: all of them grow from one seed, and none touches a global generator for long."""
+"""Seeds derived from the seed of a run; a scope that leaves global generators as they were."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["derive", "forked"]
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """A seed of its own for each name under `seed`: stable across processes and machines."""
+    """A seed for this path of names under `seed`, the same on every machine."""
     words = [
         int.from_bytes(str(part).encode(), "little") if isinstance(part, str) else part
         for part in path
@@ -23,7 +23,7 @@ def derive(seed: int, *path: str | int) -> int:
 
 @contextmanager
 def forked(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python inside, and leave them as they were."""
+    """Seed the global generators of torch, NumPy and Python inside, and restore them after."""
     import torch
 
     python_state = random.getstate()
@@ -41,7 +41,7 @@ def forked(seed: int) -> Iterator[None]:
 
 
 def _split(word: int) -> list[int]:
-    """The 32-bit words of a whole number, lowest first, preceded by their count."""
+    """The count of an integer's 32-bit words, then the words, lowest first."""
     parts = []
     while word:
         parts.append(word & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""What rlplug needs to know about Gymnasium spaces: images, sizes, masks, words for messages."""
+"""Gymnasium spaces: image layouts, action masks, shape checks, descriptions for messages."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = [
     "describe",
     "has_images",
     "image_of",
-    "misshapen",
     "placeholder",
+    "shape_mismatch",
     "without_action_mask",
 ]
 
 AnySpace: TypeAlias = "spaces.Space[Any]"
 
 ACTION_MASK = "action_mask"
-"""The observation key that says which actions may be chosen; no network reads it."""
+"""The observation key with the allowed actions; networks do not get it."""
 
-_SMALLEST_PICTURE = 8
-"""A flat array with a shorter side than this is a table of numbers, not a picture."""
+_MIN_IMAGE_SIDE = 8
+"""Two-dimensional arrays with a shorter side are tables of numbers."""
 
 
 @attrs.frozen(kw_only=True)
 class Image:
-    """Size of an image space, and how its axes lie."""
+    """Size and axis order of an image space."""
 
     channels: int
     height: int
@@ -41,12 +41,12 @@ class Image:
 
     @property
     def channel_axes(self) -> tuple[int, ...]:
-        """Where the stack and the channels lie."""
+        """The axes of frames and channels."""
         return tuple(axis for axis, letter in enumerate(self.layout) if letter in "sc")
 
 
-def misshapen(space: AnySpace, observation: Any) -> str:
-    """Where an observation has another shape than its space; empty if it has the same."""
+def shape_mismatch(space: AnySpace, observation: Any) -> str:
+    """How the shape of an observation differs from its space; empty if it does not."""
     if isinstance(space, spaces.Dict):
         parts = [(space[key], observation[key], repr(key)) for key in space.spaces]
     elif isinstance(space, spaces.Tuple):
@@ -59,22 +59,22 @@ def misshapen(space: AnySpace, observation: Any) -> str:
         found = numpy.shape(observation)
         return "" if found == space.shape else f"of shape {found}, its space has {space.shape}"
     for part, seen, where in parts:
-        said = misshapen(part, seen)
-        if said:
-            return f"with {where} {said}"
+        mismatch = shape_mismatch(part, seen)
+        if mismatch:
+            return f"with {where} {mismatch}"
     return ""
 
 
 def image_of(space: AnySpace) -> Image | None:
-    """The image that a space holds: a Box of three axes, of bytes with two, or a stack of them."""
+    """The image in a Box of three axes, of two with bytes, or of four with a stack of frames."""
     if not isinstance(space, spaces.Box):
         return None
     shape = space.shape
     if len(shape) == 2:
-        picture = space.dtype == numpy.uint8 and min(shape) >= _SMALLEST_PICTURE
-        layout = "hw" if picture else ""
+        large = space.dtype == numpy.uint8 and min(shape) >= _MIN_IMAGE_SIDE
+        layout = "hw" if large else ""
     elif len(shape) == 3:
-        # Channels are few: a stack of frames comes first, colours come last.
+        # Channels are few: stacked frames come first, colours last.
         layout = "chw" if shape[0] < min(shape[1:]) else "hwc"
     else:
         layout = "shwc" if len(shape) == 4 else ""
@@ -95,14 +95,14 @@ def has_images(space: AnySpace) -> bool:
 
 
 def without_action_mask(space: AnySpace) -> AnySpace:
-    """The part of an observation space that networks read."""
+    """The observation space without the action mask: what networks get."""
     if not (isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces):
         return space
     return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
 
 
 def placeholder(space: AnySpace, rows: int) -> Any:
-    """Valid observations (or actions) for trying a network out, without a random number."""
+    """Valid observations or actions for a dry run, drawn without randomness."""
     if isinstance(space, spaces.Dict):
         return {key: placeholder(part, rows) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

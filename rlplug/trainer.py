@@ -1,4 +1,4 @@
-"""The loop: experience, update, report, until the last step."""
+"""The training loop: collect, update, evaluate, report."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ if TYPE_CHECKING:
     from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
-    from rlplug.sampling.tally import Tally
+    from rlplug.sampling.episode_stats import EpisodeStats
 
-__all__ = ["REPORTS", "Milestones", "Sampler", "Trainer"]
+__all__ = ["REPORTS", "PeriodicTasks", "Sampler", "Trainer"]
 
 REPORTS = 320
-"""Points of a curve: as many as the MLflow UI draws."""
+"""Reports per run: as many points as the MLflow UI draws of a curve."""
 
 
 class Sampler(Protocol):
-    """Steps environments and yields experience."""
+    """Steps environments and returns experience."""
 
-    tally: Tally
+    episode_stats: EpisodeStats
 
     def start(self) -> None:
         """Reset the environments."""
 
     def collect(self, timestep: int) -> Experience:
-        """What happens in the next steps."""
+        """Take the next steps."""
 
     def absorb(self) -> None:
-        """Let normalisers take in what was collected last."""
+        """Update the normalisation statistics with the last collection."""
 
     def close(self) -> None:
         """Close the environments."""
 
 
-class Milestones(Protocol):
+class PeriodicTasks(Protocol):
     """What happens between updates at certain steps of a run."""
 
     due: int
-    """The step from which on `reached` is to be called."""
+    """The next step at which `reached` must be called."""
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
-        """Do what is due, add its metrics; why the run should end, or an empty string."""
+        """Do what is due, add its metrics; returns why the run should end, or an empty string."""
 
 
 class Trainer:
-    """Carries a run from its first to its last environment step."""
+    """Trains from the first to the last environment step of a run."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Trainer:
     ) -> None:
         self.step = 0
         self.metrics: dict[str, float] = {}
-        self.milestones: Milestones | None = None
+        self.periodic: PeriodicTasks | None = None
         self.stopped = ""
-        """Why a milestone ended the run before its last step; empty if none did."""
+        """Why training was stopped early; empty if it was not."""
         self._calls = calls
         self._learner = learner
         self._sampler = sampler
@@ -76,16 +76,16 @@ class Trainer:
         self._window = MetricWindow()
         self._updates = 0
         self._sampling = 0.0
-        # A run may fail before its first step, and is reported all the same.
+        # `report` is also called for runs that fail before their first step.
         self._reported_step = 0
-        self._told = calls.implements("update_finished")
+        self._has_update_listeners = calls.implements("update_finished")
 
     def run(self) -> None:
         """Train; `stop` is called after every update and may end the run by raising."""
         clock = time.perf_counter
         self._started = self._reported = clock()
-        grid = self._grid()
-        due = next(grid)
+        report_steps = self._report_steps()
+        due = next(report_steps)
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
         while self.step < self._steps and not self.stopped:
             began = clock()
@@ -97,11 +97,13 @@ class Trainer:
                 self._stop()
             absorb()
             # Before the report, which shows what an evaluation found.
-            if self.milestones is not None and self.step >= self.milestones.due:
-                self._reach(self.milestones)
+            if self.periodic is not None and self.step >= self.periodic.due:
+                self._reach(self.periodic)
             if self.step >= due:
                 self.report()
-                due = next(point for point in grid if point > self.step or point >= self._steps)
+                due = next(
+                    point for point in report_steps if point > self.step or point >= self._steps
+                )
             self._stop()
 
     def _update(self, work: Work) -> None:
@@ -115,23 +117,23 @@ class Trainer:
         self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NO_ROWS))
         self._updates += 1
         self._window.add(results)
-        if self._told:
+        if self._has_update_listeners:
             self._calls.update_finished(self.step, self._updates, results, learner)
 
-    def _reach(self, milestones: Milestones) -> None:
+    def _reach(self, periodic: PeriodicTasks) -> None:
         began = time.perf_counter()
-        self.stopped = milestones.reached(self.step, self.metrics)
+        self.stopped = periodic.reached(self.step, self.metrics)
         # The speed of a run is that of its steps and updates.
         self._reported += time.perf_counter() - began
 
     def report(self) -> None:
-        """Tell what has happened since the last report, if anything has."""
+        """Report the metrics since the last report, if there were steps."""
         if self.step == self._reported_step:
             return
         now = time.perf_counter()
         seconds, steps = now - self._reported, self.step - self._reported_step
         metrics = {
-            **self._sampler.tally.take(),
+            **self._sampler.episode_stats.take(),
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": now - self._started,
@@ -144,8 +146,8 @@ class Trainer:
         self.metrics.update(metrics)
         self._calls.metrics_reported(self.step, metrics)
 
-    def _grid(self) -> Iterator[int]:
-        """The steps at which metrics are due: the same for every seed of a run."""
+    def _report_steps(self) -> Iterator[int]:
+        """The steps at which reports are due, the same for every seed."""
         cells = min(REPORTS, self._steps)
         for cell in range(1, cells + 1):
             yield -(-self._steps * cell // cells)

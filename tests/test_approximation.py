@@ -15,9 +15,7 @@ from torch import Tensor, nn, tensor
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from rlplug.errors import RequestError, RunFailedError
-from rlplug.nn import FixedTarget, PolyakTarget
-from rlplug.nn.approximation import (
+from rlplug.approximation import (
     Approximation,
     DummyCheckpointer,
     FeatureNetwork,
@@ -28,6 +26,8 @@ from rlplug.nn.approximation import (
     QNetwork,
     VNetwork,
 )
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.nn import FixedTarget, PolyakTarget
 
 
 def line(weight: float = 1.0) -> nn.Linear:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplug.bandits import FeatureBandit, Rounds
-from rlplug.bandits.hidden import Hidden
+from rlplug.bandits.problem import DriftingParameters
 
 
 def drawn(steps: int, n: int, **options: Any) -> Rounds:
@@ -40,7 +40,7 @@ def test_present_arms_have_norm_1_and_absent_ones_are_zeros_that_pay_nothing(
 
 def test_an_arm_pays_a_bilinear_part_and_a_linear_part() -> None:
     rounds = drawn(1, 40, num_arms=4, min_arms=4, context_dim=3, arm_dim=2)
-    rows = Hidden(2, 4, drift=0.0, seed=3).rows
+    rows = DriftingParameters(2, 4, drift=0.0, seed=3).rows
     W, v = rows[:, :3].T, rows[:, 3]
     contexts, arms = rounds.observations["context"][0], rounds.observations["arms"][0]
     by_hand = [[c @ W @ a + v @ a for a in row] for c, row in zip(contexts, arms, strict=True)]

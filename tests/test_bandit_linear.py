@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplug.bandits import LinearBandit, Rounds
-from rlplug.bandits.hidden import Hidden, unit_rows
+from rlplug.bandits.problem import DriftingParameters, unit_rows
 
 
 def drawn(steps: int, n: int, **options: Any) -> Rounds:
@@ -33,7 +33,7 @@ def test_contexts_have_norm_1_and_no_arm_pays_more_than_the_best(
 
 def test_an_arm_pays_the_product_of_its_parameters_and_the_context() -> None:
     rounds = drawn(1, 50, num_arms=3, context_dim=4)
-    theta = Hidden(3, 4, drift=0.0, seed=3).rows
+    theta = DriftingParameters(3, 4, drift=0.0, seed=3).rows
     assert rounds.expected[0] == pytest.approx(rounds.observations[0] @ theta.T)
 
 
@@ -51,14 +51,14 @@ def test_unit_rows_of_3_4_are_six_tenths_and_eight_tenths() -> None:
 
 
 def test_parameters_without_drift_stay_where_they_are() -> None:
-    hidden = Hidden(3, 4, drift=0.0, seed=1)
+    hidden = DriftingParameters(3, 4, drift=0.0, seed=1)
     before = hidden.rows.copy()
     hidden.products(numpy.ones((5, 6, 4)))
     assert numpy.array_equal(hidden.rows, before)
 
 
 def test_drifting_parameters_stay_on_the_sphere_and_move_by_about_the_drift() -> None:
-    hidden = Hidden(2000, 50, drift=0.01, seed=1)
+    hidden = DriftingParameters(2000, 50, drift=0.01, seed=1)
     before = hidden.rows.copy()
     hidden.products(numpy.zeros((1, 1, 50)))
     assert numpy.linalg.norm(hidden.rows, axis=1) == pytest.approx(numpy.ones(2000))
@@ -70,7 +70,7 @@ def test_many_environments_drift_as_far_per_step_as_one_does() -> None:
     """100 steps of one environment and 1 step of 100 are 100 steps both."""
     distances = []
     for steps, n in ((100, 1), (1, 100)):
-        hidden = Hidden(2000, 50, drift=0.01, seed=1)
+        hidden = DriftingParameters(2000, 50, drift=0.01, seed=1)
         before = hidden.rows.copy()
         hidden.products(numpy.zeros((steps, n, 50)))
         distances.append(numpy.linalg.norm(hidden.rows - before, axis=1).mean())
@@ -81,10 +81,10 @@ def test_many_environments_drift_as_far_per_step_as_one_does() -> None:
 def test_drift_is_part_of_the_problem_and_not_of_the_stream() -> None:
     """Whatever is drawn in one call or in two, the parameters pass the same places."""
     contexts = numpy.random.default_rng(0).standard_normal((6, 2, 4))
-    whole = Hidden(3, 4, drift=0.1, seed=1).products(contexts)
-    parts = Hidden(3, 4, drift=0.1, seed=1)
+    whole = DriftingParameters(3, 4, drift=0.1, seed=1).products(contexts)
+    parts = DriftingParameters(3, 4, drift=0.1, seed=1)
     halves = [parts.products(contexts[:2]), parts.products(contexts[2:])]
     assert numpy.array_equal(numpy.concatenate(halves), whole)
-    still = contexts @ Hidden(3, 4, drift=0.0, seed=1).rows.T
+    still = contexts @ DriftingParameters(3, 4, drift=0.0, seed=1).rows.T
     assert whole[0] == pytest.approx(still[0])
     assert abs(whole[5] - still[5]).max() > 0.01

@@ -32,12 +32,7 @@ OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
-    """Each test has its own folder of runs, and the small plugins are installed."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("home", "installed")
 
 
 class Four(gymnasium.Env[Any, Any]):
@@ -146,12 +141,12 @@ def test_the_best_evaluation_is_told_where_the_last_is_another(capsys: Any) -> N
     assert (result.best, result.as_json()["best"]) == ((60, 4.0), {"step": 60, "return_mean": 4.0})
     print_result(result)
     out = capsys.readouterr().out
-    assert "return, greedy" in out
-    assert re.search(r"^best, greedy +4 at step 60: what eval and load take$", out, re.MULTILINE)
+    assert "eval return" in out
+    assert re.search(r"^best eval +4 at step 60 \(used by eval and load\)$", out, re.MULTILINE)
     result = run(Counter, Four, steps=60, options=options)
     print_result(result)
     assert result.best == (60, 4.0)
-    assert "best, greedy" not in capsys.readouterr().out
+    assert "best eval" not in capsys.readouterr().out
     assert run(Counter, Four, steps=20, options={**OFF, "evaluation.episodes": 0}).best is None
 
 
@@ -190,7 +185,7 @@ def test_a_run_that_takes_notably_more_steps_than_asked_says_so(
 ) -> None:
     options = {**OFF, "num_envs": 40, "evaluation.episodes": 0}
     assert run(Counter, Four, steps=100, options=options).step == 120
-    said = "40 steps are taken at a time: the run takes 120 instead of 100."
+    said = "steps are collected 40 at a time: the run takes 120 instead of 100."
     assert said in caplog.text
     caplog.clear()
     run(Counter, Four, steps=1_170, options=options)
@@ -299,7 +294,9 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
     assert result.status == "FINISHED"
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 1
-    assert said[0].startswith("rlplug: no checkpoint at step 4 (Not a directory); the run goes on")
+    assert said[0].startswith(
+        "rlplug: no checkpoint at step 4 (Not a directory); the run continues"
+    )
 
 
 # -- what a checkpoint is -----------------------------------------------------------------------
@@ -338,7 +335,7 @@ def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) 
 def test_a_file_that_is_damaged_or_missing_is_named(tmp_path: Path, name: str) -> None:
     path = write(Checkpoints(tmp_path, keep=1), 5)
     (path / name).write_text("{")
-    with pytest.raises(RequestError, match=rf"{name} is not what was written"):
+    with pytest.raises(RequestError, match=rf"{name} does not match its digest"):
         find_checkpoint(str(path))
     (path / name).unlink()
     with pytest.raises(RequestError, match=rf"{name} is missing"):
@@ -386,7 +383,7 @@ def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) 
 
 def test_a_name_that_two_runs_share_is_refused_with_both() -> None:
     ids = [run("means", steps=20, options=OFF).run_id for _ in range(2)]
-    with pytest.raises(RequestError, match="2 runs answer to 'means-LinearBandit-v0-s0'") as raised:
+    with pytest.raises(RequestError, match="'means-LinearBandit-v0-s0' matches 2 runs") as raised:
         find_checkpoint("means-LinearBandit-v0-s0")
     assert all(run_id in str(raised.value) for run_id in ids)
 

@@ -102,7 +102,8 @@ def test_options_tells_what_every_option_of_the_core_does(rlplug: Cli) -> None:
     assert done.code == 0
     lines = done.out.splitlines()
     assert (
-        "[evaluation]  How often and how long a run is evaluated, and what that decides." in lines
+        "[evaluation]  Evaluation with greedy episodes in separate environments, and early stop."
+        in lines
     )
     listed = [line.split() for line in lines]
     for kind in CORE_SECTIONS.values():
@@ -196,18 +197,21 @@ def refused(rlplug: Cli, *arguments: str) -> str:
             ["run", "--algo", "good", "--set", "gama=1"],
             "gama   unknown option, did you mean 'gamma'?",
         ),
-        (["run", "--algo", "good", "--init-from", ""], "--init-from: nothing was given."),
-        (["run", "--algo", "", "--env", ""], "--algo, --env: nothing was given."),
+        (["run", "--algo", "good", "--init-from", ""], "--init-from: the value is empty."),
+        (["run", "--algo", "", "--env", ""], "--algo, --env: the value is empty."),
         (
             ["run", "--algo", "good", *IDLE],
-            "patience and video had no effect with episodes = 0, which never evaluates",
+            "patience and video would have no effect: episodes = 0 disables evaluation",
         ),
         (["run", "--algo", "good", "--steps", "0"], "run.steps   must be at least 1, got 0"),
         (["run", "--algo", "good", "--steps", "many"], "'many' is not a valid integer"),
         (["run", "--config", "nowhere.toml"], "there is no file 'nowhere.toml'."),
         (["run", "--algorithm", "good"], "No such option '--algorithm'"),
         (["plugins", "show", "goood"], "unknown algorithm 'goood'. Did you mean 'good'?"),
-        (["plugins", "list", "--json", "--requirements"], "two forms of one list"),
+        (
+            ["plugins", "list", "--json", "--requirements"],
+            "--json and --requirements exclude each other",
+        ),
         (
             ["run", "--algo", "good", "--with", "scale", "--with", "scale", "--dry-run"],
             "takes part twice",
@@ -234,7 +238,7 @@ def test_without_any_plugin_the_answer_says_what_to_install(tmp_path: Path) -> N
     script = (
         "from rlplug.registry import Registry\n"
         "from rlplug.runs.prepare import prepare\n"
-        "from rlplug.runs.request import Request\n"
+        "from rlplug.runs.prepare import Request\n"
         "prepare(Request(flags={'run': {'algorithm': 'linucb'}}), Registry(()))\n"
     )
     done = python("-c", script)
@@ -259,7 +263,7 @@ def test_output_to_a_pipe_has_no_colours_and_no_broken_lines(site: Path) -> None
         ("plugins hooks --markdown", "# Writing a plugin"),
         ("plugins hooks", "build(module_id, observation_space, action_space, config, seed)"),
         ("run --algo good --dry-run", "[run]"),
-        ("options", "[run]  What is run."),
+        ("options", "[run]  The algorithm, the environment and the length of the run."),
         ("plugins show good", "algorithm 'good' (rlplug-good 0.1.0)  A plugin for a test"),
     ],
 )

@@ -19,8 +19,7 @@ from rlplug.config.sources import parse_setting
 from rlplug.config.strict import structure
 from rlplug.config.toml import to_toml
 from rlplug.errors import ConfigError, RequestError
-from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
+from rlplug.runs.prepare import Prepared, Request, prepare
 
 
 @attrs.frozen(kw_only=True)
@@ -264,7 +263,7 @@ def test_a_second_line_in_a_setting_is_no_second_setting() -> None:
 
 @pytest.mark.parametrize("key", ["algorithm", "addons"])
 def test_who_takes_part_is_no_bare_setting(key: str) -> None:
-    assert problems(f"{key}=3")[key].startswith("is no option: say --")
+    assert problems(f"{key}=3")[key].startswith("cannot be set here: use --")
 
 
 def test_a_setting_without_an_equals_sign_is_refused() -> None:
@@ -279,14 +278,14 @@ def test_a_bare_key_is_the_algorithms_or_that_of_the_one_section_that_has_it() -
 
 def test_an_option_by_two_names_is_refused_and_by_one_name_the_last_counts() -> None:
     assert problems("num_envs=2", "sampling.num_envs=4") == {
-        "sampling.num_envs": "is the same option as 'num_envs': give one"
+        "sampling.num_envs": "is the same option as 'num_envs': set one"
     }
     assert prepared("num_envs=2", "num_envs=4").config.sampling.num_envs == 4
 
 
 def test_a_bare_key_that_two_sections_have_is_refused_naming_both() -> None:
     assert problems("num_envs=2", addons=("scale",)) == {
-        "num_envs": "means sampling.num_envs and addons.scale.num_envs: name the section"
+        "num_envs": "is ambiguous: sampling.num_envs and addons.scale.num_envs; name the section"
     }
 
 
@@ -314,7 +313,7 @@ def test_options_of_an_add_on_that_takes_no_part_are_refused(tmp_path: Path) -> 
     path = tmp_path / "run.toml"
     path.write_text("[addons.scale]\nscale = 2\n[algoritm]\n[tracking.deep]\nx = 1\n")
     assert problems(config=path) == {
-        "addons.scale": "this add-on does not take part: --with scale",
+        "addons.scale": "this add-on is not used: add --with scale",
         "algoritm": "unknown section, did you mean 'algorithm'?",
         "tracking.deep": "unknown option",
     }

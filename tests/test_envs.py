@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.errors import ConfigError, RequestError
 
 
@@ -82,7 +82,7 @@ def test_a_package_of_this_folder_is_not_asked_of_pip(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RequestError, match="No module named 'no_such_package'") as raised:
         make_environments("my_games:Thing-v0", 1, {})
-    assert raised.value.hints == ("try: mend my_games, or install what it imports",)
+    assert raised.value.hints == ("try: fix my_games, or install what it imports",)
 
 
 def test_an_argument_the_environment_does_not_take_is_refused_with_a_suggestion() -> None:
@@ -127,7 +127,7 @@ def test_longer_episodes_are_recognised() -> None:
 
 
 def test_as_many_actions_as_environments_are_wanted() -> None:
-    vector = InTurn([lambda: gymnasium.make("CartPole-v1")] * 2)
+    vector = SyncVector([lambda: gymnasium.make("CartPole-v1")] * 2)
     vector.reset(seed=0)
     for wrong in (1, 3):
         with pytest.raises(ValueError, match=f"{wrong} actions for 2 environments"):

@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Normalization, make_environments
 from rlplug.envs.atari import EpisodicLife, FireReset, atari
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.errors import ConfigError, RequestError
 
 
@@ -62,11 +62,11 @@ def test_auto_takes_the_native_vector_where_it_is_ahead() -> None:
         return type(made.vector).__name__
 
     assert kind("LinearBandit-v0", 1) == "LinearBanditVectorEnv"
-    assert kind("CartPole-v1", 8) == "InTurn"
+    assert kind("CartPole-v1", 8) == "SyncVector"
     assert kind("CartPole-v1", 16) == "CartPoleVectorEnv"
     assert kind("CartPole-v1", 1, "native") == "CartPoleVectorEnv"
-    assert kind("CartPole-v1", 64, "sync") == "InTurn"
-    assert kind("CartPole-v1", 16, time_feature=True) == "InTurn"
+    assert kind("CartPole-v1", 64, "sync") == "SyncVector"
+    assert kind("CartPole-v1", 16, time_feature=True) == "SyncVector"
 
 
 def test_a_native_vector_that_cannot_be_is_refused_with_the_reason() -> None:
@@ -94,7 +94,7 @@ def test_environments_that_differ_are_refused() -> None:
         action_space = spaces.Discrete(3)
 
     with pytest.raises(RequestError, match="environment 1 has another action_space"):
-        InTurn([Counts, Other])
+        SyncVector([Counts, Other])
 
 
 # -- what is put around one environment ---------------------------------------------------------
@@ -306,7 +306,7 @@ def test_preprocessing_is_for_atari_games() -> None:
 
 
 def test_a_vector_in_turn_resets_in_the_same_step() -> None:
-    vector = InTurn([limited])
+    vector = SyncVector([limited])
     vector.reset(seed=0)
     assert vector.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     for _ in range(3):

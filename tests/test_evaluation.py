@@ -12,10 +12,10 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlplug import Acted, Module
-from rlplug.config.evaluation import EvaluationSection
+from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
-from rlplug.evaluation import Evaluator, Standing, play
+from rlplug.evaluation import BestTracker, Evaluator, evaluate_policy
 from rlplug.evaluation.scores import interquartile_mean
 from rlplug.evaluation.video import check_drawing
 
@@ -68,33 +68,33 @@ def uneven(*lengths: int, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> Envi
 
 @pytest.mark.parametrize("mode", MODES)
 def test_environments_with_short_episodes_do_not_play_more_of_them(mode: AutoresetMode) -> None:
-    played = play(Ones(), uneven(1, 9, mode=mode), episodes=10, seed=0)
+    played = evaluate_policy(Ones(), uneven(1, 9, mode=mode), episodes=10, seed=0)
     # The first ten episodes that end would be nine of length 1 and one of length 9.
     assert played.lengths.tolist() == [1] * 5 + [9] * 5
     assert played.returns.tolist() == [1.0] * 5 + [9.0] * 5
 
 
 def test_episodes_that_do_not_divide_evenly_are_still_exactly_as_many() -> None:
-    played = play(Ones(), uneven(2, 3, 4), episodes=7, seed=0)
+    played = evaluate_policy(Ones(), uneven(2, 3, 4), episodes=7, seed=0)
     assert played.lengths.tolist() == [2, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_begins_anew_with_each_episode(mode: AutoresetMode) -> None:
-    played = play(Clock(), uneven(3, 4, mode=mode), episodes=4, seed=0)
+    played = evaluate_policy(Clock(), uneven(3, 4, mode=mode), episodes=4, seed=0)
     # Actions 0, 1, 2 and 0, 1, 2, 3 are paid.
     assert played.returns.tolist() == [3.0, 3.0, 6.0, 6.0]
 
 
 def test_an_episode_without_end_is_cut_counted_and_reported() -> None:
-    played = play(Ones(), uneven(10**9, 2), episodes=4, seed=0, longest=50)
+    played = evaluate_policy(Ones(), uneven(10**9, 2), episodes=4, seed=0, max_steps=50)
     assert played.lengths.tolist() == [50, 2, 2]
     metrics = played.metrics()
     assert (metrics["eval/episodes"], metrics["eval/episodes_cut"]) == (3.0, 1.0)
 
 
 def test_metrics_are_those_of_the_returns() -> None:
-    metrics = play(Ones(), uneven(1, 2, 3, 10), episodes=4, seed=0).metrics()
+    metrics = evaluate_policy(Ones(), uneven(1, 2, 3, 10), episodes=4, seed=0).metrics()
     assert metrics == {
         "eval/return_mean": 4.0,
         "eval/return_std": pytest.approx(12.5**0.5),
@@ -127,7 +127,7 @@ def test_which_environment_raised_and_where_is_told(method: str) -> None:
     made = iter((lambda: Walk(3), lambda: Breaks(3)))
     environments = make_environments(lambda: next(made)(), 2, {})
     with pytest.raises(EnvironmentFailedError) as raised:
-        play(Ones(), environments, episodes=2, seed=0)
+        evaluate_policy(Ones(), environments, episodes=2, seed=0)
     assert raised.value.message.endswith(
         f" (2 of 2) failed in {method} after 0 steps of an evaluation: ArithmeticError: planted"
     )
@@ -156,7 +156,7 @@ def test_what_training_refuses_an_evaluation_refuses_as_well(broken: str, said: 
 
     environments = make_environments(lambda: Breaks(3), 1, {})
     with pytest.raises(EnvironmentFailedError, match=said):
-        play(Ones(), environments, episodes=1, seed=0)
+        evaluate_policy(Ones(), environments, episodes=1, seed=0)
 
 
 # -- an evaluator -------------------------------------------------------------------------------
@@ -233,19 +233,19 @@ def test_what_ends_the_run_ends_an_evaluation_too() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        play(Ones(), uneven(10**9), episodes=1, seed=0, check=check)
+        evaluate_policy(Ones(), uneven(10**9), episodes=1, seed=0, check=check)
 
 
 # -- what an evaluation decides -----------------------------------------------------------------
 
 
 def verdicts(values: list[float], **options: Any) -> list[str]:
-    standing = Standing(EvaluationSection(**options))
+    tracker = BestTracker(EvaluationSection(**options))
     said = []
     for step, value in enumerate(values):
         metrics = {"eval/return_mean": value}
-        standing.take(step, metrics)
-        said.append(standing.verdict(metrics))
+        tracker.update(step, metrics)
+        said.append(tracker.stop_reason(metrics))
     return said
 
 
@@ -269,10 +269,13 @@ def test_patience_counts_evaluations_in_a_row_that_were_no_better() -> None:
 
 
 def test_a_mean_that_is_not_a_number_is_never_the_best() -> None:
-    standing = Standing(EvaluationSection())
-    assert [standing.take(0, {"eval/return_mean": x}) for x in (float("nan"), 1.0)] == [False, True]
-    other = Standing(EvaluationSection())
-    other.set_state(standing.get_state())
+    tracker = BestTracker(EvaluationSection())
+    assert [tracker.update(0, {"eval/return_mean": x}) for x in (float("nan"), 1.0)] == [
+        False,
+        True,
+    ]
+    other = BestTracker(EvaluationSection())
+    other.set_state(tracker.get_state())
     assert (other.best, other.best_step, other.without_better) == (1.0, 0, 0)
 
 

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplug.config import Schedule
-from rlplug.feeds import Replay
-from rlplug.feeds.priorities import Priorities
-from rlplug.feeds.sum_tree import SumTree
+from rlplug.feeds.priorities import Priorities, SumTree
 
 
 def test_rows_are_drawn_in_proportion_one_from_each_share() -> None:
@@ -50,8 +48,7 @@ def test_the_total_is_the_sum_of_leaves_and_nothing_of_weight_zero_is_drawn(
 
 
 def test_weights_take_back_the_bias() -> None:
-    described = Replay(prioritized=True, priority_alpha=0.5, priority_beta=1.0, priority_eps=0.0)
-    priorities = Priorities(described, 2, 100)
+    priorities = Priorities(2, alpha=0.5, beta=Schedule(((0, 1.0),)), eps=0.0)
     priorities.add(numpy.array([0, 1]), numpy.array([], numpy.int64))
     priorities.learned(numpy.array([0, 1]), numpy.array([1.0, -9.0]))
     # The roots of 1 and 9: row 1 is drawn three times as often and counts a third.
@@ -61,13 +58,7 @@ def test_weights_take_back_the_bias() -> None:
 
 
 def test_full_correction_makes_the_weighted_mean_that_of_all_rows() -> None:
-    described = Replay(
-        prioritized=True,
-        priority_alpha=1.0,
-        priority_beta=Schedule(((0, 1.0),)),
-        priority_eps=0.0,
-    )
-    priorities = Priorities(described, 4, 100)
+    priorities = Priorities(4, alpha=1.0, beta=Schedule(((0, 1.0),)), eps=0.0)
     priorities.add(numpy.arange(4), numpy.array([], numpy.int64))
     priorities.learned(numpy.arange(4), numpy.array([1.0, 2.0, 3.0, 4.0]))
     values = numpy.array([10.0, 20.0, 30.0, 40.0])

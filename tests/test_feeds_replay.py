@@ -12,8 +12,7 @@ from gymnasium import spaces
 from rlplug import Batch
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
-from rlplug.feeds.experience import Finals
+from rlplug.feeds import Experience, FeedSetting, FinalObservations, OpenFeed, Replay
 
 BOX = spaces.Box(0, 999, (1,), numpy.float32)
 TWO = spaces.Discrete(2)
@@ -49,8 +48,8 @@ def story(
         steps=n,
         num_envs=1,
         following={"observations": numpy.array([[following]], numpy.float32)},
-        finals=Finals(places, {"observations": last}) if ends else None,
-        begins_anew=anew,
+        finals=FinalObservations(places, {"observations": last}) if ends else None,
+        after_reset=anew,
     )
 
 
@@ -228,7 +227,9 @@ def test_stacks_of_frames_are_rebuilt_and_hold_no_frame_of_another_episode() -> 
                 steps=1,
                 num_envs=1,
                 following={"observations": (fresh if ends else then)[None]},
-                finals=Finals(numpy.array([0]), {"observations": then[None]}) if ends else None,
+                finals=FinalObservations(numpy.array([0]), {"observations": then[None]})
+                if ends
+                else None,
             )
             seen[first + step] = now[:, 0].tolist()
             seen[frame] = then[:, 0].tolist()

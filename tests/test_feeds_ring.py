@@ -8,15 +8,14 @@ import numpy
 import pytest
 from gymnasium import spaces
 
-from rlplug.feeds import Experience, FeedSetting
-from rlplug.feeds.experience import Finals
-from rlplug.feeds.ring import Ring
+from rlplug.feeds import Experience, FeedSetting, FinalObservations
+from rlplug.feeds.ring import RingBuffer
 
 SEEN = spaces.Dict({"place": spaces.Box(0, 9999, (2,)), "kind": spaces.Discrete(9)})
 
 
-def ring(size: int) -> Ring:
-    return Ring(
+def ring(size: int) -> RingBuffer:
+    return RingBuffer(
         FeedSetting(
             observation_space=SEEN,
             action_space=spaces.Discrete(3),
@@ -48,8 +47,10 @@ def happened(random: numpy.random.Generator, steps: int, anew: bool) -> Experien
         steps=steps,
         num_envs=1,
         following={"observations": seen(random, 1)},
-        finals=Finals(places, {"observations": seen(random, len(places))}) if len(places) else None,
-        begins_anew=anew,
+        finals=FinalObservations(places, {"observations": seen(random, len(places))})
+        if len(places)
+        else None,
+        after_reset=anew,
     )
 
 
@@ -57,7 +58,7 @@ def happened(random: numpy.random.Generator, steps: int, anew: bool) -> Experien
 def test_stretches_lie_where_scattered_rows_would(size: int) -> None:
     random = numpy.random.default_rng(size)
     one, other = ring(size), ring(size)
-    other._writer._add_stretches = other._writer._add_scattered  # type: ignore[method-assign]
+    other._add_slices = other._add_scattered  # type: ignore[method-assign]
     for number in range(40):
         experience = happened(random, int(random.integers(1, 6)), number % 7 == 3)
         before = one.add(experience)
@@ -69,8 +70,8 @@ def test_stretches_lie_where_scattered_rows_would(size: int) -> None:
         assert (one.flags[live] == other.flags[live]).all()
         for name in ("actions", "rewards", "drawn"):
             kept = live[(one.flags[live] & 4) == 0]
-            assert (one.done[name][kept] == other.done[name][kept]).all()
+            assert (one.acted[name][kept] == other.acted[name][kept]).all()
         for name in ("place", "kind"):
             shown = [*live, one.heads[0] % one.rows]
-            mine, others = one.kept["observations"][name], other.kept["observations"][name]
+            mine, others = one.observed["observations"][name], other.observed["observations"][name]
             assert (mine[shown] == others[shown]).all()

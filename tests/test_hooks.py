@@ -11,9 +11,9 @@ from torch import nn
 from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option
 from rlplug.config import Schedule
 from rlplug.errors import PluginError
-from rlplug.hooks.calls import HookCalls, Participant
-from rlplug.hooks.resolved import HOOKS
-from rlplug.registry import describe
+from rlplug.hooks.binding import HOOKS
+from rlplug.hooks.calls import HookCalls
+from rlplug.registry import Participant, describe
 
 BATCH = Batch({"rewards": torch.tensor([1.0, 2.0])})
 
@@ -185,7 +185,9 @@ def test_build_must_give_a_module() -> None:
         def build(self) -> Any:
             return nn.Linear(1, 1)
 
-    with pytest.raises(PluginError, match=r"'build' gave Linear, which is not an rlplug\.Module"):
+    with pytest.raises(
+        PluginError, match=r"'build' returned Linear, which is not an rlplug\.Module"
+    ):
         calls(Wrong).build("default", None, None, 0)
 
 
@@ -292,7 +294,7 @@ def test_an_unmarked_method_that_looks_like_a_hook_is_refused() -> None:
         def postproces_gradients(self) -> None: ...
 
     assert (
-        "Typo.postproces_gradients is no hook, but looks like 'postprocess_gradients'"
+        "Typo.postproces_gradients is not a hook, but looks like 'postprocess_gradients'"
         in refusal(Typo)
     )
 
@@ -301,13 +303,13 @@ def test_a_hooks_name_in_other_letters_is_refused() -> None:
     class Loud(Plain):
         def Save_State(self) -> None: ...  # noqa: N802 # that is the mistake
 
-    assert "Loud.Save_State is no hook, but looks like 'save_state'" in refusal(Loud)
+    assert "Loud.Save_State is not a hook, but looks like 'save_state'" in refusal(Loud)
 
 
 @pytest.mark.parametrize("name", ["configure_optimizers", "compute_loss", "training_step"])
 def test_what_other_libraries_call_a_hook_is_refused_with_our_name(name: str) -> None:
     foreign = type("Foreign", (Plain,), {name: lambda self: None})
-    assert f"Foreign.{name} is no hook, here it is called" in refusal(foreign)
+    assert f"Foreign.{name} is not a hook; rlplug calls it" in refusal(foreign)
 
 
 def test_a_helper_may_bear_such_a_name_beside_the_hook() -> None:
@@ -323,7 +325,7 @@ def test_a_hook_set_on_the_instance_is_refused() -> None:
             super().__init__(config)
             self.save_state = dict
 
-    assert "'save_state' is the name of a hook, but set on the instance" in refusal(Late)
+    assert "'save_state' is the name of a hook, but an instance attribute" in refusal(Late)
 
 
 def test_a_hook_of_a_newer_core_may_be_marked_optional() -> None:
@@ -350,7 +352,7 @@ def test_an_add_on_may_not_wrap_another_hook() -> None:
         def compute_loss_for_module(self) -> Any:
             yield
 
-    assert "wraps a hook that cannot be wrapped" in refusal(Plain, Wraps)
+    assert "wraps 'compute_loss_for_module', which cannot be wrapped" in refusal(Plain, Wraps)
 
 
 def test_old_wrappers_and_order_marks_are_refused() -> None:
@@ -364,7 +366,7 @@ def test_old_wrappers_and_order_marks_are_refused() -> None:
         def compute_loss_for_module(self) -> None: ...
 
     assert "is an old-style wrapper" in refusal(Plain, Old)
-    assert "asks for tryfirst or trylast" in refusal(Plain, Pushy)
+    assert "is marked tryfirst or trylast" in refusal(Plain, Pushy)
 
 
 def test_a_wrapper_that_does_not_yield_is_refused() -> None:
@@ -384,7 +386,7 @@ def test_hooks_that_would_give_no_result_are_refused() -> None:
         async def save_state(self) -> Any: ...
 
     assert "Yields.save_state yields, which only a wrapper does" in refusal(Yields)
-    assert "Waits.save_state is a coroutine, which nobody awaits" in refusal(Waits)
+    assert "Waits.save_state is a coroutine, but hooks are not awaited" in refusal(Waits)
 
 
 def test_a_hook_without_self_is_refused_and_a_static_one_is_not() -> None:
@@ -427,7 +429,7 @@ def test_a_hooks_name_on_something_that_is_no_method_is_refused() -> None:
     class Odd(Plain):
         save_state = 3
 
-    assert "Odd.save_state has the name of a hook but is no method" in refusal(Odd)
+    assert "Odd.save_state has a hook's name but is not a method" in refusal(Odd)
 
 
 def test_the_same_plugin_twice_is_refused() -> None:

@@ -32,8 +32,7 @@ def test_the_quickstart_ends_in_the_main_job() -> None:
 
 
 COMMANDS = [
-    shlex.split(re.split(r"\s{2,}", line)[0])[1:]
-    for line in block("What you can type", "text").splitlines()
+    shlex.split(re.split(r"\s{2,}", line)[0])[1:] for line in block("Commands", "text").splitlines()
 ]
 
 

@@ -95,7 +95,7 @@ def test_a_plugin_for_another_core_is_refused_before_it_is_imported(installed: P
     with pytest.raises(PluginError) as raised:
         registry.load(registry.find(ALGORITHM, "future"))
     assert str(raised.value) == (
-        "algorithm 'future' (rlplug-future 0.9.0) does not fit this rlplug:\n"
+        "algorithm 'future' (rlplug-future 0.9.0) is incompatible with this rlplug:\n"
         "  it needs rlplug<0.10,>=0.9, this is rlplug 0.1.0.\n"
         "  try: pip install --upgrade rlplug-future"
     )
@@ -128,7 +128,7 @@ def test_a_broken_installation_does_not_break_the_list(
     monkeypatch.syspath_prepend(str(tmp_path))
     registry = Registry.installed()
     assert registry.find("algorithm", "half").package == "unknown"
-    assert "'rlplug >>> 1', which nobody" in str(
+    assert "'rlplug >>> 1', which is not a valid requirement" in str(
         registry.find("algorithm", "odd").incompatibility()
     )
 
@@ -200,7 +200,7 @@ def config_of(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (dict, "Config is no attrs class: put @attrs.frozen(kw_only=True) above it."),
+        (dict, "Config is not an attrs class: decorate it with @attrs.frozen(kw_only=True)."),
         (config_of(a=attrs.field()), "has fields that are not made with rlplug.option: a."),
         (config_of(a=attrs.field(default=1)), "not made with rlplug.option: a."),
     ],
@@ -214,7 +214,7 @@ def test_options_that_nobody_could_set_are_refused(config: Any, said: str) -> No
 
 
 def test_a_registry_of_something_that_is_no_class_is_refused() -> None:
-    with pytest.raises(PluginError, match="'odd' is given as 3, which is no class"):
+    with pytest.raises(PluginError, match="'odd' must be a class, got 3"):
         Registry.of(odd=3)  # type: ignore[arg-type]
 
 

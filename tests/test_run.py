@@ -22,12 +22,7 @@ ROOT = Path(__file__).parent.parent
 OFF = {"tracking.enabled": False}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
-    """Each test has its own folder of runs, and the small plugins are installed."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("home", "installed")
 
 
 def reports(result: RunResult) -> list[dict[str, Any]]:
@@ -213,7 +208,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
 
     spec = gymnasium.envs.registration.EnvSpec("Bursts-v0", lambda **given: Bursts())
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-    monkeypatch.setattr("rlplug.runs.fitting.long_episodes", lambda *given: None)
+    monkeypatch.setattr("rlplug.runs.compatibility.long_episodes", lambda *given: None)
     done = rlplug(
         *("run", "--algo", "means", "--env", "Bursts-v0", "--quiet"),
         *("--set", "tracking.enabled=false"),
@@ -223,7 +218,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
     assert first == (
         "rlplug: error: environment 'Bursts-v0' failed in step after 0 steps: OSError: burst"
     )
-    assert hint.startswith("  try: mend the environment")
+    assert hint.startswith("  try: fix the environment")
     assert (recorded, run_id.split()[0]) == ("  recorded up to step 0:", "run")
 
 

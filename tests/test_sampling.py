@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlplug import Acted, ActInput, Batch, Module
 from rlplug.envs import Environments, make_environments
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.feeds import FeedSetting, Stream
 from rlplug.sampling import VectorSampler
-from rlplug.sampling.tally import Tally
+from rlplug.sampling.episode_stats import EpisodeStats
 
 
 class Counts(gymnasium.Env[Any, Any]):
@@ -129,7 +129,7 @@ def test_a_vector_that_is_told_to_reset_yields_the_same() -> None:
 
 
 def test_environments_stepped_in_turn_yield_the_same() -> None:
-    environments = Environments(InTurn([lambda: Counts(2)]), "Counts", AutoresetMode.SAME_STEP)
+    environments = Environments(SyncVector([lambda: Counts(2)]), "Counts", AutoresetMode.SAME_STEP)
     made = Stepped(environments, Zero())
     assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
 
@@ -191,22 +191,22 @@ def test_returns_lengths_and_rewards_are_tallied_per_episode() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 2, 3)
     for step in range(6):
         made.collect(step)
-    taken = made.sampler.tally.take()
+    taken = made.sampler.episode_stats.take()
     # Three episodes of 1 + 2, two of 1 + 2 + 3, in twelve steps.
     assert taken["rollout/return_mean"] == pytest.approx((3 * 3 + 2 * 6) / 5)
     assert taken["rollout/length_mean"] == pytest.approx((3 * 2 + 2 * 3) / 5)
     assert taken["rollout/reward_mean"] == pytest.approx((3 * 3 + 2 * 6) / 12)
-    assert made.sampler.tally.take() == {}
+    assert made.sampler.episode_stats.take() == {}
 
 
 def test_regret_adds_up_over_reports() -> None:
-    tally = Tally(2)
+    stats = EpisodeStats(2)
     ended = numpy.ones(2, dtype=bool)
     for _ in range(2):
-        tally.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.5, 0.0])})
-    assert tally.take()["rollout/regret_total"] == 1.0
-    tally.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.25, 0.25])})
-    assert tally.take() == {
+        stats.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.5, 0.0])})
+    assert stats.take()["rollout/regret_total"] == 1.0
+    stats.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.25, 0.25])})
+    assert stats.take() == {
         "rollout/reward_mean": 1.0,
         "rollout/regret_mean": 0.25,
         "rollout/regret_total": 1.5,

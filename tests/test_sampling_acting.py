@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.errors import PluginError
 from rlplug.sampling import VectorSampler
 
@@ -85,7 +85,7 @@ def test_real_numbers_are_sent_within_their_bounds_and_stored_as_chosen() -> Non
         def forward_exploration(self, act: ActInput) -> Acted:
             return Acted(numpy.array([[3.0, 3.0], [-3.0, -3.0]], numpy.float32))
 
-    environments = Environments(InTurn([Bounded, Bounded]), "Bounded", AutoresetMode.SAME_STEP)
+    environments = Environments(SyncVector([Bounded, Bounded]), "Bounded", AutoresetMode.SAME_STEP)
     made = VectorSampler(environments, Wild(), seed=0)
     made.start()
     assert made.collect(0).columns["actions"].tolist() == [[3.0, 3.0], [-3.0, -3.0]]
@@ -106,7 +106,7 @@ def test_time_goes_on_while_a_rollout_is_collected() -> None:
             seen.append(act.timestep)
             return super().forward_exploration(act)
 
-    environments = Environments(InTurn([Masks, Masks]), "Masks", AutoresetMode.SAME_STEP)
+    environments = Environments(SyncVector([Masks, Masks]), "Masks", AutoresetMode.SAME_STEP)
     made = VectorSampler(environments, Notes(), seed=0, steps=3)
     made.start()
     made.collect(100)
@@ -122,7 +122,7 @@ def test_extras_that_come_late_are_refused() -> None:
             extras = {"log_prob": numpy.zeros(1)} if self.steps == 2 else {}
             return Acted(act.action_mask.argmax(1), extras=extras)
 
-    environments = Environments(InTurn([Masks]), "Masks", AutoresetMode.SAME_STEP)
+    environments = Environments(SyncVector([Masks]), "Masks", AutoresetMode.SAME_STEP)
     made = VectorSampler(environments, Late(), seed=0, steps=3)
     made.start()
     with pytest.raises(PluginError, match="'log_prob' only from step 2 of a collection on"):
@@ -145,7 +145,7 @@ class NowAndThen(gymnasium.Env[Any, Any]):
         return numpy.zeros(1, numpy.float32), 0.0, False, False, infos
 
 
-@pytest.mark.parametrize("kind", [InTurn, SyncVectorEnv])
+@pytest.mark.parametrize("kind", [SyncVector, SyncVectorEnv])
 @pytest.mark.parametrize("steps", [2, 7])
 def test_where_an_environment_tells_no_mask_everything_is_allowed(kind: Any, steps: int) -> None:
     class Zeros(Module):

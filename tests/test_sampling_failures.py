@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
 from rlplug.sampling import VectorSampler
 
@@ -83,7 +83,7 @@ class Zero(Module):
 def sampler(how: str, steps: int = 1) -> VectorSampler:
     """Two environments, of which the second fails."""
     environments = Environments(
-        InTurn([lambda: Fails(), lambda: Fails(how)]), "Fails", AutoresetMode.SAME_STEP
+        SyncVector([lambda: Fails(), lambda: Fails(how)]), "Fails", AutoresetMode.SAME_STEP
     )
     return VectorSampler(environments, Zero(), seed=0, steps=steps)
 
@@ -115,7 +115,7 @@ SAID = {
 )
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_mask_that_is_none_is_refused(how: str, said: str, steps: int) -> None:
-    vector = InTurn([lambda: Fails(how)])
+    vector = SyncVector([lambda: Fails(how)])
     environments = Environments(vector, "Fails", AutoresetMode.SAME_STEP)
     made = VectorSampler(environments, Zero(), seed=0, steps=steps)
     made.start()
@@ -135,7 +135,7 @@ def test_a_failure_in_mid_episode_names_environment_and_step(how: str, steps: in
     with pytest.raises(EnvironmentFailedError, match=re.escape(SAID[how])) as raised:
         made.collect(102 if steps == 1 else 100)
     assert raised.value.hints[0].startswith(
-        "try: allow at least one" if how == "mask" else "try: mend the environment"
+        "try: allow at least one" if how == "mask" else "try: fix the environment"
     )
 
 
@@ -210,7 +210,7 @@ def test_a_final_observation_of_several_parts_has_the_shapes_of_its_space() -> N
             seen, *rest = super().step(action)
             return {"near": numpy.zeros(2, numpy.float32), "far": seen}, *rest
 
-    vector = InTurn([Parts, lambda: Parts("other shape at the end")])
+    vector = SyncVector([Parts, lambda: Parts("other shape at the end")])
     made = VectorSampler(Environments(vector, "Parts", AutoresetMode.SAME_STEP), Zero(), seed=0)
     made.start()
     made.collect(0)
@@ -225,7 +225,7 @@ def test_masks_that_are_none_allow_everything() -> None:
             *others, _ = super().step(action)
             return *others, {"action_mask": None if self.taken > 1 else numpy.array([1, 0], bool)}
 
-    vector = InTurn([Maskless, Maskless])
+    vector = SyncVector([Maskless, Maskless])
     made = VectorSampler(
         Environments(vector, "Maskless", AutoresetMode.SAME_STEP), Zero(), seed=0, steps=3
     )
@@ -246,7 +246,7 @@ def test_a_failure_in_a_vector_of_gymnasium_names_environment_and_step() -> None
 
 
 def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> None:
-    class Forgets(InTurn):
+    class Forgets(SyncVector):
         def step(self, actions: Any) -> Any:
             *outcome, infos = super().step(actions)
             infos.pop("_final_obs", None)
@@ -258,7 +258,7 @@ def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> Non
     made = VectorSampler(environments, Zero(), seed=0)
     made.start()
     made.collect(0)
-    with pytest.raises(EnvironmentFailedError, match="truncates episodes without handing over"):
+    with pytest.raises(EnvironmentFailedError, match="truncates episodes without 'final_obs'"):
         made.collect(1)
 
 

@@ -14,11 +14,11 @@ from rlplug import Acted, ActInput, Module
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.sync import InTurn
+from rlplug.envs.sync import SyncVector
 from rlplug.sampling import VectorSampler
 
 
-class Copied(InTurn):
+class Copied(SyncVector):
     """What it gives is copied, as from any vector."""
 
 
@@ -66,8 +66,8 @@ class Remembers(Module):
         return {"sum": torch.zeros(n)} if self.memory else None
 
 
-def collected(kind: type[InTurn], num_envs: int, what: str) -> list[Any]:
-    """All that some collections tell, and the tally's metrics."""
+def collected(kind: type[SyncVector], num_envs: int, what: str) -> list[Any]:
+    """All that some collections tell, and the metrics of episodes."""
     vector = kind([lambda: Walk(what == "masks")] * num_envs)
     normalization = None
     if what == "normalized":
@@ -89,18 +89,18 @@ def collected(kind: type[InTurn], num_envs: int, what: str) -> list[Any]:
         told.append({name: column.tolist() for name, column in experience.columns.items()})
         told.append({name: column.tolist() for name, column in experience.following.items()})
         if experience.finals is not None:
-            seen = experience.finals.seen
-            told.append(experience.finals.places.tolist())
+            seen = experience.finals.columns
+            told.append(experience.finals.indices.tolist())
             told.append({name: column.tolist() for name, column in seen.items()})
         told.append([state["sum"].tolist() for state in experience.states])
         sampler.absorb()
-    return [*told, sampler.tally.take()]
+    return [*told, sampler.episode_stats.take()]
 
 
 @pytest.mark.parametrize("num_envs", [1, 3], ids=str)
 @pytest.mark.parametrize("what", ["plain", "by environment", "memory", "masks", "normalized"])
 def test_what_is_written_in_place_is_what_is_copied(num_envs: int, what: str) -> None:
-    assert collected(InTurn, num_envs, what) == collected(Copied, num_envs, what)
+    assert collected(SyncVector, num_envs, what) == collected(Copied, num_envs, what)
 
 
 def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None:
@@ -109,7 +109,7 @@ def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None
             self.steps = getattr(self, "steps", 0) + 1
             return numpy.zeros(2 if self.steps < 4 else 1, numpy.float32)
 
-    vector = InTurn([Walk, Grows])
+    vector = SyncVector([Walk, Grows])
     environments = Environments(vector, "Grows", AutoresetMode.SAME_STEP)
     sampler = VectorSampler(environments, Remembers(False), seed=0, steps=5)
     sampler.start()

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import rlplug
 from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, option, run
-from rlplug.checkpoint.described import described, restored
+from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
 from rlplug.learner import state as storage
@@ -26,12 +26,7 @@ OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Path) -> Path:
-    """Each test has its own folder of runs, and the small plugins are installed."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("home", "installed")
 
 
 # -- acting -------------------------------------------------------------------------------------
@@ -176,8 +171,8 @@ def test_real_actions_stay_within_their_bounds() -> None:
     ids=str,
 )
 def test_spaces_survive_being_written_to_disk(space: Any, tmp_path: Path) -> None:
-    storage.write(tmp_path, {"space": described(space)})
-    assert restored(storage.read(tmp_path)["space"]) == space
+    storage.write(tmp_path, {"space": space_to_dict(space)})
+    assert space_from_dict(storage.read(tmp_path)["space"]) == space
 
 
 # -- out of a run -------------------------------------------------------------------------------
@@ -377,7 +372,7 @@ def test_eval_takes_the_last_checkpoint_or_a_folder(rlplug: Cli) -> None:
 
 def test_a_run_in_an_environment_given_in_python_is_evaluated_in_python() -> None:
     result = run(Gain, Ramp, steps=9, options=OFF)
-    with pytest.raises(RequestError, match="'Ramp', an environment that was given in Python"):
+    with pytest.raises(RequestError, match="'Ramp', an environment that was passed from Python"):
         rlplug.evaluate(result.run_id, registry=GAIN)
     done = rlplug.evaluate(result.run_id, env=Ramp, episodes=3, registry=GAIN)
     # Nine updates made the weight 11; best is the last evaluation, for it pays most.
@@ -444,9 +439,9 @@ def test_a_preset_lies_over_the_defaults_and_under_what_a_person_says() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("steeep", r"has no preset 'steeep'. Did you mean 'steep'\?\n  it has: steep, wrong"),
+        ("steeep", r"has no preset 'steeep'. Did you mean 'steep'\?\n  presets: steep, wrong"),
         ("wrong", "preset wrong: gian .*did you mean 'gain'"),
-        ("greedy", "preset greedy: run.addons .*is not for a preset to choose"),
+        ("greedy", "preset greedy: run.addons .*cannot be set by a preset"),
     ],
 )
 def test_a_preset_that_cannot_be_used_is_refused(name: str, said: str) -> None:

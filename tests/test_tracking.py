@@ -22,12 +22,11 @@ import pytest
 from rlplug.config.option import option
 from rlplug.config.sections import EnvSection, RunConfig, RunSection, TrackingSection
 from rlplug.errors import RequestError
-from rlplug.hooks.info import RunInfo
-from rlplug.hooks.resolved import Participant
-from rlplug.registry import FoundPlugin
+from rlplug.hooks.events import RunInfo
+from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.git import git_tags
 from rlplug.tracking.journal import read_journal
+from rlplug.tracking.record import git_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -393,11 +392,11 @@ def test_a_process_that_is_killed_leaves_its_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "found", "advice"),
     [
-        ("./mlruns", "no longer records runs in folders", "try: sqlite:////"),
+        ("./mlruns", "no longer supports file stores", "try: sqlite:////"),
         ("file:///data/mlruns", "is a folder", "try: sqlite:////data/mlruns/mlflow.db"),
-        ("sqlite://", "in memory", "try: sqlite:////absolute"),
-        ("gopher://x", "no tracking URI", "try: http://host:port"),
-        ("http://127.0.0.1:9", "nothing answers", "try: start the server"),
+        ("sqlite://", "in-memory database", "try: sqlite:////absolute"),
+        ("gopher://x", "not a valid MLflow tracking URI", "try: http://host:port"),
+        ("http://127.0.0.1:9", "does not answer", "try: start the server"),
         ("postgresql://u:hunter2@127.0.0.1:9/x", "postgresql://***@127.0.0.1:9/x", "try: start"),
     ],
 )
@@ -419,7 +418,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RequestError, match=r"cannot be written: Not a directory") as refused:
+    with pytest.raises(RequestError, match=r"is not writable: Not a directory") as refused:
         open_tracking(config_of(), environment="X-v0", root=tmp_path / "file" / "runs")
     assert "RLPLUG_HOME=/another/folder" in refused.value.hints[0]
 
@@ -436,7 +435,7 @@ def test_a_full_disk_is_refused(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", limited, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"the folder of runs {tmp_path} cannot be written: File too large." in said
+    assert f"the runs folder {tmp_path} is not writable: File too large." in said
     assert list((tmp_path / "work").iterdir()) == []
 
 

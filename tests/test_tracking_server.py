@@ -94,8 +94,8 @@ def test_all_points_arrive_though_the_server_was_away(server: Server, tmp_path: 
     assert sorted(point.step for point in points) == list(range(300))
     assert client.get_run(tracking.run_id).info.status == "FINISHED"
     assert len(warn) == 2
-    assert "cannot be reached" in warn[0]
-    assert "can be reached again" in warn[1]
+    assert "is unreachable" in warn[0]
+    assert "is reachable again" in warn[1]
     link = tracking.describe()[1]
     assert f"{server.uri}/#/experiments/" in link
     assert f"/runs/{tracking.run_id}?workflowType=machine_learning" in link
@@ -121,7 +121,7 @@ def test_a_server_that_stays_away_ends_no_run_and_loses_no_point(
     assert warn.said.wait(30)
     tracking.listener.run_finished(7)
     tracking.close()
-    assert warn[-1].startswith("7 points not uploaded")
+    assert warn[-1].startswith("7 metric values were not uploaded")
     journal = tracking.folder / "metrics.jsonl"
     assert str(journal) in warn[-1]
     assert len(list(read_journal(journal))) == 7

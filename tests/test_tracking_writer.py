@@ -61,8 +61,8 @@ def writer(journal: Journal, store: Memory, warnings: list[str]) -> Writer:
     return writer
 
 
-def close(writer: Writer, last_words: Callable[[], None] = lambda: None) -> None:
-    writer.close(last_words, seconds=10)
+def close(writer: Writer, finish: Callable[[], None] = lambda: None) -> None:
+    writer.close(finish, seconds=10)
 
 
 def test_everything_put_is_in_the_journal_and_in_the_store(
@@ -114,7 +114,7 @@ def test_a_deleted_run_takes_no_more_metrics_and_is_told_once(
     close(writer)
     assert store.requests == 1
     assert len(warnings) == 1
-    assert "takes no more metrics" in warnings[0]
+    assert "accepts no more metrics" in warnings[0]
     assert len(list(read_journal(journal.path))) == 10
 
 
@@ -131,8 +131,8 @@ def test_an_outage_is_told_once_and_its_end_once_and_nothing_is_lost(
     close(writer)
     assert [step for step, _, _ in store.values()] == [0, 1, 2]
     assert len(warnings) == 2
-    assert "cannot be reached (connection refused)" in warnings[0]
-    assert "can be reached again" in warnings[1]
+    assert "is unreachable (connection refused)" in warnings[0]
+    assert "is reachable again" in warnings[1]
 
 
 def test_a_store_that_stays_away_costs_one_more_attempt_at_the_end(
@@ -215,6 +215,6 @@ def test_what_the_writer_is_asked_to_do_follows_the_metrics_in_order(
     writer.put(1, {"a": 1.0})
     writer.do(lambda: done.append(len(store.rows)))
     writer.do(refused)
-    close(writer, last_words=lambda: writer.do(lambda: done.append("last")))
+    close(writer, finish=lambda: writer.do(lambda: done.append("last")))
     assert done == [1, "last"]
     assert warnings == ["MLflow refused a part of this run's record: too long."]

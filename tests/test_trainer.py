@@ -34,11 +34,7 @@ from rlplug.feeds import Feed, Replay, Rollout
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each test has its own folder of runs."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 class Endless(gymnasium.Env[Any, Any]):

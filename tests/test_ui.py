@@ -63,7 +63,7 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
             f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
             "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
         )
-        assert said[1:] == [link, "Ctrl-C ends it.\n"]
+        assert said[1:] == [link, "Press Ctrl-C to stop.\n"]
         again = run(root, "--port", str(port))
         assert (again.returncode, again.stdout) == (
             0,

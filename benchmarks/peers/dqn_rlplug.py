@@ -10,10 +10,9 @@ import dqn_settings as same
 from rlplug import run as start
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
-from rlplug.runs.interrupts import Interrupts
-from rlplug.runs.parts import put_together
-from rlplug.runs.prepare import prepare
-from rlplug.runs.request import Request
+from rlplug.runs.components import make_components
+from rlplug.runs.prepare import Request, prepare
+from rlplug.runs.result import Interrupts
 
 
 def options(batch_size: int = same.BATCH_SIZE) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def learn(updates: int, batch_size: int, seed: int) -> same.Timed:
     values["run"] = {"algorithm": "dqn", "env": same.ENV, "steps": 4_000, "seed": seed}
     prepared = prepare(Request(flags=values), Registry.installed())
     with ExitStack() as stack, Interrupts() as interrupts:
-        parts = put_together(prepared, same.ENV, interrupts, stack)
+        parts = make_components(prepared, same.ENV, interrupts, stack)
         sampler, feed, learner = parts.sampler, parts.feed, parts.learner
         sampler.start()
         for step in range(0, same.LEARNING_STARTS, same.TRAIN_FREQ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -26,10 +25,20 @@ __all__ = [
     "timed",
 ]
 
-ENV = "CartPole-v1"
-NET_ARCH = [120, 84]
+_PARSER = argparse.ArgumentParser()
+_PARSER.add_argument("part", choices=["run", "learn"])
+_PARSER.add_argument("--seed", type=int, default=1)
+_PARSER.add_argument("--count", type=int, required=True, help="steps, or updates")
+_PARSER.add_argument("--batch", type=int, default=128)
+_PARSER.add_argument("--env", default="CartPole-v1")
+_PARSER.add_argument("--net-arch", type=int, nargs="+", default=[120, 84])
+_PARSER.add_argument("--bare", action="store_true")
+_SAID = _PARSER.parse_args()
+
+ENV: str = _SAID.env
+NET_ARCH: list[int] = _SAID.net_arch
 LEARNING_RATE = 2.5e-4
-BATCH_SIZE = 128
+BATCH_SIZE: int = _SAID.batch
 BUFFER_SIZE = 10_000
 LEARNING_STARTS = 1_000
 TRAIN_FREQ = 10
@@ -38,7 +47,7 @@ GAMMA = 0.99
 EXPLORATION = (1.0, 0.05, 0.5)
 """First chance of a random action, last one, and the share of the run in between."""
 MAX_GRAD_NORM = 10.0
-BARE = "--bare" in sys.argv
+BARE: bool = _SAID.bare
 """Squared error and no clipping, as CleanRL has it, instead of Huber's loss and clipping."""
 
 Timed = tuple[float, float]
@@ -58,21 +67,14 @@ def measure(
     learn: Callable[[int, int, int], Timed] | None = None,
 ) -> None:
     """Do the part that the command line names, and print what it took as a line of JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["run", "learn"])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, required=True, help="steps, or updates")
-    parser.add_argument("--batch", type=int, default=BATCH_SIZE)
-    parser.add_argument("--bare", action="store_true")
-    said = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    if said.part == "run" and run is not None:
-        wall, cpu = run(said.count, said.seed)
-    elif said.part == "learn" and learn is not None:
-        wall, cpu = learn(said.count, said.batch, said.seed)
+    if _SAID.part == "run" and run is not None:
+        wall, cpu = run(_SAID.count, _SAID.seed)
+    elif _SAID.part == "learn" and learn is not None:
+        wall, cpu = learn(_SAID.count, _SAID.batch, _SAID.seed)
     else:
-        parser.exit(3)
-    answer = {"version": version(distribution), "count": said.count, "wall": wall, "cpu": cpu}
+        raise SystemExit(3)
+    answer = {"version": version(distribution), "count": _SAID.count, "wall": wall, "cpu": cpu}
     print(json.dumps(answer))

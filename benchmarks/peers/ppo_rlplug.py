@@ -51,13 +51,14 @@ def main() -> None:
 
 
 def _options(part: Part, num_envs: int) -> dict[str, Any]:
-    return {
+    options = {
         "sampling.num_envs": num_envs,
         "n_steps": part.n_steps,
         # As many minibatches, however many environments.
         "batch_size": part.batch_size * num_envs // part.num_envs,
         "n_epochs": part.n_epochs,
         "net_arch": list(part.net_arch),
+        "activation": part.activation,
         "learning_rate": part.learning_rate,
         "gamma": part.gamma,
         "gae_lambda": part.gae_lambda,
@@ -68,6 +69,15 @@ def _options(part: Part, num_envs: int) -> dict[str, Any]:
         "tracking.enabled": False,
         "evaluation.episodes": 0,
     }
+    if part.atari:
+        options |= {
+            "shared_encoder": True,
+            "env.atari": True,
+            "env.frame_stack": 4,
+            "env.reward_clip": 1.0,
+            "env.repeat_action_probability": 0.0,
+        }
+    return options
 
 
 def _timed(
@@ -75,11 +85,12 @@ def _timed(
 ) -> dict[str, Any]:
     """All of a run, after a short one that imports; compiled, what follows the first updates."""
     rows = options["n_steps"] * options["sampling.num_envs"]
-    run("ppo", part.env, steps=rows, seed=seed, options={**options, "compute.compile": False})
+    env = f"ale_py:{part.env}" if part.atari else part.env
+    run("ppo", env, steps=rows, seed=seed, options={**options, "compute.compile": False})
     clock = Clock()
     started = (0, time.perf_counter(), time.process_time())
     addons = [clock] if warm else []
-    result = run("ppo", part.env, steps=steps, seed=seed, options=options, addons=addons)
+    result = run("ppo", env, steps=steps, seed=seed, options=options, addons=addons)
     first, wall, cpu = clock.began if warm and clock.began else started
     return {
         "steps": result.step - first,

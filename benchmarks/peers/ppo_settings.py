@@ -21,7 +21,8 @@ class Part:
     n_steps: int
     batch_size: int
     n_epochs: int
-    net_arch: tuple[int, int] = (64, 64)
+    net_arch: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
     learning_rate: float = 3e-4
     gamma: float = 0.99
     gae_lambda: float = 0.95
@@ -29,10 +30,26 @@ class Part:
     ent_coef: float = 0.0
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    flatten: bool = False
+    """Observations of several spaces, for peers that take only one to be flattened by Gymnasium."""
+    atari: bool = False
+    """Images of Atari games: four grey frames of 84 × 84, rewards clipped to ±1."""
 
 
 PARTS = {
     "cartpole": Part("CartPole-v1", 8, 128, 256, 4),
+    "relu": Part("CartPole-v1", 8, 128, 256, 4, activation="relu"),
+    "256-256": Part("CartPole-v1", 8, 128, 256, 4, (256, 256)),
+    "taxi": Part("Taxi-v4", 8, 128, 256, 4),
+    "blackjack": Part("Blackjack-v1", 8, 128, 256, 4, flatten=True),
+    # What RL Baselines3 Zoo has for Atari; the heads read the encoder's 512 features.
+    "pong": Part(
+        *("ALE/Pong-v5", 8, 128, 256, 4, ()),
+        learning_rate=2.5e-4,
+        clip_range=0.1,
+        ent_coef=0.01,
+        atari=True,
+    ),
     # What Stable-Baselines3 does when it is told nothing.
     "pendulum": Part("Pendulum-v1", 1, 2048, 64, 10),
     "halfcheetah": Part("HalfCheetah-v5", 1, 2048, 64, 10),

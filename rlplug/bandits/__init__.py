@@ -1,4 +1,4 @@
-"""Contextual bandits: environments of one-step episodes, tables, and the bandit batch.
+"""Contextual bandits: environments with one-step episodes, tables, and bandit batches.
 
 Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBandit-v0` and
 `RingsBandit-v0`, so that `gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
@@ -6,10 +6,11 @@ Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBan
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.bandits.batch import BanditBatch
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
     from rlplug.bandits.feature import FeatureBandit
     from rlplug.bandits.linear import LinearBandit
+    from rlplug.bandits.loading import load_table
     from rlplug.bandits.problem import Problem, Rounds, Source
-    from rlplug.bandits.table import Table, load_table
+    from rlplug.bandits.table import Table
 
-_HOME = {
+_MODULES = {
     "BanditBatch": "rlplug.bandits.batch",
     "BanditEnv": "rlplug.bandits.environments",
     "BanditVectorEnv": "rlplug.bandits.environments",
@@ -31,7 +33,7 @@ _HOME = {
     "Rounds": "rlplug.bandits.problem",
     "Source": "rlplug.bandits.problem",
     "Table": "rlplug.bandits.table",
-    "load_table": "rlplug.bandits.table",
+    "load_table": "rlplug.bandits.loading",
 }
 
 __all__ = [
@@ -48,20 +50,11 @@ __all__ = [
     "load_table",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug.bandits' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
 
 
 def _register(name: str, kind: str = "", **options: Any) -> None:
-    """Register a problem, or another kind of problem with options of its own."""
+    """Register an environment, or one with other options of the class `kind`."""
     # Reloading the module must not warn that an id is taken.
     if f"{name}-v0" not in gymnasium.registry:
         kind = kind or name

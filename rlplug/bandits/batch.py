@@ -1,4 +1,4 @@
-"""Rows of bandit experience: what was seen, what was chosen, what it paid."""
+"""Bandit experience as NumPy arrays: contexts, arms, rewards."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _COLUMNS = ("label", "weights", "importance_weight", "action_log_prob", "action_
 
 @attrs.frozen(kw_only=True, eq=False)
 class BanditBatch:
-    """n rows of bandit experience as NumPy arrays, their shapes and numbers checked.
+    """n rows of bandit experience as NumPy arrays, shapes and values checked.
 
-    Columns are named as in a `Batch`, whose `observations` hold context, arms and presence.
+    Columns are named as in a `Batch`, whose `observations` hold context, arms and action mask.
     """
 
     context: NDArray[Any]
@@ -32,19 +32,19 @@ class BanditBatch:
     actions: NDArray[Any]
     """The arm chosen, (n,)."""
     rewards: NDArray[Any]
-    """What it paid, (n,)."""
+    """Its reward, (n,)."""
     arms: NDArray[Any] | None = None
     """Features of every arm, (n, arms, features); None where arms are fixed."""
     action_mask: NDArray[Any] | None = None
     """Which arms are present, (n, arms); None if all are."""
     label: NDArray[Any] = attrs.field(default=Factory(lambda self: self.rewards, takes_self=True))
-    """What the model is to predict, (n,); the reward unless it is given."""
+    """Regression target, (n,); by default the reward."""
     weights: NDArray[Any] | None = None
     """How many observations each row stands for, (n,); None: one."""
     importance_weight: NDArray[Any] | None = None
-    """What corrects for how rows were chosen, (n,); None: nothing."""
+    """Corrects for how rows were drawn, (n,); None: 1."""
     action_log_prob: NDArray[Any] | None = None
-    """Log of the probability that the arm was chosen with, (n,)."""
+    """Log-probability of the chosen arm, (n,)."""
 
     def __attrs_post_init__(self) -> None:
         n = _rows(self.context)
@@ -102,12 +102,12 @@ class BanditBatch:
         return Batch(columns)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.context)
 
     @property
     def num_arms(self) -> int | None:
-        """How many arms there are, if arm features or the mask tell."""
+        """The number of arms, if arm features or the mask show it."""
         for column in (self.arms, self.action_mask):
             if column is not None:
                 return int(column.shape[1])
@@ -115,7 +115,7 @@ class BanditBatch:
 
     @property
     def effective_weight(self) -> Floats:
-        """Weight times importance weight: how much each row counts, (n,)."""
+        """Weight times importance weight, (n,)."""
         weight = numpy.ones(len(self)) if self.weights is None else self.weights
         if self.importance_weight is None:
             return numpy.asarray(weight, dtype=numpy.float64)
@@ -123,7 +123,7 @@ class BanditBatch:
 
     @property
     def chosen_arm(self) -> NDArray[Any]:
-        """Features of the arm chosen in each row, (n, features)."""
+        """Features of the chosen arms, (n, features)."""
         if self.arms is None:
             raise RequestError("column 'arms' is missing: fixed arms have no features.")
         chosen: NDArray[Any] = self.arms[numpy.arange(len(self)), self.actions]
@@ -139,7 +139,7 @@ def _rows(context: NDArray[Any]) -> int:
 
 
 def _check(name: str, column: NDArray[Any], n: int, dimensions: int) -> None:
-    """Refuse another shape than (n, …), and numbers that are not finite."""
+    """Refuse shapes other than (n, …), and numbers that are not finite."""
     if column.ndim != dimensions or len(column) != n:
         expected = {1: f"({n},)", 2: f"({n}, features)", 3: f"({n}, arms, features)"}
         raise RequestError(
@@ -147,13 +147,13 @@ def _check(name: str, column: NDArray[Any], n: int, dimensions: int) -> None:
         )
     if column.dtype.kind not in "biuf":
         raise RequestError(f"column {name!r}: expected numbers, found {column.dtype}.")
-    # One number that is not finite makes the sum of squares so: looking at each is for messages.
+    # The sum of squares is finite if all numbers are: one call instead of a mask.
     if not math.isfinite(numpy.vdot(column, column)):
         _refuse(name, column, ~numpy.isfinite(column), "must be finite")
 
 
 def _refuse(name: str, column: NDArray[Any], bad: NDArray[Any], why: str) -> None:
-    """Name the first place where `bad` is true, if there is one."""
+    """Refuse a column with bad values, naming the first."""
     if not bad.any():
         return
     place = tuple(int(index) for index in numpy.argwhere(bad)[0])

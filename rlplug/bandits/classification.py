@@ -1,4 +1,4 @@
-"""A table of labelled rows as a bandit: which label is right is not told, only whether one was."""
+"""Classification as a bandit: the reward says whether the chosen class was right."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
+from rlplug.bandits.loading import GENERATED_SETS, SKLEARN_SETS, load_table
 from rlplug.bandits.problem import Rounds
-from rlplug.bandits.table import (
-    GENERATED_SETS,
-    PREPROCESSING,
-    SKLEARN_SETS,
-    Table,
-    load_table,
-)
+from rlplug.bandits.table import PREPROCESSING, Table
 from rlplug.config import one_of, option
 
 __all__ = ["ClassificationBandit", "ClassificationBanditEnv", "ClassificationBanditVectorEnv"]
@@ -35,7 +30,7 @@ def _table(value: Any) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class ClassificationBandit:
-    """A row is a context, a class an arm; the right one pays 1. Every pass has its own order."""
+    """Rows are contexts, classes are arms; the right class has reward 1. Each pass is shuffled."""
 
     table: Any = option(  # noqa: RUF009 # makes a field; no default is shared
         "digits", f"A .csv, .parquet or .npz file, or one of {_NAMES}.", _table
@@ -50,7 +45,7 @@ class ClassificationBandit:
     problem_seed: int | None = option(None, "Not needed: a table has no hidden parameters.")
 
     def __attrs_post_init__(self) -> None:
-        # A table that cannot be read is found when the environment is made, not at its first use.
+        # Load the table now, so that errors come when the environment is made.
         _ = self.rows
 
     @cached_property
@@ -70,11 +65,11 @@ class ClassificationBandit:
         low, high = self.rows.features.min(axis=0), self.rows.features.max(axis=0)
         if self.preprocess == "unit":
             low, high = numpy.full_like(low, -1.0), numpy.full_like(high, 1.0)
-        # A column that never changes would make a Box of no width.
+        # A constant column would make a Box of width 0.
         return spaces.Box(low, numpy.where(low == high, low + 1.0, high), dtype=numpy.float64)
 
     def start(self, seed: int) -> _RowSource:
-        """The table from its first pass."""
+        """Start with the first pass."""
         return _RowSource(self.rows)
 
 
@@ -91,7 +86,7 @@ class ClassificationBanditVectorEnv(BanditVectorEnv):
 
 
 class _RowSource:
-    """Deals every row once per pass, each pass in a new random order."""
+    """Draws every row once per pass, each pass in a new random order."""
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
@@ -101,13 +96,13 @@ class _RowSource:
         while len(self._order) < steps * n:
             one_pass = random.permutation(len(self._rows.labels))
             self._order = numpy.concatenate([self._order, one_pass])
-        dealt, self._order = self._order[: steps * n], self._order[steps * n :]
-        pays = numpy.zeros((steps * n, len(self._rows.classes)))
-        pays[numpy.arange(steps * n), self._rows.labels[dealt]] = 1.0
-        payments = pays.reshape(steps, n, -1)
+        drawn, self._order = self._order[: steps * n], self._order[steps * n :]
+        flat = numpy.zeros((steps * n, len(self._rows.classes)))
+        flat[numpy.arange(steps * n), self._rows.labels[drawn]] = 1.0
+        rewards = flat.reshape(steps, n, -1)
         return Rounds(
-            observations=self._rows.features[dealt].reshape(steps, n, -1),
-            rewards=payments,
-            expected=payments,
+            observations=self._rows.features[drawn].reshape(steps, n, -1),
+            rewards=rewards,
+            expected=rewards,
             best=numpy.ones((steps, n)),
         )

@@ -1,4 +1,4 @@
-"""The two forms of every bandit problem: one environment, and n of them in one NumPy call."""
+"""Base classes of bandit environments: a single one, and a vectorised one in NumPy."""
 
 from __future__ import annotations
 
@@ -11,62 +11,61 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlplug.bandits.dealer import Dealer
-from rlplug.bandits.problem import Floats, Problem, described
+from rlplug.bandits.problem import Floats, Problem, problem_from_options
+from rlplug.bandits.simulator import BanditSimulator
 from rlplug.errors import RequestError
 
 __all__ = ["BanditEnv", "BanditVectorEnv"]
 
 
 class BanditEnv(gymnasium.Env[Any, Any]):
-    """One bandit: each reset brings a context, the only step of the episode pays for an arm.
+    """A bandit with episodes of one step: `reset` returns a context, `step` the reward of an arm.
 
-    `step` returns the context it was in; `info` tells `best_reward`, `expected_reward`, `regret`.
+    `step` returns the same context again; `info` has `best_reward`, `expected_reward` and `regret`.
     """
 
     kind: ClassVar[type[Any]]
-    """The problem that it plays."""
+    """The class of its problem."""
 
     metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         refuse_rendering(type(self).__name__, render_mode)
-        self.problem: Problem = described(self.kind, type(self).__name__, options)
-        self._dealer = Dealer(self.problem, type(self).__name__, 1)
+        self.problem: Problem = problem_from_options(self.kind, type(self).__name__, options)
+        self._simulator = BanditSimulator(self.problem, type(self).__name__, 1)
         self.observation_space = self.problem.observation_space
         self.action_space = spaces.Discrete(self.problem.num_arms)
 
     @property
     def problem_seed(self) -> int:
-        """Given as the option `problem_seed`, it makes another environment of this problem."""
-        return self._dealer.problem_seed
+        """As the option `problem_seed` it gives another environment the same hidden parameters."""
+        return self._simulator.problem_seed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The next context; with a seed, the problem begins anew."""
+        """Returns the next context; a seed starts the problem over."""
         super().reset(seed=seed)
-        if seed is not None or not self._dealer.started:
-            self._dealer.restart(self.np_random, seed)
-        return _first(self._dealer.deal()), {}
+        if seed is not None or not self._simulator.started:
+            self._simulator.reset(self.np_random, seed)
+        return _first(self._simulator.next_contexts()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """What the arm pays; the episode is over."""
-        rewards, infos = self._dealer.pay(numpy.asarray(action).reshape(1))
+        """Returns the reward of the arm; the episode terminates."""
+        rewards, infos = self._simulator.pull(numpy.asarray(action).reshape(1))
         info = {name: values[0].item() for name, values in infos.items()}
-        return _first(self._dealer.dealt(), copy=True), rewards[0].item(), True, False, info
+        return _first(self._simulator.contexts(), copy=True), rewards[0].item(), True, False, info
 
 
 class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """n bandits of one problem, their contexts drawn from one generator.
 
-    Each step ends all episodes and returns the next contexts at once. As nothing follows the only
-    step of an episode, infos have no `final_obs`; they have `best_reward`, `expected_reward` and
-    `regret`, arrays of n.
+    Each step terminates all episodes and returns the next contexts. Infos have `best_reward`,
+    `expected_reward` and `regret`, arrays of n, but no `final_obs`: nothing follows the only step.
     """
 
     kind: ClassVar[type[Any]]
-    """The problem that they play."""
+    """The class of their problem."""
 
     metadata: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.SAME_STEP,
@@ -77,8 +76,8 @@ class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self, num_envs: int = 1, *, render_mode: str | None = None, **options: Any
     ) -> None:
         refuse_rendering(type(self).__name__, render_mode)
-        self.problem: Problem = described(self.kind, type(self).__name__, options)
-        self._dealer = Dealer(self.problem, type(self).__name__, num_envs)
+        self.problem: Problem = problem_from_options(self.kind, type(self).__name__, options)
+        self._simulator = BanditSimulator(self.problem, type(self).__name__, num_envs)
         self.num_envs = num_envs
         self.single_observation_space = self.problem.observation_space
         self.single_action_space = spaces.Discrete(self.problem.num_arms)
@@ -88,29 +87,29 @@ class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     @property
     def problem_seed(self) -> int:
-        """Given as the option `problem_seed`, it makes another environment of this problem."""
-        return self._dealer.problem_seed
+        """As the option `problem_seed` it gives another environment the same hidden parameters."""
+        return self._simulator.problem_seed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The next n contexts; with a seed, the problem begins anew."""
+        """Returns the next n contexts; a seed starts the problem over."""
         super().reset(seed=seed)
-        if seed is not None or not self._dealer.started:
-            self._dealer.restart(self.np_random, seed)
-        return self._dealer.deal(), {}
+        if seed is not None or not self._simulator.started:
+            self._simulator.reset(self.np_random, seed)
+        return self._simulator.next_contexts(), {}
 
     def step(self, actions: Any) -> tuple[Any, Floats, NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """What the arms pay, and the next n contexts."""
-        rewards, infos = self._dealer.pay(actions)
+        """Returns the next n contexts and the rewards of the arms."""
+        rewards, infos = self._simulator.pull(actions)
         for name in tuple(infos):
             infos[f"_{name}"] = self._all
         truncated = numpy.zeros(self.num_envs, dtype=numpy.bool_)
-        return self._dealer.deal(), rewards, self._all.copy(), truncated, infos
+        return self._simulator.next_contexts(), rewards, self._all.copy(), truncated, infos
 
 
 def refuse_rendering(name: str, render_mode: str | None) -> None:
-    """A bandit has no picture."""
+    """Bandits cannot be rendered."""
     if render_mode is not None:
         raise RequestError(
             f"{name} has nothing to draw: render_mode must be left out, got {render_mode!r}."

@@ -1,4 +1,4 @@
-"""Arms known by their features, other ones in each context."""
+"""Arms with features; each context has its own set of arms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
-from rlplug.bandits.hidden import Hidden, unit_rows
-from rlplug.bandits.problem import Floats, Rounds
+from rlplug.bandits.problem import DriftingParameters, Floats, Rounds, unit_rows
 from rlplug.config import at_least, option
 
 __all__ = ["FeatureBandit", "FeatureBanditEnv", "FeatureBanditVectorEnv"]
@@ -17,16 +16,16 @@ __all__ = ["FeatureBandit", "FeatureBanditEnv", "FeatureBanditVectorEnv"]
 
 @attrs.frozen(kw_only=True)
 class FeatureBandit:
-    """Arms come and go; an arm pays cᵀWa + vᵀa for context c and arm features a, W and v hidden."""
+    """Arms vary; the reward is cᵀWa + vᵀa for context c and arm features a, with hidden W and v."""
 
-    num_arms: int = option(10, "Most arms that a context has.", at_least(2))
-    min_arms: int = option(2, "Fewest arms that a context has.", at_least(1))
+    num_arms: int = option(10, "Maximum number of arms of a context.", at_least(2))
+    min_arms: int = option(2, "Minimum number of arms of a context.", at_least(1))
     context_dim: int = option(8, "Features of a context; contexts have norm 1.", at_least(2))
     arm_dim: int = option(8, "Features of an arm; those of a present arm have norm 1.", at_least(2))
     noise: float = option(0.1, "Standard deviation of the noise on rewards.", at_least(0))
-    drift: float = option(0.0, "How far the hidden parameters move per step.", at_least(0))
+    drift: float = option(0.0, "Distance that the hidden parameters move per step.", at_least(0))
     problem_seed: int | None = option(
-        None, "What the hidden parameters grow from; unset: the seed given to reset."
+        None, "Seed of the hidden parameters; unset: the seed given to reset."
     )
 
     def __attrs_post_init__(self) -> None:
@@ -37,7 +36,7 @@ class FeatureBandit:
 
     @property
     def observation_space(self) -> spaces.Dict:
-        """Context, arm features (zeros where no arm is), and which arms are present."""
+        """Context, arm features (zeros for absent arms), and which arms are present."""
         arms = (self.num_arms, self.arm_dim)
         return spaces.Dict(
             {
@@ -48,7 +47,7 @@ class FeatureBandit:
         )
 
     def start(self, seed: int) -> _FeatureSource:
-        """The problem from its beginning."""
+        """Start the problem."""
         return _FeatureSource(self, seed)
 
 
@@ -67,8 +66,8 @@ class FeatureBanditVectorEnv(BanditVectorEnv):
 class _FeatureSource:
     def __init__(self, problem: FeatureBandit, seed: int) -> None:
         self._problem = problem
-        # Row j weighs feature j of an arm: by the context (a column of W), and always (v_j, last).
-        self._hidden = Hidden(
+        # Row j weighs feature j of an arm: column j of W, then v_j.
+        self._parameters = DriftingParameters(
             problem.arm_dim, problem.context_dim + 1, drift=problem.drift, seed=seed
         )
 
@@ -94,12 +93,12 @@ class _FeatureSource:
 
     def _expected(self, contexts: Floats, arms: Floats) -> Floats:
         ones = numpy.ones((*contexts.shape[:2], 1))
-        weights = self._hidden.products(numpy.concatenate([contexts, ones], axis=2))
+        weights = self._parameters.products(numpy.concatenate([contexts, ones], axis=2))
         expected: Floats = numpy.einsum("snaf,snf->sna", arms, weights)
         return expected
 
     def _presence(self, random: numpy.random.Generator, steps: int, n: int) -> NDArray[numpy.bool_]:
-        """So many arms, at any of the slots: where a random order ranks below their number."""
+        """A random number of arms at random slots: where a random rank is below the number."""
         problem = self._problem
         counts = random.integers(problem.min_arms, problem.num_arms, (steps, n, 1), endpoint=True)
         ranks = random.random((steps, n, problem.num_arms)).argsort(axis=2)

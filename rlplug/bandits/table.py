@@ -1,10 +1,8 @@
-"""A table of labelled rows: numbers to see, and the class that is right."""
+"""Tables of features and class labels."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,15 +10,9 @@ import numpy
 from numpy.typing import NDArray
 
 from rlplug.bandits.problem import Floats
-from rlplug.errors import RequestError, did_you_mean
+from rlplug.errors import RequestError
 
-__all__ = ["GENERATED_SETS", "PREPROCESSING", "SKLEARN_SETS", "Table", "load_table"]
-
-SKLEARN_SETS = ("breast_cancer", "digits", "iris", "wine")
-"""The tables that scikit-learn brings along."""
-
-GENERATED_SETS = ("rings",)
-"""The tables that are made here, see `rlplug.bandits.generated`."""
+__all__ = ["PREPROCESSING", "Table"]
 
 PREPROCESSING = ("unit", "standard", "none")
 """Ways to scale features, see `Table.preprocessed`."""
@@ -34,7 +26,7 @@ class Table:
     features: Floats
     """(rows, columns)."""
     labels: NDArray[numpy.int64]
-    """Of each row, the place of its class in `classes`."""
+    """Index of each row's class in `classes`."""
     classes: tuple[str, ...]
     columns: tuple[str, ...]
 
@@ -42,7 +34,7 @@ class Table:
     def of(
         cls, features: Any, labels: Any, *, name: str = "table", columns: Sequence[str] = ()
     ) -> Table:
-        """A checked table; `labels` hold text or whole numbers, one for each row of `features`."""
+        """Checks the arrays; `labels` are text or integers, one for each row of `features`."""
         rows = _numbers(name, features)
         names = tuple(columns) or tuple(f"x{index}" for index in range(rows.shape[1]))
         given = numpy.asarray(labels)
@@ -78,37 +70,6 @@ class Table:
         return attrs.evolve(self, features=scaled, columns=(*self.columns, "bias"))
 
 
-def load_table(source: str, label: str = "label") -> Table:
-    """The table in a `.csv`, `.parquet` or `.npz` file, or one of those known by name.
-
-    `label` names the column of classes; an `.npz` file has arrays `x` and `y` instead.
-    """
-    from rlplug.bandits import generated, read
-
-    readers = {".csv": read.csv_table, ".parquet": read.parquet_table, ".npz": read.npz_table}
-    if source in SKLEARN_SETS:
-        return read.sklearn_table(source)
-    if source in GENERATED_SETS:
-        return generated.rings_table()
-    # A shell leaves the ~ of env.table=~/data.csv as it is.
-    path = Path(os.path.expanduser(source))
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        known = (*SKLEARN_SETS, *GENERATED_SETS)
-        guess = did_you_mean(source, known)
-        raise RequestError(
-            f"table {source!r} is neither a file ({', '.join(readers)}) nor one of "
-            f"{', '.join(known)}.",
-            *([guess] if guess else []),
-        )
-    if not path.is_file():
-        raise RequestError(
-            f"table {source!r}: there is no such file.",
-            f"looked at: {path.absolute()}",
-        )
-    return reader(path, label)
-
-
 def _numbers(name: str, features: Any) -> Floats:
     given = numpy.asarray(features)
     if given.ndim != 2:
@@ -132,7 +93,7 @@ def _refuse_not_finite(name: str, features: Floats, columns: Sequence[str]) -> N
 
 
 def _classes(name: str, labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:
-    """The classes in order, numbers by value, and the place of each row's class among them."""
+    """The sorted classes, and the index of each row's class."""
     if labels.dtype.kind not in "biu":
         labels = _whole(name, labels)
     found, places = numpy.unique(labels, return_inverse=True)
@@ -144,7 +105,7 @@ def _classes(name: str, labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[
 
 
 def _whole(name: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels as whole numbers if they are all numbers; else as the text they are."""
+    """Labels as integers if all are numbers; else as text."""
     missing = numpy.array([label is None or label == "" for label in labels.tolist()])
     if missing.any():
         raise RequestError(

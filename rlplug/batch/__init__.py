@@ -1,7 +1,6 @@
-"""Experience on its way to an update."""
+"""Training batches and their minibatches."""
 
-from rlplug.batch.batch import SIDE_TABLES, Batch, Column
-from rlplug.batch.extended import Extended
+from rlplug.batch.batch import SIDE_TABLES, Batch, Column, ExtendedBatch
 from rlplug.batch.minibatches import minibatches
 
-__all__ = ["SIDE_TABLES", "Batch", "Column", "Extended", "minibatches"]
+__all__ = ["SIDE_TABLES", "Batch", "Column", "ExtendedBatch", "minibatches"]

@@ -1,22 +1,19 @@
-"""Experience on its way to an update: named columns of equal length, and tables beside them."""
+"""Training batches: named columns of equal length, and tables with one row per fragment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import first_leaf, leaves, mapped, to_arrays, to_tensors
+from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
 from rlplug.errors import RequestError
 
-if TYPE_CHECKING:
-    from rlplug.batch.extended import Extended
-
-__all__ = ["SIDE_TABLES", "Batch", "Column"]
+__all__ = ["SIDE_TABLES", "Batch", "Column", "ExtendedBatch"]
 
 Column: TypeAlias = "Tensor | numpy.ndarray[Any, Any] | Mapping[str, Any] | tuple[Any, ...]"
 
@@ -27,10 +24,10 @@ SIDE_TABLES = frozenset(("fragments", "final_observations", "state", "continued"
 class Batch(Mapping[str, Any]):
     """A light mapping of tensors, read `batch["rewards"]`.
 
-    Columns that arrive as NumPy arrays become tensors when they are first read as such, without a
-    copy; `array` reads them as NumPy. Observations of Dict and Tuple spaces are nested alike.
-    `fragments` (start, stop), `final_observations`, `state` and, where episodes were cut to pieces
-    for a memory, `continued` (whether the next one goes on) have one row per fragment instead.
+    NumPy columns become tensors when they are first read, without a copy; `array` reads columns as
+    NumPy. Columns of Dict and Tuple spaces are nested like their spaces. `fragments` (start, stop),
+    `final_observations`, `state` and, with truncated BPTT, `continued` (whether the next fragment
+    continues the episode) have one row per fragment instead.
     """
 
     __slots__ = ("_checked", "_columns")
@@ -38,7 +35,7 @@ class Batch(Mapping[str, Any]):
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns: dict[str, Any] = dict(columns)
         self._checked = 0
-        """How many rows it has, once it is known that every column fits."""
+        """The number of rows once `check` has passed; 0 before."""
 
     def __getitem__(self, name: str) -> Any:
         column = self._columns[name]
@@ -54,7 +51,7 @@ class Batch(Mapping[str, Any]):
         return made
 
     def array(self, name: str) -> Any:
-        """The column as NumPy, without a copy where it is on the CPU."""
+        """A column as NumPy, without a copy if it is on the CPU."""
         return to_arrays(self._columns[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -76,7 +73,7 @@ class Batch(Mapping[str, Any]):
 
     @property
     def rows(self) -> int:
-        """How many rows every column has."""
+        """The number of rows of every column."""
         if self._checked:
             return self._checked
         for name, column in self._columns.items():
@@ -85,7 +82,7 @@ class Batch(Mapping[str, Any]):
         return 0
 
     def with_columns(self, columns: Mapping[str, Column]) -> Batch:
-        """A batch with these columns replaced or added; this one stays as it is."""
+        """A new batch with these columns replaced or added."""
         made = Batch({**self._columns, **columns})
         rows = self._checked
         if rows and all(_is_plain(name, column, rows) for name, column in columns.items()):
@@ -93,32 +90,38 @@ class Batch(Mapping[str, Any]):
         return made
 
     def without(self, names: frozenset[str]) -> Batch:
-        """A batch without these columns."""
+        """A new batch without these columns."""
         return Batch({name: part for name, part in self._columns.items() if name not in names})
 
     def select(self, rows: slice | Tensor) -> Batch:
-        """These rows of every column; tables of fragments are left out."""
-        if isinstance(rows, slice):
-            return Batch(self._mapped(lambda leaf: leaf[rows]))
-        return Batch(self._mapped(lambda leaf: leaf.index_select(0, rows)))
+        """A new batch with these rows, without the tables of fragments."""
+
+        def select(leaf: Tensor) -> Tensor:
+            if isinstance(rows, slice):
+                return leaf[rows]
+            return leaf.index_select(0, rows.to(leaf.device))
+
+        return Batch(
+            {name: tree_map(select, self[name]) for name in self if name not in SIDE_TABLES}
+        )
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
-        """The same on a device; `dtype` is for the columns with fractional numbers."""
-        if self._stays(device, dtype):
+        """The batch on a device; `dtype` applies to floating-point columns."""
+        if all(_fits(column, device, dtype) for column in self._columns.values()):
             return self
 
         def move(leaf: Tensor) -> Tensor:
             wanted = dtype if leaf.is_floating_point() else None
             if device.type == "cuda" and leaf.device.type == "cpu":
-                # Only from pinned memory does a copy run beside the computation.
+                # Only copies from pinned memory are asynchronous.
                 leaf = leaf.pin_memory() if leaf.numel() >= _WORTH_PINNING else leaf
                 return leaf.to(device, wanted, non_blocking=True)
             return leaf.to(device, wanted)
 
-        return Batch({name: mapped(self[name], move) for name in self._columns})
+        return Batch({name: tree_map(move, self[name]) for name in self._columns})
 
     def check(self) -> None:
-        """Refuse columns whose lengths differ, and fragments that do not fit the rows."""
+        """Refuse columns of different lengths, and fragments that do not cover the rows."""
         if self._checked:
             return
         rows = self.rows
@@ -145,27 +148,36 @@ class Batch(Mapping[str, Any]):
                     )
         self._checked = rows
 
-    def extended(self) -> Extended:
-        """Each fragment with its final observation appended, for one pass over all of them."""
-        from rlplug.batch.extended import extend
-
-        return extend(self)
-
-    def _stays(self, device: torch.device, dtype: torch.dtype | None) -> bool:
-        """Whether every column can be read as it is; on the CPU, arrays can."""
-        formats = _formats_of_arrays(device, dtype)
-        for column in self._columns.values():
-            if type(column) is numpy.ndarray:
-                # One letter each: comparing formats themselves takes several times as long.
-                fits = column.dtype.char in formats
-            else:
-                fits = isinstance(column, Tensor) and (
-                    column.device == device
-                    and (dtype in (None, column.dtype) or not column.is_floating_point())
+    def extended(self) -> ExtendedBatch:
+        """Each fragment with its final observation appended: one pass gives all values."""
+        for name in ("observations", "fragments", "final_observations"):
+            if name not in self:
+                raise RequestError(
+                    f"a batch without {name!r} cannot be extended.",
+                    f"it has: {', '.join(self)}",
                 )
-            if not fits:
-                return False
-        return True
+        fragments = self["fragments"]
+        starts, stops = fragments.unbind(1)
+        order = torch.arange(len(fragments), device=fragments.device)
+        rows = torch.arange(self.rows, device=fragments.device)
+        places = rows + order.repeat_interleave(stops - starts)
+        ends = stops + order
+
+        def join(column: Tensor, final: Tensor) -> Tensor:
+            whole = column.new_empty((len(places) + len(ends), *column.shape[1:]))
+            whole[places] = column
+            whole[ends] = final.to(column.dtype)
+            return whole
+
+        columns = {
+            "observations": tree_map(join, self["observations"], self["final_observations"]),
+            "fragments": torch.stack((starts + order, ends + 1), dim=1),
+        }
+        if "state" in self:
+            columns["state"] = self["state"]
+        extended = ExtendedBatch(columns)
+        extended._places = places
+        return extended
 
     def _check_table(self, name: str, column: Any) -> None:
         if "fragments" not in self._columns:
@@ -180,24 +192,53 @@ class Batch(Mapping[str, Any]):
                     f"{name!r} of the batch has {len(leaf)} rows for {len(fragments)} fragments.",
                     "give one row per fragment",
                 )
-        # What is on a device already is not read back: that would wait for it.
+        # Reading fragments back from a device would synchronise with it.
         if name == "fragments" and fragments.device.type == "cpu":
-            _check_cover(fragments, self.rows)
+            if fragments.dim() == 2 and len(fragments):
+                starts, stops = fragments[:, 0], fragments[:, 1]
+                joined = bool((starts[1:] == stops[:-1]).all()) and bool((starts < stops).all())
+                if joined and int(starts[0]) == 0 and int(stops[-1]) == self.rows:
+                    return
+            raise RequestError(
+                f"'fragments' of the batch must cover its {self.rows} rows, one after the other.",
+                f"found {fragments.tolist()}",
+            )
 
-    def _mapped(self, change: Any) -> dict[str, Any]:
-        return {
-            name: mapped(self[name], change) for name in self._columns if name not in SIDE_TABLES
-        }
+
+class ExtendedBatch(Batch):
+    """Observations only, with one more row per fragment; `split` leads back to the batch's rows.
+
+    It keeps `fragments` and `state` for recurrent modules.
+    """
+
+    __slots__ = ("_places",)
+
+    _places: Tensor
+
+    def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Of one value per extended row: those of each row, and those of each next row."""
+        return values.index_select(0, self._places), values.index_select(0, self._places + 1)
+
+
+def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
+    """Whether a column can be read as it is; on the CPU, arrays can."""
+    if type(column) is numpy.ndarray:
+        # Comparing letters is several times as fast as comparing dtypes.
+        return column.dtype.char in _array_formats(device, dtype)
+    return isinstance(column, Tensor) and (
+        column.device == device
+        and (dtype in (None, column.dtype) or not column.is_floating_point())
+    )
 
 
 @cache
-def _formats_of_arrays(device: torch.device, dtype: torch.dtype | None) -> str:
-    """Letters of what needs no move; remembered, for torch is slow to tell a device's type."""
+def _array_formats(device: torch.device, dtype: torch.dtype | None) -> str:
+    """Letters of the dtypes that need no conversion; cached, for `device.type` is slow."""
     return _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
 
 
 def _is_plain(name: str, column: Any, rows: int) -> bool:
-    """Whether this is what nearly every column is: a tensor or array of the right length."""
+    """Whether this is a tensor or array with so many rows, as nearly every column is."""
     return (
         type(column) in _PLAIN and name not in SIDE_TABLES and column.ndim and len(column) == rows
     )
@@ -211,19 +252,7 @@ _ARRAY_FORMATS = {
     torch.float32: _WHOLE_NUMBERS + "f",
     torch.float64: _WHOLE_NUMBERS + "d",
 }
-"""NumPy's letters for what can be read as it is where a format is wanted for fractions."""
+"""Letters of the NumPy dtypes that can be read as they are, by the floating-point dtype wanted."""
 
 _WORTH_PINNING = 4096
-"""Numbers in a column: below, pinning costs more than it saves."""
-
-
-def _check_cover(fragments: Tensor, rows: int) -> None:
-    if fragments.dim() == 2 and len(fragments):
-        starts, stops = fragments[:, 0], fragments[:, 1]
-        joined = bool((starts[1:] == stops[:-1]).all()) and bool((starts < stops).all())
-        if joined and int(starts[0]) == 0 and int(stops[-1]) == rows:
-            return
-    raise RequestError(
-        f"'fragments' of the batch must cover its {rows} rows, one after the other.",
-        f"found {fragments.tolist()}",
-    )
+"""Elements of a column below which pinning costs more than it saves."""

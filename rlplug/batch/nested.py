@@ -1,4 +1,4 @@
-"""Columns that are tensors, arrays, or mappings and tuples of them."""
+"""Nested columns: tensors, arrays, or mappings and tuples of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import numpy
 import torch
 from torch import Tensor
 
-__all__ = ["copied", "each", "first_leaf", "leaves", "mapped", "paired", "to_arrays", "to_tensors"]
+__all__ = [
+    "copied",
+    "first_leaf",
+    "leaves",
+    "to_arrays",
+    "to_tensors",
+    "tree_map",
+]
 
 
 def first_leaf(column: Any) -> Any:
@@ -33,59 +40,47 @@ def leaves(column: Any) -> Iterator[Any]:
         yield column
 
 
-def mapped(column: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The column with every tensor changed, nested as before."""
-    if isinstance(column, Tensor):
-        return change(column)
-    if isinstance(column, Mapping):
-        return {name: mapped(part, change) for name, part in column.items()}
-    return tuple(mapped(part, change) for part in column)
+def tree_map(change: Callable[..., Any], column: Any, *others: Any) -> Any:
+    """The column with every tensor or array changed, nested as before.
 
-
-def each(column: Any, change: Callable[[Any], Any]) -> Any:
-    """`mapped` for columns of arrays as well as of tensors."""
-    # Nearly every column is one array, and asking for a Mapping is slow.
-    if type(column) is numpy.ndarray:
-        return change(column)
-    if isinstance(column, Mapping):
-        return {name: each(part, change) for name, part in column.items()}
+    `change` also gets the parts of other columns that are nested alike.
+    """
+    # Nearly every column is one array or tensor, and isinstance of Mapping is slow.
+    if type(column) is numpy.ndarray or isinstance(column, Tensor):
+        return change(column, *others)
     if isinstance(column, tuple):
-        return tuple(each(part, change) for part in column)
-    return change(column)
-
-
-def paired(column: Any, other: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """`each` over two columns that are nested alike."""
-    if type(column) is numpy.ndarray:
-        return change(column, other)
+        return tuple(tree_map(change, *parts) for parts in zip(column, *others, strict=True))
     if isinstance(column, Mapping):
-        return {name: paired(part, other[name], change) for name, part in column.items()}
-    if isinstance(column, tuple):
-        return tuple(paired(part, two, change) for part, two in zip(column, other, strict=True))
-    return change(column, other)
+        if not others:
+            return {name: tree_map(change, part) for name, part in column.items()}
+        return {
+            name: tree_map(change, part, *(other[name] for other in others))
+            for name, part in column.items()
+        }
+    return change(column, *others)
 
 
 def copied(leaf: Any) -> Any:
-    """A tensor or array of its own with the same numbers."""
+    """A copy of a tensor or array."""
     return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
 
 
 def to_tensors(column: Any) -> Any:
-    """The column with arrays as tensors, without copies where torch can share the memory."""
+    """The column with arrays as tensors, which share their memory if torch can."""
     if isinstance(column, Tensor):
         return column
     if isinstance(column, Mapping):
         return {name: to_tensors(part) for name, part in column.items()}
     if isinstance(column, tuple):
         return tuple(to_tensors(part) for part in column)
-    if not column.flags.writeable or any(stride < 0 for stride in column.strides):
-        # A tensor cannot be read-only, nor run backwards.
+    if not column.flags.writeable or min(column.strides, default=0) < 0:
+        # torch has no read-only tensors and no negative strides.
         column = column.copy()
     return torch.from_numpy(column)
 
 
 def to_arrays(column: Any) -> Any:
-    """The column with tensors as arrays, without copies where they are on the CPU."""
+    """The column with tensors as arrays, without a copy if they are on the CPU."""
     if type(column) is numpy.ndarray:
         return column
     if isinstance(column, Tensor):

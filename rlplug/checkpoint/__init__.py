@@ -1,9 +1,8 @@
-"""Checkpoints: what is kept of a run on disk, so that it can be used and gone on with."""
+"""Checkpoints: the state of a run on disk, for evaluation, serving and new runs."""
 
-from rlplug.checkpoint.checkpoints import Checkpoints
-from rlplug.checkpoint.finding import find_checkpoint
+from rlplug.checkpoint.checkpoints import Checkpoints, save_module
+from rlplug.checkpoint.lookup import find_checkpoint
 from rlplug.checkpoint.manifest import Manifest, checkpoints_in, is_checkpoint, read_manifest
-from rlplug.checkpoint.module import save_module
 
 __all__ = [
     "Checkpoints",

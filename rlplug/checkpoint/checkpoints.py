@@ -1,4 +1,4 @@
-"""The checkpoints of a run that goes on: written beside, moved into place, the oldest deleted."""
+"""Checkpoints of a run: written atomically, the oldest deleted."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlplug.checkpoint.manifest import MANIFEST, Manifest, best_in, checkpoints_in
 from rlplug.learner import state
 
-__all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints", "save_module"]
 
 POLICY = "policy"
-"""The folder with what acting takes: weights, extras, spaces, normalisation."""
+"""The folder with the state for acting: weights, extras, spaces, normalization."""
 TRAINING = "training"
-"""The folder with what going on takes besides: optimizers, generators, counters."""
+"""The folder with the rest of the training state: optimizers, generators, counters."""
 CONFIG = "config.toml"
 
 _UNFINISHED = ".unfinished-*"
 
 
 class Checkpoints:
-    """Writes checkpoints into one folder; a crash at any moment leaves the earlier ones intact.
+    """Writes checkpoints into one folder; a crash at any time leaves earlier ones intact.
 
-    `keep` of them are kept, besides the one whose evaluation was best.
+    The latest `keep` are kept, and the one with the best evaluation.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self._keep = keep
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(_UNFINISHED):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.glob(_UNFINISHED):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def write(
         self,
@@ -45,37 +48,37 @@ class Checkpoints:
         policy: Mapping[str, Any],
         training: Mapping[str, Any],
     ) -> Path:
-        """Write a checkpoint, the manifest last, and move it into place; a step is written once."""
+        """Write a checkpoint, the manifest last, then rename it into place; once per step."""
         path = self.folder / f"step-{manifest.step:012d}"
         if path.exists():
             return path
-        beside = self.folder / f".unfinished-{path.name}-{os.getpid()}"
-        shutil.rmtree(beside, ignore_errors=True)
+        partial = self.folder / f".unfinished-{path.name}-{os.getpid()}"
+        shutil.rmtree(partial, ignore_errors=True)
         try:
             files = {}
             for part, tree in ((POLICY, policy), (TRAINING, training)):
                 for piece in state.pieces(tree):
-                    _put(beside / part / piece.name, piece.content)
+                    _write_file(partial / part / piece.name, piece.content)
                     files[f"{part}/{piece.name}"] = piece.sha256
-                _sync(beside / part)
-            _put(beside / CONFIG, config.encode())
+                _sync_folder(partial / part)
+            _write_file(partial / CONFIG, config.encode())
             files[CONFIG] = state.sha256(config.encode())
-            _put(beside / MANIFEST, attrs.evolve(manifest, files=files).content())
-            _sync(beside)
-            beside.rename(path)
-            _sync(self.folder)
+            _write_file(partial / MANIFEST, attrs.evolve(manifest, files=files).content())
+            _sync_folder(partial)
+            partial.rename(path)
+            _sync_folder(self.folder)
         except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
             raise
         return path
 
     def prune(self) -> list[str]:
-        """Delete what need not be kept, and return the names of what was deleted."""
+        """Delete checkpoints that are not kept, and return their names."""
         found = checkpoints_in(self.folder)
         kept = {*best_in(found), *found[-self._keep :]}
         gone = [one for one in found if one not in kept]
         for one in gone:
-            # Renamed first, so that nobody takes half of it for a checkpoint.
+            # Renamed first, so that a half-deleted one is not taken for a checkpoint.
             aside = one.with_name(f".unfinished-{one.name}-old")
             with contextlib.suppress(OSError):
                 one.rename(aside)
@@ -83,8 +86,26 @@ class Checkpoints:
         return [one.name for one in gone]
 
 
-def _put(path: Path, content: bytes) -> None:
-    """Write a file, down to the disk."""
+def save_module(module: nn.Module, folder: Path) -> Path:
+    """Write the module's parameters and buffers to `module.safetensors`, atomically."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_model
+
+    path = folder / "module.safetensors"
+    partial = path.with_suffix(".tmp")
+    try:
+        save_model(module, str(partial))
+    except SafetensorError as error:
+        # What safetensors raises for a full disk.
+        raise OSError(str(error)) from error
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+    return path
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Write a file and fsync it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(content)
@@ -92,8 +113,8 @@ def _put(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
-    """A rename lasts only once the folder is on the disk; not every system can ask for that."""
+def _sync_folder(folder: Path) -> None:
+    """fsync a folder, which makes a rename durable, where the system supports it."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: written last, it says what is there and that it is complete."""
+"""The manifest of a checkpoint: its metadata and file digests, written last."""
 
 from __future__ import annotations
 
@@ -30,57 +30,57 @@ _FOLDERS = "step-*"
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """What a checkpoint is of, and the digests of its files."""
+    """Metadata of a checkpoint, and the digests of its files."""
 
     run_id: str
     step: int
     updates: int
     plugins: Mapping[str, str]
-    """Plugin → distribution and version that wrote it."""
+    """Plugin → distribution and version that wrote the checkpoint."""
     evaluation: Mapping[str, float] = attrs.field(factory=dict)
-    """The metrics of the evaluation at this step; empty without one."""
+    """Metrics of the evaluation at this step; empty without one."""
     files: Mapping[str, str] = attrs.field(factory=dict)
-    """Path in the folder → SHA-256."""
+    """Relative path → SHA-256."""
     format: int = FORMAT
 
     @property
     def score(self) -> float:
-        """What the best checkpoint has most of; minus infinity without an evaluation."""
+        """Mean return of the evaluation, by which the best is chosen; -inf without one."""
         value = float(self.evaluation.get("eval/return_mean", "-inf"))
         return value if value == value else float("-inf")
 
     def content(self) -> bytes:
-        """As it is written."""
+        """The file content."""
         return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether this folder is one checkpoint."""
+    """Whether this folder is a complete checkpoint."""
     return (folder / MANIFEST).is_file()
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The complete checkpoints in a folder, the earliest first."""
+    """The complete checkpoints in a folder, in order of steps."""
     found = [one for one in folder.glob(_FOLDERS) if is_checkpoint(one)]
     return sorted(found, key=lambda one: one.name)
 
 
 def best_in(found: Sequence[Path]) -> list[Path]:
-    """The one whose evaluation was best, if any was evaluated; of equal ones the first."""
+    """The first checkpoint with the best evaluation, if any was evaluated, as a list."""
     scores = {one: read_manifest(one).score for one in found}
     best = max(found, key=lambda one: scores[one], default=None)
     return [best] if best is not None and scores[best] > float("-inf") else []
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a checkpoint says of itself."""
+    """Read the manifest of a checkpoint."""
     path = folder / MANIFEST
     try:
         read: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise RequestError(
-            f"{folder} is no checkpoint: it has no {MANIFEST}.",
-            "try: a folder named step-… in the checkpoints of a run",
+            f"{folder} is not a checkpoint: it has no {MANIFEST}.",
+            "try: a folder step-… of the run's checkpoints",
         ) from None
     except (OSError, ValueError) as error:
         raise damaged(folder, f"its {MANIFEST} cannot be read: {error}") from error
@@ -93,18 +93,18 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest(**read)
     except TypeError as error:
-        raise damaged(folder, f"its {MANIFEST} is not one: {error}") from error
+        raise damaged(folder, f"its {MANIFEST} is invalid: {error}") from error
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest, once every file is found to be what was written."""
+    """Verify the digests of all files; returns the manifest."""
     manifest = read_manifest(folder)
     for name, wanted in manifest.files.items():
         path = folder / name
         if not path.is_file():
             raise damaged(folder, f"{name} is missing")
         if digest(path) != wanted:
-            raise damaged(folder, f"{name} is not what was written")
+            raise damaged(folder, f"{name} does not match its digest")
     return manifest
 
 
@@ -115,7 +115,7 @@ def digest(path: Path) -> str:
 
 
 def damaged(folder: Path, reason: str) -> RequestError:
-    """A checkpoint that cannot be used."""
+    """The error for a damaged checkpoint."""
     return RequestError(
         f"the checkpoint {folder} is damaged: {reason}.",
         "try: another checkpoint of the run, such as --checkpoint last",

@@ -1,4 +1,4 @@
-"""What `rlplug run --dry-run` prints: the options, where each came from, and who takes part."""
+"""`rlplug run --dry-run`: print the resolved options, their origins, and the plugins."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 def print_prepared(prepared: Prepared, feed: str) -> None:
-    """Print the resolved options as TOML with their origins, then plugins, hook order and feed."""
+    """Print options as TOML with their origins, then plugins, hook order and memory."""
     from rich.text import Text
 
-    # First, so that what is wrong with hooks is said before anything is printed.
+    # First, so that errors in hooks are raised before anything is printed.
     order = prepared.hooks().order()
     shown = console()
     width = max(len(line) for line, _ in _lines(prepared))
@@ -55,7 +55,7 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
 def _leaves(
     values: Mapping[str, Any], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path, those of a section before the sections inside of it."""
+    """All values with their paths, those of a section before its subsections."""
     for name, value in values.items():
         if not isinstance(value, Mapping):
             yield (*path, name), value

@@ -1,4 +1,4 @@
-"""`rlplug eval`: let what a run has learned play fresh episodes."""
+"""`rlplug eval`: evaluate a tracked run on fresh episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["evaluate"]
     default=100,
     show_default=True,
     metavar="N",
-    help="Episodes to play.",
+    help="Number of episodes.",
 )
 @click.option(
     "--seed",
@@ -32,27 +32,25 @@ __all__ = ["evaluate"]
     default=0,
     show_default=True,
     metavar="N",
-    help="The same seed gives the same episodes, whatever was trained.",
+    help="Random seed; the same seed gives the same episodes for every policy.",
 )
 @click.option(
     "--checkpoint",
     default="best",
     show_default=True,
     metavar="best|last|PATH",
-    help="The checkpoint of the best evaluation, the last one, or a folder.",
+    help="Checkpoint of the best evaluation, the last one, or a folder.",
 )
-@click.option(
-    "--video", is_flag=True, help="Keep a video of one episode (pip install 'rlplug[video]')."
-)
+@click.option("--video", is_flag=True, help="Record a video of one episode (needs rlplug[video]).")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
     run: str, episodes: int, seed: int, checkpoint: str, video: bool, as_json: bool
 ) -> None:
-    """Play greedy episodes with a checkpoint of a run.
+    """Evaluate a checkpoint of a run with greedy episodes.
 
-    RUN_ID is the id of a run, its beginning, its name, or a folder; a run that is not in the folder
-    of runs is fetched from MLflow.
+    RUN_ID is the id of a run or its first characters, its name, or a folder. A run that is not in
+    the runs folder is downloaded from MLflow.
     """
     from rlplug.runs import evaluate as later
 

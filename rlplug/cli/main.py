@@ -1,4 +1,4 @@
-"""`rlplug`: the group of all commands, and what happens when one of them fails."""
+"""`rlplug`: the command group, and how errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from rlplug.cli.debug import debug_option
 from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
 from rlplug.cli.run import run
 from rlplug.cli.ui import ui
@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 
 class ReaderLeftError(Exception):
-    """Nobody reads standard output any more; click would make exit code 1 of a broken pipe."""
+    """The reader of standard output is gone; click would exit with 1 on the broken pipe."""
 
 
 class _Group(click.Group):
@@ -40,13 +40,13 @@ class _Group(click.Group):
 @click.version_option(package_name="rlplug", message="rlplug %(version)s")
 @debug_option
 def cli() -> None:
-    """Train decision makers: every algorithm is a plugin.
+    """Reinforcement learning and bandits; every algorithm is a plugin.
 
     \b
-    rlplug plugins list              what is installed
-    rlplug run --algo linucb         train, and record the run
-    rlplug eval RUN_ID               play with what was learned
-    rlplug ui                        look at the runs
+    rlplug plugins list              list installed algorithms
+    rlplug run --algo linucb         train, and record the run in MLflow
+    rlplug eval RUN_ID               evaluate a trained policy
+    rlplug ui                        look at runs in MLflow
     """
 
 
@@ -58,21 +58,21 @@ cli.add_command(plugins)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and leave with its exit code: 0, 1, 2 or 130."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command and exit with its code: 0, 1, 2 or 130."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _invoke(given)
+        code = _invoke(args)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (BrokenPipeError, ReaderLeftError):
-        # The reader went away (`| head`): nobody is left to tell, and nothing has failed.
+        # The reader has exited (`| head`): nothing has failed.
         _silence(sys.stdout)
         code = 0
     sys.exit(code)
 
 
 def _silence(stream: TextIO) -> None:
-    """Let what is still buffered go nowhere, or Python would complain on its way out."""
+    """Discard what is still buffered, or Python would print an error on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -81,19 +81,19 @@ def _invoke(arguments: list[str]) -> int:
         result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False)
     except RlplugError as error:
         message = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
-        _complain(error, message, debug="--debug" in arguments)
+        _print_error(error, message, debug="--debug" in arguments)
         return error.exit_code
     except click.UsageError as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-            # A group without a command: help is the answer, not a complaint about it.
+            # A group without a command prints its help.
             print(error.format_message(), file=sys.stderr)
             return 2
         command = error.ctx.command_path if error.ctx is not None else "rlplug"
         message = f"{error.format_message()}\n  see: {command} --help"
-        _complain(error, message, debug="--debug" in arguments)
+        _print_error(error, message, debug="--debug" in arguments)
         return 2
     except click.ClickException as error:
-        _complain(error, error.format_message(), debug="--debug" in arguments)
+        _print_error(error, error.format_message(), debug="--debug" in arguments)
         return 2
     except (KeyboardInterrupt, click.Abort):
         print("rlplug: interrupted", file=sys.stderr)
@@ -101,16 +101,16 @@ def _invoke(arguments: list[str]) -> int:
     except (BrokenPipeError, ReaderLeftError):
         raise
     except Exception as error:
-        # An exception of a plugin or an environment: its own message, and the notes left on it.
+        # An exception of a plugin or an environment: its message and its notes.
         lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
         message = "\n  ".join([*lines, "see where: --debug shows the traceback"])
-        _complain(error, message, debug="--debug" in arguments)
+        _print_error(error, message, debug="--debug" in arguments)
         return FAILED
     return result if isinstance(result, int) else 0
 
 
-def _complain(error: BaseException, message: str, *, debug: bool) -> None:
-    # With nobody left to tell, the exit code still says it.
+def _print_error(error: BaseException, message: str, *, debug: bool) -> None:
+    # Without a reader, the exit code still tells.
     try:
         if debug:
             traceback.print_exception(error)

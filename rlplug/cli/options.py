@@ -1,18 +1,18 @@
-"""`rlplug options`: the options that every run has, whatever its algorithm."""
+"""`rlplug options`: the core's options, common to all algorithms."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import CompletionItem
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import console, print_options
 from rlplug.errors import RequestError, did_you_mean
 
 __all__ = ["options"]
 
 
-def _offered(
+def _complete_sections(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from rlplug.config.sections import CORE_SECTIONS
@@ -21,10 +21,10 @@ def _offered(
 
 
 @click.command()
-@click.argument("section", required=False, default="", shell_complete=_offered)
+@click.argument("section", required=False, default="", shell_complete=_complete_sections)
 @debug_option
 def options(section: str) -> None:
-    """Show the options that every run has.
+    """Show the options of every run, common to all algorithms.
 
     \b
     rlplug options
@@ -47,7 +47,7 @@ def options(section: str) -> None:
         print_options(shown, rows(kind))
         shown.print()
     shown.print(
-        "set one: --set evaluation.every=1000, or every = 1000 under [evaluation] in a file",
+        "set one: --set evaluation.every=1000, or every = 1000 in [evaluation] of a TOML file",
         markup=False,
     )
     shown.print("options of an algorithm: rlplug plugins show NAME", markup=False)

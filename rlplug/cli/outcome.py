@@ -1,4 +1,4 @@
-"""What is printed when a run has ended."""
+"""What `rlplug run` prints at the end of a run."""
 
 from __future__ import annotations
 
@@ -8,56 +8,55 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rlplug.cli.terminal import console, in_columns
-from rlplug.tracking.headlines import RETURN, REWARD, worded
+from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
-    from rlplug.runs.interrupts import RunInterrupted
-    from rlplug.runs.result import RunResult
+    from rlplug.runs.result import RunInterrupted, RunResult
 
 __all__ = ["print_interrupted", "print_json", "print_result"]
 
 _SHOWN = {
     RETURN: "return",
     REWARD: "reward",
-    "eval/return_mean": "return, greedy",
+    "eval/return_mean": "eval return",
     "rollout/regret_mean": "regret per step",
-    "rollout/regret_total": "regret in all",
+    "rollout/regret_total": "total regret",
 }
 
 
 def print_result(result: RunResult) -> None:
-    """A short table, where the run is, and the next command."""
+    """Print the headline metrics, where the run is, and the next command."""
     shown = console()
     for line in (*in_columns(dict(_rows(result))), *result.where):
         shown.print(line, markup=False)
 
 
 def print_interrupted(interrupted: RunInterrupted) -> None:
-    """How far it came, and how to go on."""
+    """Print how far the run came, and how to run it again."""
     result = interrupted.result
     print(
-        f"rlplug: interrupted at step {result.step:,}; everything up to there is recorded.",
+        f"rlplug: interrupted at step {result.step:,}; everything up to this step is recorded.",
         *result.where,
-        f"run it again from the start: rlplug run --config {result.folder / 'config.toml'}",
+        f"to run it again from the start: rlplug run --config {result.folder / 'config.toml'}",
         sep="\n",
         file=sys.stderr,
     )
 
 
 def print_json(result: RunResult) -> None:
-    """The result as the last line of the output."""
+    """Print the result as one line of JSON."""
     print(json.dumps(result.as_json()), flush=True)
 
 
 def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     metrics = result.metrics
-    for word, value in worded(metrics, _SHOWN):
+    for word, value in labeled(metrics, _SHOWN):
         yield word, f"{value:,.4g}"
     if result.best is not None and result.best[0] != result.step:
         step, value = result.best
-        yield "best, greedy", f"{value:,.4g} at step {step:,}: what eval and load take"
+        yield "best eval", f"{value:,.4g} at step {step:,} (used by eval and load)"
     seconds = metrics.get("time/seconds", 0.0)
-    speed = f", {result.step / seconds:,.0f} a second" if seconds else ""
+    speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
     if result.stopped:
-        yield "ended early", result.stopped
+        yield "stopped early", result.stopped

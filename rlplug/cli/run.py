@@ -8,68 +8,72 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlplug.cli.complete import names_of
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM
 
 if TYPE_CHECKING:
-    from rlplug.runs.prepare import Prepared
-    from rlplug.runs.request import Request
+    from rlplug.runs.prepare import Prepared, Request
 
 __all__ = ["run"]
 
 
 @click.command()
-@click.option("--algo", metavar="NAME", shell_complete=names_of(ALGORITHM), help="The algorithm.")
-@click.option("--env", metavar="ID", help="The environment; without it, the algorithm's own.")
-@click.option("--steps", type=int, metavar="N", help="Environment steps to take.")
-@click.option("--seed", type=int, metavar="N", help="Seed of all random numbers of the run.")
 @click.option(
-    "--preset", metavar="NAME", help="Options that the algorithm names; see plugins show."
+    "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
 )
-@click.option("--init-from", metavar="RUN_ID", help="Start with the weights of a tracked run.")
+@click.option("--env", metavar="ID", help="Gymnasium id; default: the algorithm's environment.")
+@click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
+@click.option("--seed", type=int, metavar="N", help="Random seed.")
+@click.option(
+    "--preset", metavar="NAME", help="Named set of options of the algorithm; see plugins show."
+)
+@click.option("--init-from", metavar="RUN_ID", help="Load initial weights from a tracked run.")
 @click.option(
     "--with",
     "addons",
     multiple=True,
     metavar="ADDON",
-    shell_complete=names_of(ADDON),
-    help="An add-on that takes part; repeat for several, in order.",
+    shell_complete=complete_plugins(ADDON),
+    help="Add-on to use; repeatable, called in this order.",
 )
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="A TOML file of options.",
+    help="TOML file with options.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="One option, over the file: gamma=0.9, sampling.num_envs=16.",
+    help="Set an option, overriding the file: gamma=0.9, sampling.num_envs=16.",
 )
 @click.option(
-    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A tag of the run in MLflow."
+    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="MLflow tag of the run; repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Check everything and print what would be run.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything and print the resolved config without running.",
+)
+@click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
-    """Train with an algorithm that is installed.
+def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
+    """Train an installed algorithm, and record the run in MLflow.
 
     \b
     rlplug run --algo linucb
     rlplug run --config run.toml --seed 1 --set alpha=0.5
-    rlplug options                 what --set can say of every run
+    rlplug options                 options of every run, for --set
     """
     from rlplug.registry import Registry
     from rlplug.runs.prepare import prepare
 
-    _refuse_empty(given)
-    prepared = prepare(_request(**given), Registry.installed())
+    _refuse_empty(flags)
+    prepared = prepare(_request(**flags), Registry.installed())
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
         from rlplug.runs.run import check
@@ -79,17 +83,17 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     return _carry_out(prepared, quiet=quiet, as_json=as_json)
 
 
-def _refuse_empty(given: Mapping[str, Any]) -> None:
-    """A variable of a script that was never set is no way to ask for a default."""
-    empty = [name for name in ("algo", "env", "preset", "init_from") if given[name] == ""]
+def _refuse_empty(flags: Mapping[str, Any]) -> None:
+    """Refuse empty values, which come from unset variables in scripts."""
+    empty = [name for name in ("algo", "env", "preset", "init_from") if flags[name] == ""]
     if empty:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in empty)
-        raise RequestError(f"{names}: nothing was given.", "try: leave it out")
+        raise RequestError(f"{names}: the value is empty.", "try: leave it out")
 
 
 def _carry_out(prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
     from rlplug.cli.outcome import print_interrupted, print_json, print_result
-    from rlplug.runs.interrupts import RunInterrupted
+    from rlplug.runs.result import RunInterrupted
     from rlplug.runs.run import carry_out
 
     try:
@@ -118,11 +122,11 @@ def _request(
     settings: tuple[str, ...],
     tags: tuple[str, ...],
 ) -> Request:
-    """What the flags say, as the sections of a file would."""
+    """The flags as sections of a config file."""
     from rlplug.config.sources import parse_setting, parse_tag
-    from rlplug.runs.request import Request
+    from rlplug.runs.prepare import Request
 
-    said = {
+    values = {
         "algorithm": algo,
         "env": env,
         "steps": steps,
@@ -132,7 +136,7 @@ def _request(
         "addons": list(addons),
     }
     flags: dict[str, Any] = {
-        "run": {name: value for name, value in said.items() if value not in (None, [])}
+        "run": {name: value for name, value in values.items() if value not in (None, [])}
     }
     if tags:
         flags["tracking"] = {"tags": dict(parse_tag(text) for text in tags)}

@@ -1,4 +1,4 @@
-"""Consoles for what people look at: as wide as the terminal, unbroken where there is none."""
+"""Formatted output: as wide as the terminal, without line breaks where there is none."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _UNBROKEN = 4000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console; lines that go to a pipe or a file are not wrapped."""
+    """A rich console; lines written to a pipe or a file are not wrapped."""
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            # rich would leave with exit code 1; what it means is for `main` to say.
+            # rich would exit with code 1; `main` handles it.
             raise BrokenPipeError
 
-    # Python has no stream where the shell closed it (`>&-`).
+    # sys.stdout is None if the shell closed it (`>&-`).
     stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()
     width = None if stream.isatty() else _UNBROKEN
     return Plain(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
 
 def in_columns(rows: Mapping[str, str]) -> list[str]:
-    """One line each, the values below each other."""
+    """One line per row, values aligned."""
     width = max(map(len, rows), default=0)
     return [f"{name:<{width}}  {value}" for name, value in rows.items()]
 
 
 def print_options(shown: Console, rows: Iterable[OptionRow]) -> None:
-    """Names, types, defaults and what they do, below each other."""
+    """Print a table of names, types, defaults and help lines."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -50,5 +50,5 @@ def print_options(shown: Console, rows: Iterable[OptionRow]) -> None:
         table.add_row(f"  {row.name}", row.type, row.default, row.help)
     with shown.capture() as printed:
         shown.print(table, markup=False)
-    # Cells are filled up with spaces, which nobody wants at the ends of lines.
+    # rich pads the last column with spaces.
     print(*(line.rstrip() for line in printed.get().splitlines()), sep="\n", file=shown.file)

@@ -1,14 +1,18 @@
-"""`rlplug ui`: look at runs in MLflow's pages."""
+"""`rlplug ui`: look at runs in MLflow's web UI."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
+
+if TYPE_CHECKING:
+    from rlplug.tracking.location import RunFolder
 
 __all__ = ["ui"]
 
@@ -18,16 +22,16 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port; without it, 5000 or the next free one."
+    "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."
 )
 @click.option(
     "--allowed-hosts",
     metavar="NAMES",
-    help="Names under which browsers on other machines reach it, separated by commas.",
+    help="Host names by which browsers on other machines reach it, comma-separated.",
 )
 @debug_option
 def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
-    """Open the pages of all runs: curves, options, pictures.
+    """Start the MLflow UI on the recorded runs.
 
     \b
     rlplug ui                      runs in RLPLUG_HOME, else in ./rlplug_runs
@@ -35,11 +39,10 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     """
     from rlplug.errors import RequestError
     from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
-    from rlplug.tracking.recent import recent_runs
 
     root = runs_folder()
     uri = tracking_uri("", root)
-    runs = recent_runs(root, uri)
+    runs = _tracked_runs(root, uri)
     if is_http(uri):
         _print_links(uri, runs[0].experiment_id if runs else "")
         return 0
@@ -52,16 +55,29 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     names = tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip())
     if host not in _LOOPBACK and not names:
         raise RequestError(
-            f"--host {host} opens the pages to other machines, and MLflow must know their names "
-            "for this one.",
-            "try: --allowed-hosts name-of-this-machine",
+            f"--host {host} serves other machines, so MLflow needs the host names they use.",
+            "try: --allowed-hosts NAME-OF-THIS-MACHINE",
         )
-    return _serve(uri, root, host, port, names)
+    return _serve(uri, root, runs, host, port, names)
 
 
-def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, ...]) -> int:
+def _tracked_runs(root: Path, uri: str) -> list[RunFolder]:
+    """The runs in the folder that are recorded at this tracking URI, newest first."""
+    from rlplug.tracking.location import runs_in, without_secrets
+
+    shown = without_secrets(uri)
+    return [one for one in runs_in(root) if one.uri == shown and one.experiment_id]
+
+
+def _serve(
+    uri: str,
+    root: Path,
+    runs: list[RunFolder],
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+) -> int:
     from rlplug.errors import RequestError
-    from rlplug.tracking.recent import recent_runs
     from rlplug.tracking.server import (
         FIRST_PORT,
         UiServer,
@@ -71,7 +87,6 @@ def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, 
         share_views,
     )
 
-    runs = recent_runs(root, uri)
     experiments = list(dict.fromkeys(run.experiment_id for run in runs))
     newest = experiments[0] if experiments else ""
     chosen = port or FIRST_PORT
@@ -90,8 +105,8 @@ def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, 
         chosen = free_port(host, FIRST_PORT + 1)
         print(f"Port {FIRST_PORT} is taken by another program; using {chosen}.")
     if names:
-        print("There is no login: everybody who reaches this machine sees and changes all runs.")
-    print("Starting MLflow, which takes some seconds …", flush=True)
+        print("There is no login: anyone who can reach this machine can see and change all runs.")
+    print("Starting MLflow, which takes a few seconds …", flush=True)
     root.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, _interrupt)
     server = UiServer.start(uri, root, host=host, port=chosen, allowed_hosts=names)
@@ -99,13 +114,13 @@ def _serve(uri: str, root: Path, host: str, port: int | None, names: tuple[str, 
         server.wait_until_ready()
         share_views(server.url, experiments)
         _print_links(server.url, newest)
-        print("Ctrl-C ends it.", flush=True)
+        print("Press Ctrl-C to stop.", flush=True)
         server.wait()
     except KeyboardInterrupt:
         return 0
     finally:
         server.stop()
-    print(f"MLflow's server ended by itself; see {root / 'ui.log'}.")
+    print(f"the MLflow server exited by itself; see {root / 'ui.log'}.")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""One option of a config class: its default, its one line of help and its checks."""
+"""Options of a config class: default, one line of help, and validators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = [
     "at_most",
     "below",
     "between",
-    "complaint",
+    "config_class_error",
     "not_empty",
     "one_of",
     "option",
 ]
 
 Check = Callable[[Any], str | None]
-"""Takes a value and says what is wrong with it, or nothing."""
+"""Takes a value and returns an error message, or None."""
 
 
 def option(
@@ -36,23 +36,22 @@ def option(
     rest: bool = False,
     infinite: bool = False,
 ) -> Any:
-    """A field of a frozen attrs class that a person can set.
+    """A field of a frozen attrs class that users can set.
 
     `help` is the option's only documentation. A `schedulable` option also takes
-    `[[step, value], …]`; hooks see the number that holds at the current step.
-    `factory=True` calls `default` for each new config (for mappings). `rest=True` marks the one
-    field that takes the keys of its section that no other field has. Numbers are finite, unless the
-    default is not or `infinite=True`; they are never NaN.
+    `[[step, value], …]`; hooks get the value at the current step. `factory=True` calls `default`
+    for each new config (for mappings). `rest=True` marks the one field that takes all other keys
+    of its section. Numbers must be finite, unless the default is infinite or `infinite=True`.
     """
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         values = points(value) if isinstance(value, Schedule) else [value]
         for one in values:
-            _refuse_strange(one, infinite or default in (math.inf, -math.inf))
+            _check_finite(one, infinite or default in (math.inf, -math.inf))
             for check in checks:
-                complaint = check(one)
-                if complaint is not None:
-                    raise ValueError(complaint)
+                problem = check(one)
+                if problem is not None:
+                    raise ValueError(problem)
 
     metadata = {"help": help, "schedulable": schedulable, "rest": rest}
     if factory:
@@ -60,49 +59,48 @@ def option(
     return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)
 
 
-def _refuse_strange(value: Any, infinite: bool) -> None:
-    """Refuse what compares with nothing, and what is beyond every bound."""
+def _check_finite(value: Any, infinite: bool) -> None:
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, float) and (math.isnan(one) or (math.isinf(one) and not infinite)):
             raise ValueError(f"must be a finite number, got {one!r}")
 
 
-def complaint(config: Any) -> str | None:
+def config_class_error(config: Any) -> str | None:
     """Why something cannot be the `Config` of a plugin; None if it can."""
     if not (isinstance(config, type) and attrs.has(config)):
-        return "is no attrs class: put @attrs.frozen(kw_only=True) above it"
-    strangers = [field.name for field in attrs.fields(config) if "help" not in field.metadata]
-    if strangers:
-        return f"has fields that are not made with rlplug.option: {', '.join(strangers)}"
+        return "is not an attrs class: decorate it with @attrs.frozen(kw_only=True)"
+    foreign = [field.name for field in attrs.fields(config) if "help" not in field.metadata]
+    if foreign:
+        return f"has fields that are not made with rlplug.option: {', '.join(foreign)}"
     try:
         get_type_hints(config)
     except NameError as error:
-        return f"has a type that nobody can look up: {error}"
+        return f"has a type annotation that cannot be resolved: {error}"
     return None
 
 
 def at_least(lowest: float) -> Check:
-    """Refuse anything below `lowest`."""
+    """Value >= `lowest`."""
     return lambda value: None if value >= lowest else f"must be at least {lowest}, got {value!r}"
 
 
 def at_most(highest: float) -> Check:
-    """Refuse anything beyond `highest`."""
+    """Value <= `highest`."""
     return lambda value: None if value <= highest else f"must be at most {highest}, got {value!r}"
 
 
 def above(bound: float) -> Check:
-    """Refuse `bound` itself and anything below it."""
+    """Value > `bound`."""
     return lambda value: None if value > bound else f"must be greater than {bound}, got {value!r}"
 
 
 def below(bound: float) -> Check:
-    """Refuse `bound` itself and anything beyond it."""
+    """Value < `bound`."""
     return lambda value: None if value < bound else f"must be less than {bound}, got {value!r}"
 
 
 def between(lowest: float, highest: float) -> Check:
-    """Refuse anything outside of the closed interval."""
+    """Value in the closed interval."""
     return lambda value: (
         None
         if lowest <= value <= highest
@@ -111,12 +109,12 @@ def between(lowest: float, highest: float) -> Check:
 
 
 def one_of(choices: Iterable[Any]) -> Check:
-    """Refuse anything that is not among the choices."""
+    """Value among the choices."""
     allowed = tuple(choices)
     words = ", ".join(repr(choice) for choice in allowed)
     return lambda value: None if value in allowed else f"must be one of {words}, got {value!r}"
 
 
 def not_empty(value: Any) -> str | None:
-    """Refuse an empty text, list or mapping."""
+    """A non-empty string, list or mapping."""
     return None if value else "must not be empty"

@@ -1,4 +1,4 @@
-"""The options of a config class as rows of a table: for `plugins show` and for READMEs."""
+"""Options of a config class as a table, for `plugins show` and READMEs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OptionRow", "markdown", "rows"]
 
 @attrs.frozen
 class OptionRow:
-    """One option in words."""
+    """One option as text."""
 
     name: str
     type: str
@@ -26,7 +26,7 @@ class OptionRow:
 def rows(config: type[Any]) -> list[OptionRow]:
     """One row per option, in the order of the class."""
     types = get_type_hints(config)
-    # What a person must give has no valid default.
+    # A required option has no valid default.
     with attrs.validators.disabled():
         defaults = config()
     return [

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from rlplug.config.checkpointing import CheckpointSection
-from rlplug.config.compute import ComputeSection
-from rlplug.config.evaluation import EvaluationSection
-from rlplug.config.learning import LearnerSection
-from rlplug.config.option import at_least, between, not_empty, one_of, option
+from rlplug.config.option import above, at_least, between, not_empty, one_of, option
 
 __all__ = [
     "CORE_SECTIONS",
+    "CheckpointSection",
+    "ComputeSection",
     "EnvSection",
+    "EvaluationSection",
+    "LearnerSection",
     "RunConfig",
     "RunSection",
     "SamplingSection",
@@ -25,57 +26,58 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class RunSection:
-    """What is run."""
+    """The algorithm, the environment and the length of the run."""
 
     algorithm: str = option("", "Name of the algorithm, as in --algo.", not_empty)
-    env: str = option("", "Id of the environment; empty: the algorithm's own default.")
-    addons: tuple[str, ...] = option((), "Names of the add-ons that take part, in order.")
-    seed: int = option(0, "Seed that all random numbers of the run grow from.", at_least(0))
+    env: str = option("", "Gymnasium id of the environment; empty: the algorithm's default.")
+    addons: tuple[str, ...] = option((), "Names of the add-ons to use, in call order.")
+    seed: int = option(0, "Seed of every random number generator of the run.", at_least(0))
     steps: int = option(
-        100_000, "Environment steps to take, summed over environments.", at_least(1)
+        100_000, "Total number of environment steps, over all environments.", at_least(1)
     )
-    preset: str = option("", "Options that the algorithm names, as in --preset; empty: none.")
+    preset: str = option("", "Named set of options of the algorithm, as in --preset; empty: none.")
     init_from: str = option(
-        "", "Run (id, name or folder) whose weights the modules start with, as in --init-from."
+        "", "Run (id, name or folder) to load initial weights from, as in --init-from."
     )
 
 
 @attrs.frozen(kw_only=True)
 class EnvSection:
-    """How the environment is made, and what is seen of it."""
+    """Environment construction, wrappers and normalization."""
 
     wrappers: tuple[str, ...] = option(
-        (), "Wrappers by import path, 'package.module:Class', the innermost first."
+        (), "Wrappers to apply, as 'package.module:Class', innermost first."
     )
     atari: bool = option(
         False,
-        "Atari: random no-ops, fire, every 4th frame, greyscale of 84 × 84 (needs rlplug[atari]).",
+        "Apply Atari preprocessing: no-op resets, fire on reset, frame skip 4, 84 × 84 grayscale "
+        "(needs rlplug[atari]).",
     )
     episodic_life: bool = option(
-        True, "Atari: in training a lost life ends an episode; the game goes on all the same."
+        True, "Atari: end the training episode on loss of life, without resetting the game."
     )
     time_feature: bool = option(
-        False, "Append to observations the share of time that is left until the time limit."
+        False, "Append the remaining fraction of the time limit to the observation."
     )
     frame_stack: int = option(
-        1, "Observe the last so many observations at once, the newest last.", at_least(1)
+        1, "Number of consecutive observations to stack, newest last.", at_least(1)
     )
     normalize_observation: bool = option(
-        False, "Bring observations to mean 0 and spread 1, by statistics of this run."
+        False, "Normalize observations to mean 0 and standard deviation 1 by running statistics."
     )
-    normalize_reward: bool = option(False, "Divide rewards by the spread of discounted returns.")
+    normalize_reward: bool = option(
+        False, "Divide rewards by the running standard deviation of the discounted return."
+    )
     normalize_clip: float = option(
-        10.0, "Bound of what is normalised; 0: without bound.", at_least(0)
+        10.0, "Clip normalized observations and rewards to ± this; 0 disables.", at_least(0)
     )
     normalize_gamma: float = option(
-        0.99, "Discount of the returns whose spread normalises rewards.", between(0, 1)
+        0.99, "Discount factor of the return used by normalize_reward.", between(0, 1)
     )
-    reward_clip: float = option(
-        0.0, "Learn from rewards clipped to ± this; 0: as they are.", at_least(0)
-    )
+    reward_clip: float = option(0.0, "Clip training rewards to ± this; 0 disables.", at_least(0))
     arguments: Mapping[str, Any] = option(
         dict,
-        "Every other key of [env]: an argument of the environment's constructor.",
+        "Any other key of [env] is passed to the environment's constructor.",
         factory=True,
         rest=True,
     )
@@ -83,36 +85,193 @@ class EnvSection:
 
 @attrs.frozen(kw_only=True)
 class SamplingSection:
-    """How experience is collected."""
+    """Parallel environments."""
 
-    num_envs: int = option(1, "Environments that are stepped together.", at_least(1))
+    num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
     vectorization: str = option(
         "auto",
-        "native (the environment's own vector form), sync (in turn), or auto: native where it "
-        "resets in the same step, or from 16 environments on.",
+        "native: the environment's own vector version; sync: step one after another; auto: native "
+        "if it resets in the same step, or from 16 environments on.",
         one_of(("auto", "native", "sync")),
     )
 
 
 @attrs.frozen(kw_only=True)
-class TrackingSection:
-    """Where a run is recorded."""
+class LearnerSection:
+    """Gradient clipping, non-finite gradients, and accumulation."""
 
-    enabled: bool = option(True, "Record the run in MLflow; false never imports mlflow.")
+    max_grad_norm: float = option(
+        0.0, "Maximum gradient norm (or absolute value, see clip_by); 0 disables.", at_least(0)
+    )
+    clip_by: str = option(
+        "global_norm",
+        "Clip by the norm over all gradients (global_norm), per tensor (norm), or by value.",
+        one_of(("global_norm", "norm", "value")),
+    )
+    clip_over: str = option(
+        "optimizer",
+        "Compute global_norm over each optimizer's parameters, or over the whole module.",
+        one_of(("optimizer", "module")),
+    )
+    norm_type: float = option(
+        2.0, "Type of the p-norm; inf for the infinity norm.", above(0), infinite=True
+    )
+    nonfinite: str = option(
+        "skip",
+        "On NaN or inf gradients: skip the optimizer step, set them to zero, or stop the run and "
+        "name the loss term.",
+        one_of(("skip", "zero", "stop")),
+    )
+    balance_grad_norms: bool = option(
+        False, "Scale the loss terms' gradients to equal norms; costs one backward pass per term."
+    )
+    accumulate: int = option(
+        1, "Number of minibatches to accumulate gradients over before each step.", at_least(1)
+    )
+    join_from: int = option(
+        4,
+        "Minimum number of modules of equal architecture to update together with vmap; 0 disables.",
+        at_least(0),
+    )
+
+
+_DEVICE = re.compile(r"(auto|cpu|mps|cuda(:\d+)?)\Z")
+
+
+def _device(value: str) -> str | None:
+    if _DEVICE.match(value):
+        return None
+    return f"must be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:N', got {value!r}"
+
+
+@attrs.frozen(kw_only=True)
+class ComputeSection:
+    """Device, precision, compilation, threads and determinism."""
+
+    device: str = option(
+        "auto", "Device to train on: auto, cpu, mps, cuda or cuda:N; auto logs its choice.", _device
+    )
+    dtype: str = option(
+        "float32", "Data type of weights: float32 or float64.", one_of(("float32", "float64"))
+    )
+    precision: str = option(
+        "fp32",
+        "Precision of forward passes: fp32, or mixed precision with bf16 or fp16.",
+        one_of(("fp32", "bf16", "fp16")),
+    )
+    scaler_init_scale: float = option(
+        65536.0, "fp16: initial loss scale (GradScaler init_scale).", above(0)
+    )
+    scaler_growth_factor: float = option(
+        2.0,
+        "fp16: factor by which the scale grows after growth_interval steps without overflow.",
+        above(1),
+    )
+    scaler_backoff_factor: float = option(
+        0.5, "fp16: factor by which the scale shrinks on overflow.", between(1e-6, 1.0)
+    )
+    scaler_growth_interval: int = option(
+        2000, "fp16: consecutive steps without overflow before the scale grows.", at_least(1)
+    )
+    scaler_min_scale: float = option(
+        1e-4,
+        "fp16: end the run when the scale falls below this: the loss itself is not finite.",
+        at_least(0),
+    )
+    tf32: bool = option(True, "Allow TF32 in float32 matrix multiplications on CUDA.")
+    arrays: str = option(
+        "auto",
+        "Run small networks' losses on NumPy arrays where they match torch: auto or off.",
+        one_of(("auto", "off")),
+    )
+    compile: bool = option(
+        False, "Compile forward and backward passes with torch.compile; pays off in long runs."
+    )
+    deterministic: str = option(
+        "off",
+        "Use deterministic algorithms only; where there is none, warn, or raise (strict).",
+        one_of(("off", "warn", "strict")),
+    )
+    detect_anomaly: bool = option(
+        False, "Enable autograd anomaly detection, which names the source of NaNs; slow."
+    )
+    num_threads: int = option(
+        0,
+        "Number of torch threads on the CPU; 0: automatic (1 for small networks).",
+        at_least(0),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class EvaluationSection:
+    """Evaluation with greedy episodes in separate environments, and early stop."""
+
+    every: int = option(
+        0,
+        "Environment steps between evaluations; 0: only at the end. Unset: a tenth of run.steps.",
+        at_least(0),
+    )
+    episodes: int = option(
+        10,
+        "Episodes per evaluation; 0 disables. Unset: 0 for one-step episodes, unless another "
+        "option of [evaluation] is set.",
+        at_least(0),
+    )
+    parallel: int = option(10, "Number of evaluation episodes played in parallel.", at_least(1))
+    stop_at_return: float = option(
+        float("inf"), "Stop training once the mean return reaches this; inf disables."
+    )
+    patience: int = option(
+        0,
+        "Stop after this many consecutive evaluations without improvement; 0 disables.",
+        at_least(0),
+    )
+    video: bool = option(False, "Record a video of one episode at every new best evaluation.")
+
+    def __attrs_post_init__(self) -> None:
+        if self.episodes:
+            return
+        idle = {
+            "stop_at_return": self.stop_at_return < float("inf"),
+            "patience": self.patience > 0,
+            "video": self.video,
+        }
+        unused = [name for name, is_set in idle.items() if is_set]
+        if unused:
+            raise ValueError(
+                f"{' and '.join(unused)} would have no effect: episodes = 0 disables evaluation"
+            )
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointSection:
+    """How often checkpoints are saved, in addition to best evaluations and the end of the run."""
+
+    every: int = option(
+        0, "Environment steps between checkpoints; 0: by time only (see minutes).", at_least(0)
+    )
+    minutes: float = option(5.0, "Maximum minutes between checkpoints; 0 disables.", at_least(0))
+    keep: int = option(2, "Number of latest checkpoints to keep, besides the best.", at_least(1))
+
+
+@attrs.frozen(kw_only=True)
+class TrackingSection:
+    """MLflow tracking."""
+
+    enabled: bool = option(True, "Record the run in MLflow; false does not import mlflow at all.")
     uri: str = option(
-        "",
-        "MLflow tracking URI; empty: MLFLOW_TRACKING_URI, else mlflow.db in the folder of runs.",
+        "", "MLflow tracking URI; empty: MLFLOW_TRACKING_URI, else mlflow.db in the runs folder."
     )
     experiment: str = option(
         "", "MLflow experiment; empty: MLFLOW_EXPERIMENT_NAME, else rlplug/<environment>."
     )
-    run_name: str = option("", "Name of the run; empty: <algorithm>-<environment>-s<seed>.")
+    run_name: str = option("", "Run name; empty: <algorithm>-<environment>-s<seed>.")
     tags: Mapping[str, str] = option(dict, "Tags of the run, as --tag KEY=VALUE.", factory=True)
 
 
 @attrs.frozen(kw_only=True)
 class RunConfig:
-    """All options of one run, each with the value that holds."""
+    """All options of one run, resolved."""
 
     run: RunSection
     algorithm: Any

@@ -1,4 +1,4 @@
-"""Where options come from: TOML files and `--set`; and which of them wins."""
+"""Sources of options, TOML files and `--set`, and their precedence."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = ["Layers", "Setting", "parse_setting", "parse_tag", "read_toml"]
 
 @attrs.frozen
 class Setting:
-    """One `--set KEY=VALUE`, its value parsed."""
+    """One `--set KEY=VALUE` with its parsed value."""
 
     key: str
     value: Any
 
 
 class Layers:
-    """Values laid over each other, with the origin of what is on top."""
+    """Nested values where later ones override earlier ones, each with its origin."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.origins: dict[tuple[str, ...], str] = {}
 
-    def lay(self, values: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
-        """Lay nested values over those that are there."""
+    def merge(self, values: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
+        """Override with nested values."""
         for name, value in values.items():
             where = (*path, name)
             if isinstance(value, Mapping) and (value or self.section(*where)):
-                self.lay(value, origin, where)
+                self.merge(value, origin, where)
             else:
                 self.put(where, value, origin)
 
     def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
-        """Lay one value at its path."""
+        """Set one value by its path."""
         *parents, last = path
         node = self.values
         for name in parents:
@@ -51,8 +51,8 @@ class Layers:
         node[last] = value
         self.origins[path] = origin
 
-    def lay_over(self, other: Layers) -> None:
-        """Put another's values on top of these, each with its origin."""
+    def merge_layers(self, other: Layers) -> None:
+        """Override with the values of another instance, each with its origin."""
         for path, origin in other.origins.items():
             node: Any = other.values
             for name in path:
@@ -61,7 +61,7 @@ class Layers:
                 self.put(path, node, origin)
 
     def section(self, *path: str) -> Any:
-        """What was laid under a path; an empty mapping if nothing was."""
+        """The values under a path; an empty mapping if there are none."""
         node: Any = self.values
         for name in path:
             node = node.get(name, {}) if isinstance(node, Mapping) else {}
@@ -70,11 +70,11 @@ class Layers:
 
 _GONE = object()
 
-_CHOSEN = {"algorithm": "say --algo NAME", "addons": "say --with NAME for each"}
+_CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values in a TOML file; what is wrong with it names the line."""
+    """Read a TOML file; parse errors name the line."""
     try:
         # Some editors begin a file with a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
@@ -84,18 +84,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"{str(path)!r} cannot be read: {error}.", "try: a text file that you may read"
+            f"{str(path)!r} cannot be read: {error}.", "try: a readable text file"
         ) from error
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RequestError(
-            f"{str(path)!r} is not valid TOML: {error}.", "try: mend that line"
+            f"{str(path)!r} is not valid TOML: {error}.", "try: fix that line"
         ) from error
 
 
 def parse_setting(text: str) -> Setting:
-    """Read `KEY=VALUE`; a value that is no TOML is text."""
+    """Parse `KEY=VALUE`; a value that is not valid TOML is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise RequestError(
@@ -109,12 +109,12 @@ def _parsed(text: str) -> Any:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text.strip()
-    # A second line would be a second key, which nobody asked for.
+    # A line break in the value would define a second key.
     return found["value"] if len(found) == 1 else text.strip()
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """Read `--tag KEY=VALUE`; values stay text."""
+    """Parse `--tag KEY=VALUE`; values stay strings."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise RequestError(f"--tag takes KEY=VALUE, got {text!r}.", "try: --tag team=search")
@@ -124,9 +124,9 @@ def parse_tag(text: str) -> tuple[str, str]:
 def locate(
     setting: Setting, algorithm: type[Any], addons: Mapping[str, type[Any]]
 ) -> tuple[str, ...] | Problem:
-    """The full path that a setting's key means, or what is wrong with it.
+    """The full path of a setting's key, or what is wrong with it.
 
-    A bare key is the algorithm's option, or else that of the one section that has it.
+    A key without a section is the algorithm's option, or that of the only section that has it.
     """
     first, *others = setting.key.split(".")
     if others:
@@ -138,8 +138,8 @@ def locate(
     if first in _names(algorithm):
         return ("algorithm", first)
     if first in _CHOSEN:
-        # Whose options there are has been settled by now: it would be recorded, and not be done.
-        return Problem(first, f"is no option: {_CHOSEN[first]}")
+        # The plugins are loaded by now: it would be recorded without effect.
+        return Problem(first, f"cannot be set here: {_CHOSEN[first]}")
     kinds: dict[tuple[str, ...], type[Any]] = {
         **{(name,): kind for name, kind in CORE_SECTIONS.items()},
         **{("addons", name): kind for name, kind in addons.items()},
@@ -149,7 +149,7 @@ def locate(
         return (*homes[0], first)
     if homes:
         paths = " and ".join(".".join((*home, first)) for home in homes)
-        return Problem(first, f"means {paths}: name the section")
+        return Problem(first, f"is ambiguous: {paths}; name the section")
     options = [name for kind in (algorithm, *kinds.values()) for name in _names(kind)]
     guess = did_you_mean(first, options)
     return Problem(first, f"unknown option, {guess}" if guess else "unknown option")

@@ -1,4 +1,4 @@
-"""Turn plain values into typed options, strictly, and find everything that is wrong with them."""
+"""Structure plain values into typed options with cattrs, strictly, reporting all errors at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ConfigT = TypeVar("ConfigT")
 def structure(
     config_class: type[ConfigT], values: Any, path: str
 ) -> tuple[ConfigT | None, list[Problem]]:
-    """The options that these values make, or all the reasons why they make none."""
+    """The options made from these values, or all problems with them."""
     if not isinstance(values, Mapping):
         return None, [Problem(path, f"expected a section [{path}], got {values!r}")]
     fields = {field.name: field for field in attrs.fields(config_class)}  # type: ignore[arg-type] # any attrs class
@@ -31,9 +31,9 @@ def structure(
     others = {name: value for name, value in values.items() if name not in declared}
     types = get_type_hints(config_class)
     problems: list[Problem] = []
-    given: dict[str, Any] = {}
+    valid: dict[str, Any] = {}
     if rest is not None:
-        given[rest] = others
+        valid[rest] = others
     else:
         problems += [Problem(f"{path}.{name}", _unknown(name, fields)) for name in others]
     for name, raw in declared.items():
@@ -41,21 +41,21 @@ def structure(
         value, found = _value(raw, types[name], fields[name], where)
         problems += found
         if not found:
-            given[name] = value
-    wrong = [name for name in declared if name not in given]
+            valid[name] = value
+    wrong = [name for name in declared if name not in valid]
     try:
-        made = config_class(**given)
+        made = config_class(**valid)
     except (TypeError, ValueError) as error:
-        # A class may have several things to say, one in a line, or nothing.
+        # A class may report several problems, one per line, or none.
         lines = str(error).splitlines() or [type(error).__name__]
-        # What has no value yet has its default meanwhile, of which nobody should hear.
-        heard = [line for line in lines if not any(_speaks_of(line, name) for name in wrong)]
-        return None, problems + [Problem(path, line) for line in heard]
+        # Options with errors were left at their defaults: what is said about those is misleading.
+        about_others = [line for line in lines if not any(_mentions(line, name) for name in wrong)]
+        return None, problems + [Problem(path, line) for line in about_others]
     return (None, problems) if problems else (made, [])
 
 
 def type_name(declared: Any) -> str:
-    """How a person would write this type: `int`, `'a' or 'b'`, `list of int`."""
+    """A readable name of this type: `int`, `'a' or 'b'`, `list of int`."""
     origin = get_origin(declared)
     if origin is Literal:
         return " or ".join(repr(choice) for choice in get_args(declared))
@@ -78,10 +78,10 @@ def _value(
             _refuse_shape(raw, declared)
             value = _CONVERTER.structure(raw, declared)
     except Exception as error:
-        told: Exception = error
+        reported: Exception = error
         if field.metadata.get("schedulable") and not isinstance(raw, list | tuple):
-            told = _expected(declared, raw, " or a schedule, [[step, value], …]")
-        return None, list(_explain(told, where))
+            reported = _expected(declared, raw, " or a schedule, [[step, value], …]")
+        return None, list(_explain(reported, where))
     if field.validator is not None:
         try:
             field.validator(None, field, value)
@@ -91,7 +91,7 @@ def _value(
 
 
 def _refuse_shape(raw: Any, declared: Any) -> None:
-    """cattrs would make a list of a text's letters, and complain of a number's lack of methods."""
+    """cattrs would split a string into letters, and raise AttributeError on numbers."""
     origin = get_origin(declared)
     if not isinstance(origin, type):
         return
@@ -111,7 +111,7 @@ def _pairs(raw: Any) -> list[tuple[int, float]]:
 
 
 def _explain(error: BaseException, where: str) -> Iterator[Problem]:
-    """What a failed conversion means, one problem per bad value."""
+    """The problems in a failed conversion, one per bad value."""
     if isinstance(error, IterableValidationError):
         located, unlocated = error.group_exceptions()
         for item, note in located:
@@ -125,7 +125,7 @@ def _explain(error: BaseException, where: str) -> Iterator[Problem]:
         yield Problem(where, str(error) or type(error).__name__)
 
 
-def _speaks_of(line: str, name: str) -> bool:
+def _mentions(line: str, name: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\b", line) is not None
 
 
@@ -178,7 +178,7 @@ def _sequence(value: Any, declared: Any) -> Any:
 
 
 def _converter() -> cattrs.Converter:
-    """cattrs without its leniency: by default it makes `True` of `"false"` and 1 of 1.7."""
+    """A strict converter: by default cattrs turns `"false"` into `True` and 1.7 into 1."""
     converter = cattrs.Converter(detailed_validation=True, forbid_extra_keys=True)
     for scalar in (bool, int, str):
         converter.register_structure_hook(scalar, _exactly)

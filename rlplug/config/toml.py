@@ -1,4 +1,4 @@
-"""Options written back as TOML that makes the same options again."""
+"""Serialize options to TOML that reads back as the same options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_mapping", "flat", "plain", "to_toml"]
 
 
 def to_toml(config: RunConfig) -> str:
-    """The whole config; running it again gives the same run."""
+    """The complete config; running it gives the same run."""
     import tomli_w
 
     return tomli_w.dumps(as_mapping(config))
@@ -36,7 +36,7 @@ def flat(config: RunConfig) -> dict[str, Any]:
 
 
 def plain(options: Any) -> Any:
-    """Options as values that TOML knows."""
+    """Options as TOML-compatible values."""
     if attrs.has(type(options)) and not isinstance(options, Schedule):
         values: dict[str, Any] = {}
         for field in attrs.fields(type(options)):

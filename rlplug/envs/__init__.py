@@ -1,4 +1,4 @@
-"""Environments: made from an id or a callable, many in one vector, their spaces known."""
+"""Environments: vectors made from an id or a callable, wrappers, normalisation."""
 
 from rlplug.envs.environments import (
     Environments,

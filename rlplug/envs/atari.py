@@ -1,4 +1,4 @@
-"""Atari games as agents are used to see them."""
+"""Atari preprocessing as in the DQN papers and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life; the next one goes on where the game stands.
-
-    Only when all lives are lost does a reset begin a new game.
-    """
+    """Terminates an episode with each lost life; only a lost game is really reset."""
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
@@ -36,7 +33,7 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """A new game, or one step without doing anything in the old one."""
+        """A new game if the last one is over, else one no-op step."""
         if self._over or seed is not None:
             observation, info = self.env.reset(seed=seed, options=options)
         else:
@@ -49,9 +46,9 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Presses fire after a reset and after a lost life, in games that wait for it.
+    """Presses FIRE after a reset and a lost life, in games that wait for it.
 
-    Evaluation plays whole games: who never learned to fire would wait there for their time limit.
+    Evaluation plays whole games: a policy that never learned to fire would wait for the time limit.
     """
 
     def __init__(self, env: AnyEnv) -> None:
@@ -60,30 +57,27 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._waits = False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """A step of the game; fire instead, if it waits for that."""
-        answer = self.env.step(1 if self._waits else action)
+        """A step of the game, with FIRE instead of the action if it waits for that."""
+        result = self.env.step(1 if self._waits else action)
         lives = lives_of(self.env)
         self._waits, self._lives = 0 < lives < self._lives, lives
-        return answer
+        return result
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin to play."""
-        answer = self._begun(seed, options)
-        self._waits, self._lives = False, lives_of(self.env)
-        return answer
-
-    def _begun(self, seed: int | None, options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset and press FIRE."""
         _, info = self.env.reset(seed=seed, options=options)
-        started, _, terminated, truncated, started_info = self.env.step(1)
+        observation, _, terminated, truncated, fire_info = self.env.step(1)
+        info = {**info, **fire_info}
         if terminated or truncated:
-            return self.env.reset(options=options)
-        return started, {**info, **started_info}
+            observation, info = self.env.reset(options=options)
+        self._waits, self._lives = False, lives_of(self.env)
+        return observation, info
 
 
 def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
-    """No-ops at the start, every fourth frame, greyscale of 84 × 84; lives and fire."""
+    """No-op starts, frame skip of 4, 84 × 84 greyscale; maybe episodic lives, FIRE on reset."""
     if not hasattr(env.unwrapped, "ale"):
-        raise no_game(str(env.unwrapped))
+        raise not_atari(str(env.unwrapped))
     try:
         env = AtariPreprocessing(env)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -96,8 +90,8 @@ def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
     return FireReset(env) if "FIRE" in meanings[1:2] else env
 
 
-def no_game(name: str) -> RequestError:
-    """What is said of an environment that has no frames to choose from."""
+def not_atari(name: str) -> RequestError:
+    """The error for environments that are not Atari games."""
     return RequestError(
         f"env.atari: {name} is no Atari game.",
         "try: --env ale_py:ALE/Breakout-v5, with pip install 'rlplug[atari]'",
@@ -105,6 +99,6 @@ def no_game(name: str) -> RequestError:
 
 
 def lives_of(env: AnyEnv) -> int:
-    """How many lives are left."""
+    """The number of lives left."""
     lives: int = env.unwrapped.ale.lives()  # type: ignore[attr-defined] # ale-py's own
     return lives

@@ -1,4 +1,4 @@
-"""Several environments that are stepped together, with what is done to all of them at once."""
+"""Vector environments: made from options, with normalisation and seeds."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug.config.sections import EnvSection
-from rlplug.envs.atari import no_game
+from rlplug.envs.atari import not_atari
 from rlplug.envs.making import (
     EnvMaker,
     check_arguments,
+    constructor_arguments,
     describe_env,
+    find_spec,
     make_native,
     make_one,
-    native_mode,
-    spec_of,
-    taken_by,
+    native_autoreset_mode,
 )
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.sync import InTurn
-from rlplug.envs.wrappers import needs_single, wrappers_of
+from rlplug.envs.sync import SyncVector
+from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
 
 __all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
 
 _NATIVE_FROM = 16
-"""Environments from which a native vector is ahead by so much that its empty steps do not count."""
+"""Number of environments from which native vectors are faster, despite steps that only reset."""
 
 
 @attrs.frozen(eq=False)
 class Environments:
-    """Several environments that are stepped together."""
+    """A vector environment and how its observations and rewards are scaled."""
 
     vector: VectorEnv[Any, Any, Any]
     name: str
     autoreset: AutoresetMode
     normalization: Normalization | None = None
-    """How observations and rewards are scaled; None: they are left as they are."""
+    """None: observations and rewards are not scaled."""
     frame_stack: int = 1
-    """How many frames an observation is a stack of, along its first axis, the newest last."""
+    """Frames that an observation is a stack of, along its first axis, the newest last."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment, as modules see it."""
+        """Of one environment, after normalisation."""
         space = self.vector.single_observation_space
         return space if self.normalization is None else self.normalization.space(space)
 
@@ -58,15 +58,15 @@ class Environments:
 
     @property
     def num_envs(self) -> int:
-        """How many there are."""
+        """The number of environments."""
         return self.vector.num_envs
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each, every one from a seed of its own."""
+        """Reset all, each from a seed of its own."""
         if hasattr(self.vector, "envs"):
             seeds = [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
-            answer: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
-            return answer
+            result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
+            return result
         return self.vector.reset(seed=derive(seed, "environments") % 2**31)
 
 
@@ -78,9 +78,9 @@ def make_environments(
     vectorization: str = "auto",
     training: bool = True,
 ) -> Environments:
-    """`num_envs` environments as the options of `[env]` say, or with these arguments.
+    """`num_envs` environments with these options of `[env]`, or with these arguments.
 
-    `training=False` leaves out what only helps learning: lives as episodes.
+    `training=False` switches off episodic lives.
     """
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise RequestError(
@@ -92,19 +92,19 @@ def make_environments(
     name = describe_env(env)
     spec = None
     if isinstance(env, str):
-        spec = spec_of(env)
+        spec = find_spec(env)
         check_arguments(spec, section.arguments)
-        if section.atari and "frameskip" not in (taken_by(spec) or ["frameskip"]):
-            raise no_game(name)
+        if section.atari and "frameskip" not in (constructor_arguments(spec) or ["frameskip"]):
+            raise not_atari(name)
     arguments = _arguments(section)
     if spec is not None and _native(spec, name, num_envs, section, vectorization):
         vector = make_native(spec, name, num_envs, arguments)
     elif vectorization == "native" and spec is None:
         raise _no_native(name, "it was given as a callable")
     else:
-        wraps = wrappers_of(section, training=training)
+        wraps = wrappers_from(section, training=training)
         maker: Any = spec if spec is not None else env
-        vector = InTurn([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
+        vector = SyncVector([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
     declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     normalization = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
@@ -113,7 +113,7 @@ def make_environments(
 
 
 def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int) -> str | None:
-    """Why this is no bandit: its episodes go on after one step. One is tried, apart."""
+    """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
     probe = make_environments(env, 1, section)
     try:
         probe.vector.reset(seed=seed % 2**31)
@@ -124,7 +124,7 @@ def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: 
     except Exception as error:
         raise EnvironmentFailedError(
             f"environment {probe.name!r} failed in its first step: {type(error).__name__}: {error}",
-            "try: mend the environment (--debug shows where)",
+            "try: fix the environment (--debug shows where)",
         ) from error
     finally:
         probe.vector.close()
@@ -136,16 +136,16 @@ def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: 
 def _arguments(section: EnvSection) -> dict[str, Any]:
     if not section.atari:
         return dict(section.arguments)
-    # The preprocessing chooses frames itself.
+    # AtariPreprocessing skips frames itself.
     return {"frameskip": 1, **section.arguments}
 
 
 def _native(spec: Any, name: str, num_envs: int, section: EnvSection, vectorization: str) -> bool:
-    """Whether the environment's own vector form is to be used."""
+    """Whether to use the environment's own vector implementation."""
     if vectorization == "sync":
         return False
-    mode = native_mode(spec)
-    single = needs_single(section)
+    mode = native_autoreset_mode(spec)
+    single = single_env_options(section)
     if vectorization == "native":
         if mode is None:
             raise _no_native(name, "it has no vector form of its own")

@@ -1,4 +1,4 @@
-"""One environment, or an environment's own vector form, from an id or a callable."""
+"""Make one environment, or its native vector form, from an id or a callable."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from rlplug.envs.wrappers import Wrap
 from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
 
-__all__ = ["EnvMaker", "describe_env", "make_native", "make_one", "native_mode", "spec_of"]
+__all__ = ["EnvMaker", "describe_env", "find_spec", "make_native", "make_one"]
 
 EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
 
 
 def describe_env(env: EnvMaker) -> str:
-    """The id, or what a callable is called."""
+    """The id, or the name of a callable."""
     if isinstance(env, str):
         return env
     return getattr(env, "__name__", type(env).__name__)
 
 
-def spec_of(env: str) -> EnvSpec:
-    """The registration behind an id; `package:Id-v0` imports the package first."""
-    # Its import registers the environments that the core brings.
+def find_spec(env: str) -> EnvSpec:
+    """The spec of a registered id; `package:Id-v0` imports the package first."""
+    # Registers the bandit environments.
     import rlplug.bandits  # noqa: F401 # imported for the registration
 
     package, _, env_id = env.rpartition(":")
@@ -56,9 +56,9 @@ def spec_of(env: str) -> EnvSpec:
 
 
 def _how_to_import(package: str, error: ImportError) -> str:
-    """Where the package is to come from: this folder may have it, and is not searched."""
+    """What to do about a failed import; the current folder is not searched, but may have it."""
     if (error.name or "").partition(".")[0] != package:
-        return f"try: mend {package}, or install what it imports"
+        return f"try: fix {package}, or install what it imports"
     if Path(f"{package}.py").exists() or Path(package).is_dir():
         return f"try: python -m rlplug, which finds the {package} of this folder"
     return f"try: pip install {package}"
@@ -70,7 +70,7 @@ def make_one(
     arguments: Mapping[str, Any],
     wraps: Sequence[Wrap] = (),
 ) -> gymnasium.Env[Any, Any]:
-    """One environment with everything around it."""
+    """One environment with its wrappers."""
     try:
         made = gymnasium.make(env, **arguments) if isinstance(env, EnvSpec) else env(**arguments)
     except RlplugError:
@@ -96,8 +96,8 @@ def make_one(
     return made
 
 
-def native_mode(spec: EnvSpec) -> AutoresetMode | None:
-    """How the environment's own vector form resets; None if it has none."""
+def native_autoreset_mode(spec: EnvSpec) -> AutoresetMode | None:
+    """Autoreset mode of the environment's own vector form; None if it has none."""
     entry = spec.vector_entry_point
     if entry is None:
         return None
@@ -121,11 +121,11 @@ def make_native(
 
 
 def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
-    """Refuse what the constructor does not take, before anything is made."""
-    parameters = taken_by(spec) if arguments else None
+    """Refuse arguments that the constructor does not take."""
+    parameters = constructor_arguments(spec) if arguments else None
     if parameters is None:
         return
-    # gym.make's own, which are no arguments of the constructor.
+    # An argument of gymnasium.make, not of the constructor.
     known = {*parameters, "max_episode_steps"}
     problems = []
     for name in arguments:
@@ -138,7 +138,7 @@ def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
         raise ConfigError(f"the options of {spec.id}", problems, f"it takes: {taken}")
 
 
-def taken_by(spec: EnvSpec) -> list[str] | None:
+def constructor_arguments(spec: EnvSpec) -> list[str] | None:
     """The arguments of an environment's constructor; None if it may take any."""
     entry = spec.entry_point
     if entry is None:

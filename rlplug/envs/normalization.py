@@ -1,4 +1,4 @@
-"""Observations and rewards brought to a common scale by statistics of what was seen."""
+"""Running normalisation of observations and rewards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlplug.config.sections import EnvSection
 from rlplug.errors import RequestError
 from rlplug.spaces import without_action_mask
 
-__all__ = ["Moments", "Normalization"]
+__all__ = ["Normalization", "RunningMoments"]
 
-_TINY = 1e-8
+_EPSILON = 1e-8
 
 _OBSERVED = ("observations", "next_observations", "final_observations")
 
 
-class Moments:
-    """Mean and variance of all rows absorbed so far; 0 and 1 before the first."""
+class RunningMoments:
+    """Running mean and variance; 0 and 1 before the first row."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Moments:
         self.variance = numpy.ones(shape)
 
     def absorb(self, rows: Any) -> None:
-        """Take in rows, shape (n, …)."""
+        """Add rows, shape (n, …)."""
         n = len(rows)
         if n == 0:
             return
@@ -47,33 +47,33 @@ class Moments:
 
 
 class Normalization:
-    """Scales observations and rewards, and learns how from experience when it is told to.
+    """Normalises observations by their mean and variance, rewards by the variance of returns.
 
-    Between two calls of `absorb` nothing changes: what a policy acted on and what it learns from
-    are the same numbers. Without `absorb` (evaluation, serving) it is frozen.
+    Statistics change only in `absorb`, so that a policy learns from the same numbers as it acted
+    on. Evaluation and serving do not call it.
     """
 
     def __init__(
         self, section: EnvSection, observation_space: gymnasium.Space[Any], num_envs: int
     ) -> None:
         self._section = section
-        self._moments: dict[tuple[Any, ...], Moments] = {}
+        self._moments: dict[tuple[Any, ...], RunningMoments] = {}
         if section.normalize_observation:
             seen = without_action_mask(observation_space)
-            self._moments = {path: Moments(box.shape) for path, box in _boxes(seen, ())}
+            self._moments = {path: RunningMoments(box.shape) for path, box in _boxes(seen, ())}
             if not self._moments:
                 raise RequestError(
                     f"env.normalize_observation: there are no numbers in {observation_space}.",
                     "try: --set env.normalize_observation=false",
                 )
-        self._returns = Moments(())
+        self._returns = RunningMoments(())
         self._running = numpy.zeros(num_envs)
         self._scales: dict[tuple[Any, ...], Any] = {}
-        self._settle()
+        self._update_scales()
 
     @property
     def changes_observations(self) -> bool:
-        """Whether `observations` does anything."""
+        """Whether observations are normalised."""
         return bool(self._moments)
 
     def space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -82,19 +82,19 @@ class Normalization:
         return normalised
 
     def observations(self, observations: Any) -> Any:
-        """Observations of any leading shape on the common scale."""
+        """Normalised observations, of any leading shape."""
         return self._scaled(observations, ()) if self._moments else observations
 
     def rewards(self, rewards: Any) -> Any:
-        """Rewards divided by the spread of returns, and clipped, as the options say."""
+        """Rewards divided by the standard deviation of returns, and clipped."""
         section = self._section
         if section.normalize_reward:
-            rewards = rewards / numpy.sqrt(self._returns.variance + _TINY)
+            rewards = rewards / numpy.sqrt(self._returns.variance + _EPSILON)
             rewards = _clipped(rewards, section.normalize_clip)
         return _clipped(rewards, section.reward_clip)
 
     def apply(self, columns: dict[str, Any]) -> None:
-        """Replace the observations and rewards among the columns of a batch."""
+        """Normalise the columns of a batch in place."""
         if self._moments:
             for name in _OBSERVED:
                 if name in columns:
@@ -102,15 +102,15 @@ class Normalization:
         columns["rewards"] = self.rewards(columns["rewards"])
 
     def absorb(self, observations: Any, rewards: Any, ended: Any, stepped: Any = None) -> None:
-        """Take in experience as it was seen: rows of observations, the others by time.
+        """Update the statistics: observations by rows, all others of shape (steps, num_envs).
 
-        `stepped` is False, shape (steps, num_envs), where an environment only reset.
+        `stepped` is False where an environment only reset.
         """
         for path, moments in self._moments.items():
             moments.absorb(numpy.asarray(_at(observations, path)))
         if self._section.normalize_reward:
             self._returns.absorb(self._discounted(rewards, ended, stepped))
-        self._settle()
+        self._update_scales()
 
     def get_state(self) -> dict[str, Any]:
         """The statistics."""
@@ -121,7 +121,7 @@ class Normalization:
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on with these statistics; the returns of running episodes only if as many run."""
+        """Restore a state; running returns only for the same number of environments."""
         every = [*self._moments.values(), self._returns]
         fits = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
         if fits != [one.mean.shape for one in every]:
@@ -134,10 +134,10 @@ class Normalization:
             one.count, one.mean, one.variance = count, numpy.array(mean), numpy.array(variance)
         if numpy.shape(saved["running"]) == self._running.shape:
             self._running = numpy.array(saved["running"])
-        self._settle()
+        self._update_scales()
 
     def forget_episodes(self) -> None:
-        """All environments were reset: returns begin at zero."""
+        """Reset the running returns, after all environments were reset."""
         self._running[:] = 0.0
 
     def _discounted(self, rewards: Any, ended: Any, stepped: Any) -> NDArray[numpy.float64]:
@@ -152,12 +152,12 @@ class Normalization:
         self._running = running
         return seen.reshape(-1) if stepped is None else seen[stepped]
 
-    def _settle(self) -> None:
-        """What every step needs, in the format of the networks."""
+    def _update_scales(self) -> None:
+        """Compute the float32 mean and factor that every step uses."""
         self._scales = {
             path: (
                 one.mean.astype(numpy.float32),
-                (1.0 / numpy.sqrt(one.variance + _TINY)).astype(numpy.float32),
+                (1.0 / numpy.sqrt(one.variance + _EPSILON)).astype(numpy.float32),
             )
             for path, one in self._moments.items()
         }
@@ -190,7 +190,7 @@ class Normalization:
 
 
 def _boxes(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], spaces.Box]]:
-    """The parts of a space that hold numbers rather than pictures or choices."""
+    """The Boxes in a space and their paths, without images."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _boxes(part, (*path, key))

@@ -1,4 +1,4 @@
-"""Environments stepped one after the other, each reset in the step that ends its episode."""
+"""A synchronous vector environment with same-step autoreset."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from rlplug.errors import FAILURES, RequestError
-from rlplug.spaces import misshapen
+from rlplug.spaces import shape_mismatch
 
-__all__ = ["InTurn"]
+__all__ = ["SyncVector"]
 
 
-class InTurn(VectorEnv[Any, Any, Any]):
-    """A vector of separate environments in this process.
+class SyncVector(VectorEnv[Any, Any, Any]):
+    """Steps separate environments one after the other in this process.
 
-    What `step` returns is never written again, so that nobody needs to copy it.
+    Unlike Gymnasium's, it never writes again into the arrays that `step` returned.
     """
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
         self.envs: list[gymnasium.Env[Any, Any]] = []
         try:
             for make in makers:
-                self.envs.append(_new(make()))
+                self.envs.append(_claim(make()))
         except BaseException:
             self.close()
             raise
@@ -43,7 +43,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.failed: tuple[int, str] | None = None
-        """Which environment raised, and in which of its methods."""
+        """The index of the environment that raised, and the method."""
         box = first.observation_space
         self._box = box if isinstance(box, spaces.Box) else None
         self._shape = None if self._box is None else self._box.shape
@@ -52,7 +52,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each; a single seed is for the first, the others count on."""
+        """Reset all; environment i gets seed + i if a single seed is given."""
         if seed is None or isinstance(seed, int):
             seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
         else:
@@ -69,31 +69,31 @@ class InTurn(VectorEnv[Any, Any, Any]):
         except FAILURES:
             self.failed = (index, "reset")
             raise
-        return self._together(rows), infos
+        return self._stacked(rows), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of each; where an episode ended, `final_obs` tells what it ended with."""
+        """Step all; `final_obs` in infos holds the last observations of episodes that ended."""
         n = self.num_envs
         rewards = numpy.empty(n)
         terminated = numpy.zeros(n, numpy.bool_)
         truncated = numpy.zeros(n, numpy.bool_)
         if self._box is not None:
             seen: Any = numpy.empty((n, *self._box.shape), self._box.dtype)
-            infos = self.fill(actions, seen, rewards, terminated, truncated)
+            infos = self.step_into(actions, seen, rewards, terminated, truncated)
             return seen, rewards, terminated, truncated, infos
         rows: list[Any] = [None] * n
-        infos = self.fill(actions, rows, rewards, terminated, truncated)
-        return self._together(rows), rewards, terminated, truncated, infos
+        infos = self.step_into(actions, rows, rewards, terminated, truncated)
+        return self._stacked(rows), rewards, terminated, truncated, infos
 
     @property
-    def fills(self) -> bool:
-        """Whether observations are arrays, so that `fill` can put them where they are kept."""
+    def has_array_observations(self) -> bool:
+        """Whether `step_into` can write observations into an array."""
         return self._box is not None
 
-    def fill(
+    def step_into(
         self, actions: Any, seen: Any, rewards: Any, terminated: Any, truncated: Any
     ) -> dict[str, Any]:
-        """`step` into arrays of one row each; no row of the last two may be True before."""
+        """`step` that writes into the caller's arrays; the last two must be all False before."""
         infos: dict[str, Any] = {}
         shape = self._shape
         index, doing = 0, "step"
@@ -124,7 +124,7 @@ class InTurn(VectorEnv[Any, Any, Any]):
     def _add_final(
         self, infos: dict[str, Any], observation: Any, info: dict[str, Any], index: int
     ) -> dict[str, Any]:
-        """Tell how an episode ended; plain arrays without Gymnasium's search for their kind."""
+        """Add the end of an episode to infos; for arrays faster than Gymnasium's `_add_info`."""
         if self._box is None:
             return self._add_info(infos, {"final_obs": observation, "final_info": info}, index)
         if "final_obs" not in infos:
@@ -134,12 +134,12 @@ class InTurn(VectorEnv[Any, Any, Any]):
         return self._add_info(infos, {"final_info": info}, index) if info else infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close each."""
+        """Close all environments."""
         for env in self.envs:
             _in_use.pop(id(env.unwrapped), None)
             env.close()
 
-    def _together(self, rows: list[Any]) -> Any:
+    def _stacked(self, rows: list[Any]) -> Any:
         space = self._box
         if space is None:
             single = self.single_observation_space
@@ -154,9 +154,9 @@ class InTurn(VectorEnv[Any, Any, Any]):
         return together
 
     def _refuse_misshapen(self, observation: Any) -> None:
-        said = misshapen(self.single_observation_space, observation)
-        if said:
-            raise ValueError(f"it gave an observation {said}")
+        mismatch = shape_mismatch(self.single_observation_space, observation)
+        if mismatch:
+            raise ValueError(f"it gave an observation {mismatch}")
 
     def _refuse_differences(self) -> None:
         for index, env in enumerate(self.envs):
@@ -167,16 +167,16 @@ class InTurn(VectorEnv[Any, Any, Any]):
                     raise RequestError(
                         f"environment {index} has another {kind} than the first: {one}, "
                         f"not {first}.",
-                        "try: a callable that makes alike environments",
+                        "try: a callable that makes environments with equal spaces",
                     )
 
 
 _in_use: WeakValueDictionary[int, gymnasium.Env[Any, Any]] = WeakValueDictionary()
-"""The environments that are stepped somewhere in this process, without what is around them."""
+"""Unwrapped environments that belong to a SyncVector of this process, by id."""
 
 
-def _new(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment, which nobody else may step meanwhile."""
+def _claim(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Refuse an environment that another vector steps already."""
     inner = env.unwrapped
     if id(inner) in _in_use:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""What is put around one environment: wrappers by import path, time left, stacks of frames."""
+"""Wrappers around one environment: time feature, frame stack, wrappers by import path."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlplug.config.sections import EnvSection
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["TimeLeft", "Wrap", "needs_single", "wrappers_of"]
+__all__ = ["TimeFeature", "Wrap", "single_env_options", "wrappers_from"]
 
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 Wrap: TypeAlias = Callable[[AnyEnv], AnyEnv]
 
 
-class TimeLeft(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Appends the share of time that is left: 1 after a reset, 0 at the time limit."""
+class TimeFeature(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Appends the remaining time to observations: 1 after a reset, 0 at the time limit."""
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
@@ -45,13 +45,13 @@ class TimeLeft(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """All time is left."""
+        """Reset, with all time remaining."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._taken = 0
         return self._with_time(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """A little less is left."""
+        """A step, with less time remaining."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._taken += 1
         return self._with_time(observation), reward, terminated, truncated, info
@@ -61,8 +61,8 @@ class TimeLeft(gymnasium.Wrapper[Any, Any, Any, Any]):
         return numpy.append(observation, left).astype(self.observation_space.dtype, copy=False)
 
 
-def needs_single(section: EnvSection) -> list[str]:
-    """The options that are put around single environments, and so rule out native vectors."""
+def single_env_options(section: EnvSection) -> list[str]:
+    """The options that wrap single environments, and so rule out native vectors."""
     return [
         f"env.{name}"
         for name, wanted in (
@@ -75,8 +75,8 @@ def needs_single(section: EnvSection) -> list[str]:
     ]
 
 
-def wrappers_of(section: EnvSection, *, training: bool) -> list[Wrap]:
-    """What the options put around each environment, the innermost first."""
+def wrappers_from(section: EnvSection, *, training: bool) -> list[Wrap]:
+    """The wrappers that the options ask for, the innermost first."""
     found: list[Wrap] = []
     if section.atari:
         from rlplug.envs.atari import atari
@@ -85,7 +85,7 @@ def wrappers_of(section: EnvSection, *, training: bool) -> list[Wrap]:
         found.append(lambda env: atari(env, episodic_life=lives))
     found += _imported(section.wrappers)
     if section.time_feature:
-        found.append(TimeLeft)
+        found.append(TimeFeature)
     if section.frame_stack > 1:
         found.append(lambda env: _stacked(env, section.frame_stack))
     return found
@@ -116,7 +116,7 @@ def _imported(paths: Sequence[str]) -> list[Wrap]:
 
 
 def _import(path: str) -> Wrap | str:
-    """The wrapper at an import path, or why there is none."""
+    """The wrapper at an import path, or what is wrong with the path."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         return f"expected 'package.module:Class', got {path!r}"

@@ -1,8 +1,7 @@
-"""Evaluation: greedy episodes in environments of their own, what they earn, and a video."""
+"""Evaluation: greedy episodes in separate environments, their scores, the best one, a video."""
 
-from rlplug.evaluation.evaluator import Evaluator
-from rlplug.evaluation.play import play
-from rlplug.evaluation.scores import Played
-from rlplug.evaluation.standing import Standing
+from rlplug.evaluation.best_tracker import BestTracker
+from rlplug.evaluation.evaluator import Evaluator, evaluate_policy
+from rlplug.evaluation.scores import EvaluationResult
 
-__all__ = ["Evaluator", "Played", "Standing", "play"]
+__all__ = ["BestTracker", "EvaluationResult", "Evaluator", "evaluate_policy"]

@@ -1,4 +1,4 @@
-"""Evaluate a module, again and again, on the same episodes in environments of its own."""
+"""Evaluates a module on the same episodes again and again, in environments of its own."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+import torch
+
 from rlplug.envs import Environments
-from rlplug.evaluation.play import play
+from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.nn.modes import evaluating
-from rlplug.plugin import Module
+from rlplug.plugin import Acted, Module
+from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.seeding import derive, forked
 
-__all__ = ["Evaluator"]
+__all__ = ["EpisodeRunner", "Evaluator", "evaluate_policy"]
+
+_MAX_EPISODE_STEPS = 1_000_000
+"""Cuts off episodes that never end, so that they do not block the run."""
 
 
 class Evaluator:
-    """Plays greedy episodes, and leaves no trace in the run: neither random numbers nor modes.
+    """Runs greedy episodes; the run's random numbers and the module's modes stay as they were.
 
-    The environments are made at the first evaluation. Every evaluation begins from the same seed,
-    so that two modules are compared on the same episodes.
+    Environments are made at the first evaluation. Every evaluation starts from the same seed, so
+    that modules are compared on the same episodes.
     """
 
     def __init__(
@@ -39,29 +46,94 @@ class Evaluator:
         self._environments: Environments | None = None
 
     def evaluate(
-        self, module: Module, step: int, see: Callable[[Any], Any] | None = None
+        self, module: Module, step: int, normalize: Callable[[Any], Any] | None = None
     ) -> dict[str, float]:
-        """`eval/return_mean` and its companions for the module as it is.
-
-        `see` makes of observations what the module is trained on.
-        """
+        """Returns `eval/return_mean` and the other metrics of `EvaluationResult`."""
         started = time.perf_counter()
         if self._environments is None:
             self._environments = self._make(self._parallel)
         with forked(self._seed), evaluating(module):
-            played = play(
+            result = evaluate_policy(
                 module,
                 self._environments,
                 episodes=self._episodes,
                 seed=self._seed,
                 timestep=step,
-                see=see,
+                normalize=normalize,
                 check=self._check,
             )
-        return {**played.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
+        return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
     def close(self) -> None:
-        """Close the environments, if there ever were any."""
+        """Close the environments, if there are any."""
         if self._environments is not None:
             self._environments.vector.close()
             self._environments = None
+
+
+def evaluate_policy(
+    module: Module,
+    environments: Environments,
+    *,
+    episodes: int,
+    seed: int,
+    timestep: int = 0,
+    normalize: Callable[[Any], Any] | None = None,
+    check: Callable[[], None] = lambda: None,
+    max_steps: int = _MAX_EPISODE_STEPS,
+) -> EvaluationResult:
+    """Returns and lengths of exactly so many episodes.
+
+    Taking the first n episodes that end would favour short ones: instead, each environment gets
+    its share of episodes in advance. `check` is called in every step and may raise.
+    """
+    runner = EpisodeRunner(environments, module, normalize, seed, timestep)
+    scores = EpisodeScores(episodes, environments.num_envs, max_steps)
+    runner.reset(seed)
+    while scores.active.any():
+        check()
+        with torch.no_grad():
+            acted = module.forward_inference(runner.act)
+        scores.add(*runner.step(acted))
+    return scores.result()
+
+
+class EpisodeRunner:
+    """Steps environments for evaluation, outside of training."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        module: Module,
+        normalize: Callable[[Any], Any] | None,
+        seed: int,
+        timestep: int,
+    ) -> None:
+        random = numpy.random.default_rng(derive(seed, "acting"))
+        during = " of an evaluation"
+        self._io = PolicyIO(environments, module, random=random, normalize=normalize, during=during)
+        self.act = self._io.act
+        self.act.timestep = timestep
+        self._num_envs = environments.num_envs
+        self._taken = 0
+        """Steps since the reset, summed over environments."""
+
+    def reset(self, seed: int) -> None:
+        """Reset all environments from a seed."""
+        self._taken = 0
+        self._io.reset(seed)
+
+    def step(self, acted: Acted) -> tuple[Any, Any, Any]:
+        """Returns which environments stepped (others only reset), the rewards, and which ended."""
+        io = self._io
+        if self.act.state is not None:
+            self.act.state = acted.state
+        before, self._taken = self._taken, self._taken + self._num_envs
+        outcome: Columns = {}
+        io.step(acted.actions, outcome, 0, before)
+        rewards = numpy.asarray(outcome["rewards"])
+        io.checks.check_step(rewards, None, before)
+        io.checks.check_observations(io.current["observations"], self._taken)
+        ended = outcome["terminated"] | outcome["truncated"]
+        stepped = outcome.get("stepped", numpy.ones_like(ended))
+        return stepped, rewards.astype(float), ended

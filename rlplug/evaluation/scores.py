@@ -1,4 +1,4 @@
-"""The returns and lengths of episodes, and the metrics that sum them up."""
+"""Returns and lengths of evaluation episodes, and their metrics."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import attrs
 import numpy
 
-__all__ = ["Played", "Scores", "interquartile_mean"]
+__all__ = ["EpisodeScores", "EvaluationResult", "interquartile_mean"]
 
 
 @attrs.frozen(eq=False)
-class Played:
-    """Episodes that were played: environment by environment, in the order in which they came."""
+class EvaluationResult:
+    """Returns and lengths of episodes, environment by environment, in the order of time."""
 
     returns: Any
     lengths: Any
     cut: int = 0
-    """How many found no end and were cut short."""
+    """How many episodes did not end and were cut off."""
 
     def metrics(self) -> dict[str, float]:
-        """`eval/return_mean` and its companions."""
+        """Returns `eval/return_mean` and the others."""
         returns = self.returns
         metrics = {
             "eval/return_mean": returns.mean(),
@@ -36,50 +36,50 @@ class Played:
         return {name: float(value) for name, value in metrics.items()}
 
 
-class Scores:
-    """Who still plays, and what was earned; the episodes are dealt out before the first step."""
+class EpisodeScores:
+    """Adds up returns and lengths; each environment's number of episodes is fixed in advance."""
 
-    def __init__(self, episodes: int, num_envs: int, longest: int) -> None:
+    def __init__(self, episodes: int, num_envs: int, max_steps: int) -> None:
         self._left = numpy.full(num_envs, episodes // num_envs)
         self._left[: episodes % num_envs] += 1
-        self._longest = longest
+        self._max_steps = max_steps
         self._return = numpy.zeros(num_envs)
         self._length = numpy.zeros(num_envs, dtype=numpy.int64)
         self._episodes: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
         self._cut = 0
 
     @property
-    def playing(self) -> Any:
-        """True for environments that have episodes left."""
+    def active(self) -> Any:
+        """Which environments have episodes left."""
         return self._left > 0
 
     def add(self, stepped: Any, rewards: Any, ended: Any) -> None:
-        """Take in one step of the vector; rows that only reset, or play no more, do not count."""
-        counted = stepped & self.playing
+        """Add one step of the vector environment; steps that only reset do not count."""
+        counted = stepped & self.active
         self._return[counted] += rewards[counted]
         self._length[counted] += 1
         for row in numpy.flatnonzero(counted & ended).tolist():
-            self._note(row)
+            self._finish(row)
             self._left[row] -= 1
-        for row in numpy.flatnonzero(self.playing & (self._length >= self._longest)).tolist():
-            # Nothing but an end resets an environment: there is no next episode here.
-            self._note(row)
+        for row in numpy.flatnonzero(self.active & (self._length >= self._max_steps)).tolist():
+            # It cannot be reset before its end: the environment's other episodes are dropped.
+            self._finish(row)
             self._left[row] = 0
             self._cut += 1
 
-    def played(self) -> Played:
-        """All episodes so far."""
+    def result(self) -> EvaluationResult:
+        """Returns all episodes so far."""
         returns, lengths = zip(*(one for row in self._episodes for one in row), strict=True)
-        return Played(numpy.array(returns), numpy.array(lengths), self._cut)
+        return EvaluationResult(numpy.array(returns), numpy.array(lengths), self._cut)
 
-    def _note(self, row: int) -> None:
+    def _finish(self, row: int) -> None:
         self._episodes[row].append((float(self._return[row]), int(self._length[row])))
         self._return[row] = 0.0
         self._length[row] = 0
 
 
 def interquartile_mean(values: Any) -> float:
-    """The mean without the lowest and the highest quarter, each rounded down to whole values."""
+    """The mean without the lowest and the highest quarter of values, rounded down."""
     ordered = numpy.sort(values)
     quarter = len(ordered) // 4
     return float(ordered[quarter : len(ordered) - quarter].mean())

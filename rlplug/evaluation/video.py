@@ -1,4 +1,4 @@
-"""A video of one episode, where the environment draws itself."""
+"""Records a video of one greedy episode."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from gymnasium.error import DependencyNotInstalled
 
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
-from rlplug.evaluation.play import Table
+from rlplug.evaluation.evaluator import EpisodeRunner
 from rlplug.plugin import Module
-from rlplug.seeding import derive, forked
+from rlplug.seeding import forked
 
 __all__ = ["check_drawing", "record"]
 
-MOST_FRAMES = 10_000
-"""After these, a video ends though the episode goes on."""
+_MAX_FRAMES = 10_000
 
 
 def record(
@@ -35,17 +34,15 @@ def record(
     *,
     seed: int,
     timestep: int = 0,
-    see: Callable[[Any], Any] | None = None,
+    normalize: Callable[[Any], Any] | None = None,
 ) -> Path:
-    """Play a greedy episode in an environment that draws itself, and write it as an MP4."""
+    """Write an MP4 of one greedy episode; the environment needs render_mode rgb_array."""
     ffmpeg = _ffmpeg()
-    environments = _made(make)
+    environments = _make_drawing(make)
     try:
-        random = numpy.random.default_rng(derive(seed, "acting"))
-        table = Table(environments, module, see, random)
-        table.act.timestep = timestep
+        runner = EpisodeRunner(environments, module, normalize, seed, timestep)
         with forked(seed):
-            frames = _episode(table, environments, module, seed)
+            frames = _episode(runner, environments, module, seed)
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
@@ -57,8 +54,8 @@ def record(
 
 
 def check_drawing(make: Callable[[], Environments], seed: int) -> None:
-    """Raise why no video can be made, before hours of training have gone by."""
-    environments = _made(make)
+    """Raise what would prevent a video before training starts."""
+    environments = _make_drawing(make)
     try:
         environments.reset(seed)
         _frame(environments)
@@ -67,28 +64,30 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
     _ffmpeg()
 
 
-def _made(make: Callable[[], Environments]) -> Environments:
+def _make_drawing(make: Callable[[], Environments]) -> Environments:
     if sys.platform == "linux" and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
-        # Pictures need no display; asked for one, SDL complains that there is none.
+        # Rendering to arrays needs no display, but SDL warns without one.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         return make()
     except RequestError as error:
-        # What a person asked for is a video; that it needs a render_mode is no option of theirs.
+        # The person asked for a video: hints about render_mode would not help.
         found = [hint for hint in error.hints if not hint.startswith("try:")]
         raise RequestError(
             f"no video can be made: {error.message}", *found, "try: without a video"
         ) from error
 
 
-def _episode(table: Table, environments: Environments, module: Module, seed: int) -> Iterator[Any]:
-    """The frames of one episode; the last one is that before its end."""
-    table.reset(seed)
+def _episode(
+    runner: EpisodeRunner, environments: Environments, module: Module, seed: int
+) -> Iterator[Any]:
+    """The frames of one episode; the last is the one before its end."""
+    runner.reset(seed)
     yield _frame(environments)
-    for _ in range(MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         with torch.no_grad():
-            acted = module.forward_inference(table.act)
-        _, _, ended = table.step(acted)
+            acted = module.forward_inference(runner.act)
+        _, _, ended = runner.step(acted)
         if ended[0]:
             return
         yield _frame(environments)
@@ -104,7 +103,7 @@ def _frame(environments: Environments) -> Any:
             f"environment {environments.name!r} draws no pictures, found {type(frame).__name__}.",
             "try: without a video",
         )
-    # Encoders of video need even sides.
+    # yuv420p needs even sides.
     height, width = (side // 2 * 2 for side in frame.shape[:2])
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
@@ -112,13 +111,13 @@ def _frame(environments: Environments) -> Any:
 def _write(ffmpeg: str, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
     height, width = first.shape[:2]
     given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
-    # What every browser plays, and can begin to play before it has all of it.
+    # H.264 with the index in front: every browser can stream it.
     wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
     command = [ffmpeg, "-y", "-loglevel", "error", *given, "-i", "-", *wanted, str(file)]
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said) as process:
             assert process.stdin is not None
-            # If it ends early, its exit code tells, and what it said tells why.
+            # ffmpeg's exit code and messages tell why it ended early.
             with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
                 pipe.write(first.tobytes())
                 for frame in others:

@@ -1,21 +1,34 @@
-"""What all feeds share: a description that a run opens, and what the trainer asks of it then."""
+"""Feeds: they take in experience and say what to learn from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
+import numpy
+from numpy.typing import NDArray
+
+from rlplug.batch.nested import copied, to_arrays, tree_map
 
 if TYPE_CHECKING:
     import gymnasium
 
     from rlplug.batch import Batch
     from rlplug.envs.normalization import Normalization
-    from rlplug.feeds.experience import Experience
 
-__all__ = ["Feed", "FeedSetting", "OpenFeed", "Work"]
+__all__ = [
+    "Experience",
+    "Feed",
+    "FeedSetting",
+    "FinalObservations",
+    "Index",
+    "OpenFeed",
+    "Work",
+]
+
+Index: TypeAlias = NDArray[numpy.int64]
 
 
 @attrs.frozen(kw_only=True)
@@ -32,9 +45,9 @@ class FeedSetting:
     double: bool = False
     """Whether the learner computes in float64."""
     has_memory: bool = False
-    """Whether the module keeps a state from step to step."""
+    """Whether the module is recurrent."""
     frame_stack: int = 1
-    """How many frames an observation is a stack of, the newest last."""
+    """Frames that an observation is a stack of, the newest last."""
     normalization: Normalization | None = None
 
 
@@ -45,30 +58,30 @@ class Work:
     batch: Batch
     num_iters: int = 1
     minibatch_size: int = 0
-    """Rows of a minibatch; 0: all at once."""
+    """Rows of a minibatch; 0: the whole batch."""
 
 
 class OpenFeed:
     """A feed in a run: takes in experience and says what to learn from it."""
 
     steps_per_collect: int = 1
-    """Steps of the vector environment that are taken at a time."""
+    """Steps of the vector environment per collection."""
     wants_next: bool = True
-    """Whether it needs to know where steps led to."""
+    """Whether it needs next observations."""
     by_environment: bool = False
-    """Whether rows lie environment by environment instead of in the order of time."""
+    """Whether rows are ordered environment by environment instead of by time."""
     state_interval: int = 0
-    """Steps after which memory is noted inside episodes; 0: only where a collection begins."""
+    """Steps between stored recurrent states; 0: only the one before the first step."""
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
-        """The updates to make now, in order; each is drawn after the one before was made."""
+        """Yields the updates to make now; each is drawn after the one before was made."""
         raise TypeError(f"{type(self).__name__} must define take")
 
     def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
-        """An update was made; `rows` are its per-row values with their `indices`."""
+        """Called after an update with its per-row values and their `indices`."""
 
     def describe(self) -> str:
-        """What it keeps and what that costs, in one line; empty if there is nothing to say."""
+        """What it stores and the memory that takes, in one line; empty if it stores nothing."""
         return ""
 
     def get_state(self) -> dict[str, Any]:
@@ -76,7 +89,7 @@ class OpenFeed:
         return {}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,5 +97,108 @@ class Feed:
     """A description of how experience is collected and turned into batches."""
 
     def open(self, setting: FeedSetting) -> OpenFeed:
-        """Make it so, or refuse what cannot work."""
+        """Returns the feed of a run, or refuses options that cannot work there."""
         raise TypeError(f"{type(self).__name__} must define open")
+
+
+@dataclass(slots=True)
+class FinalObservations:
+    """Last observations of episodes, from vectors that return the next episode's instead."""
+
+    indices: Index
+    """`time * num_envs + environment` of the steps that led to them, increasing."""
+    columns: Mapping[str, Any]
+    """`observations`, and `action_mask` where there are masks, one row per index."""
+
+
+@dataclass(slots=True)
+class Experience:
+    """Columns with one row per environment and step; valid until the next is collected.
+
+    Rows are ordered by time, or environment by environment.
+    """
+
+    columns: dict[str, Any]
+    _: KW_ONLY
+    steps: int
+    num_envs: int
+    by_environment: bool = False
+    following: Mapping[str, Any] = field(default_factory=dict)
+    """`observations`, maybe `action_mask`, after the last step, one row per environment."""
+    finals: FinalObservations | None = None
+    stepped: NDArray[numpy.bool_] | None = None
+    """False where an environment only reset; None if all stepped."""
+    after_reset: bool = False
+    """Whether the environments were reset before it: earlier steps do not lead here."""
+    states: Sequence[Any] = ()
+    """Recurrent states before the first step, and then at equal intervals."""
+    initial_state: Any = None
+    """Recurrent state of one new episode."""
+
+    @property
+    def count(self) -> int:
+        """The number of environment steps."""
+        if self.stepped is None:
+            return self.steps * self.num_envs
+        return int(numpy.count_nonzero(self.stepped))
+
+    def grid(self, column: Any) -> Any:
+        """A view of a column with shape (steps, num_envs, …)."""
+        return tree_map(self._grid, column)
+
+    def ended(self) -> NDArray[numpy.bool_]:
+        """Where episodes ended, shape (steps, num_envs)."""
+        columns = self.columns
+        ended: NDArray[numpy.bool_] = self._grid(columns["terminated"] | columns["truncated"])
+        return ended
+
+    def after(self, name: str, times: Index, envs: Index) -> Any:
+        """Next `observations` or `action_mask` of these steps, one row each."""
+        columns = [to_arrays(self.columns[name]), to_arrays(self.following[name])]
+        last = numpy.flatnonzero(times + 1 == self.steps)
+        later = numpy.minimum(times + 1, self.steps - 1)
+        if self.finals is not None and name in self.finals.columns:
+            columns.append(self.finals.columns[name])
+            indices, wanted = self.finals.indices, times * self.num_envs + envs
+            near = numpy.searchsorted(indices, wanted).clip(max=len(indices) - 1)
+            found = numpy.flatnonzero(indices[near] == wanted)
+
+        def rows(leaf: Any, following: Any, final: Any = None) -> Any:
+            chosen = self._grid(leaf)[later, envs]
+            if len(last):
+                chosen[last] = following[envs[last]]
+            if final is not None:
+                chosen[found] = final[near[found]]
+            return chosen
+
+        return tree_map(rows, *columns)
+
+    def next_observations(self) -> Any:
+        """The next observations of all rows, in their order."""
+        if self.steps > 1:
+            return self.after("observations", *self.times_and_envs())
+        following, finals = self.following["observations"], self.finals
+        if finals is None:
+            return following
+
+        def with_finals(leaf: Any, final: Any) -> Any:
+            leaf = copied(leaf)
+            leaf[finals.indices] = final
+            return leaf
+
+        return tree_map(with_finals, following, finals.columns["observations"])
+
+    def times_and_envs(self) -> tuple[Index, Index]:
+        """Time and environment of each row."""
+        order = numpy.arange(self.steps * self.num_envs)
+        if self.by_environment:
+            envs, times = numpy.divmod(order, self.steps)
+        else:
+            times, envs = numpy.divmod(order, self.num_envs)
+        return times, envs
+
+    def _grid(self, leaf: Any) -> Any:
+        shape = leaf.shape[1:]
+        if self.by_environment:
+            return leaf.reshape(self.num_envs, self.steps, *shape).swapaxes(0, 1)
+        return leaf.reshape(self.steps, self.num_envs, *shape)

@@ -1,22 +1,22 @@
-"""Keep transitions, and learn from draws of them again and again."""
+"""Replay: a buffer of transitions that batches are drawn from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import attrs
 import numpy
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import each
+from rlplug.batch.nested import leaves, tree_map
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
-from rlplug.feeds.experience import Experience
-from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
-from rlplug.feeds.memory import available_memory, in_words
+from rlplug.feeds.allocation import available_memory, format_bytes
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
 from rlplug.feeds.priorities import Priorities
-from rlplug.feeds.ring import Ring
+from rlplug.feeds.ring import RingBuffer
 from rlplug.feeds.transitions import Transitions
 from rlplug.seeding import derive
 
@@ -25,7 +25,7 @@ __all__ = ["OpenReplay", "Replay"]
 _positive = attrs.validators.ge(1)
 
 _DRAWN_AT_ONCE = 2**23
-"""Bytes of uniform draws that are gathered together and cut into batches."""
+"""Bytes of uniform draws that are gathered at once and split into batches."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,28 +33,28 @@ class Replay(Feed):
     """Keep the last transitions of all environments, and draw batches from them."""
 
     buffer_size: int = attrs.field(default=1_000_000, validator=_positive)
-    """Rows kept, shared equally among environments; the end of an episode takes one of them."""
+    """Rows stored, shared equally among environments; each end of an episode takes one more."""
     batch_size: int = attrs.field(default=32, validator=_positive)
     learning_starts: int = attrs.field(default=100, validator=attrs.validators.ge(0))
     """Environment steps, summed over environments, before the first update."""
     train_freq: int = attrs.field(default=1, validator=_positive)
-    """Steps of the vector environment between updates: each is one step of every environment."""
+    """Steps of the vector environment between updates."""
     gradient_steps: int = attrs.field(default=1, validator=attrs.validators.ge(-1))
-    """Updates each time; -1: as many as environment steps were taken."""
+    """Updates every `train_freq` steps; -1: one per environment step taken."""
     gamma: float = 0.99
     n_step: int = attrs.field(default=1, validator=_positive)
-    """Steps that one row spans, fewer where the episode ends."""
+    """Steps of n-step returns; fewer at the end of an episode."""
     prioritized: bool = False
-    """Draw in proportion to `rows["priority"]` of the loss instead of uniformly."""
+    """Draw in proportion to `rows["priority"]` of the loss, not uniformly."""
     priority_alpha: float = 0.6
-    """How much priorities matter: 0 not at all, 1 in proportion."""
+    """Exponent of priorities; 0: uniform draws, 1: proportional."""
     priority_beta: float | Schedule = 0.4
-    """How much of the bias `weights` take back; a number grows to 1 over the run."""
+    """Exponent of importance weights; a number is annealed to 1 over the run."""
     priority_eps: float = 1e-6
-    """Added to priorities, so that no row is lost."""
+    """Added to priorities, so that every row can be drawn."""
 
     def open(self, setting: FeedSetting) -> OpenReplay:
-        """Make room, or refuse what cannot work."""
+        """Allocate the buffer, or refuse options that cannot work."""
         self._check(setting)
         return OpenReplay(self, setting, self._bytes(setting))
 
@@ -71,7 +71,7 @@ class Replay(Feed):
             raise RequestError("\n".join([*above, message]), hint)
 
     def _problems(self, setting: FeedSetting) -> Iterator[tuple[str, str]]:
-        """What is wrong with the numbers, each with one thing to do."""
+        """What is wrong with the options, each with a hint."""
         if self.buffer_size < self.batch_size:
             yield (
                 f"buffer_size = {self.buffer_size:,} is smaller than one batch: batch_size = "
@@ -93,14 +93,14 @@ class Replay(Feed):
             )
 
     def _bytes(self, setting: FeedSetting) -> int:
-        needed = Ring.bytes_needed(setting, self.buffer_size)
+        needed = RingBuffer.bytes_needed(setting, self.buffer_size)
         if self.prioritized:
             needed += Priorities.bytes_needed(self.buffer_size)
         left = available_memory()
         if left is not None and needed > left:
             raise RequestError(
-                f"a replay buffer of buffer_size = {self.buffer_size:,} takes {in_words(needed)}, "
-                f"but only {in_words(left)} of memory are left.",
+                f"a replay buffer of buffer_size = {self.buffer_size:,} takes "
+                f"{format_bytes(needed)}, but only {format_bytes(left)} of memory are left.",
                 f"try: --set buffer_size={int(self.buffer_size * left * 0.8 / needed)}",
             )
         return needed
@@ -112,29 +112,34 @@ class OpenReplay(OpenFeed):
     def __init__(self, described: Replay, setting: FeedSetting, needed: int) -> None:
         self.steps_per_collect = described.train_freq
         self.bytes = needed
-        """What it takes once it is full."""
+        """Memory of the full buffer."""
         self._described = described
         self._normalization = setting.normalization
         self._random = numpy.random.default_rng(derive(setting.seed, "replay"))
         try:
-            self._ring = Ring(setting, described.buffer_size)
+            self._ring = RingBuffer(setting, described.buffer_size)
         except MemoryError as error:
             raise RequestError(
-                f"there is no memory for a replay buffer of {in_words(needed)}.",
+                f"there is no memory for a replay buffer of {format_bytes(needed)}.",
                 "try: a smaller buffer_size",
             ) from error
         self._transitions = Transitions(self._ring, described.gamma, described.n_step)
         self._priorities: Priorities | None = None
         if described.prioritized:
             rows = self._ring.rows * setting.num_envs
-            self._priorities = Priorities(described, rows, setting.steps)
+            beta = described.priority_beta
+            if not isinstance(beta, Schedule):
+                beta = Schedule(((0, beta), (setting.steps, 1.0)))
+            self._priorities = Priorities(
+                rows, alpha=described.priority_alpha, beta=beta, eps=described.priority_eps
+            )
 
     def describe(self) -> str:
-        """What it keeps and what that costs."""
-        return f"replay buffer of {self._described.buffer_size:,} rows, {in_words(self.bytes)}"
+        """Size of the buffer and its memory."""
+        return f"replay buffer of {self._described.buffer_size:,} rows, {format_bytes(self.bytes)}"
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
-        """Keep it; from `learning_starts` on, draw batches."""
+        """Store experience; after `learning_starts`, draw batches."""
         before = self._ring.add(experience)
         if self._priorities is not None:
             self._priorities.add(*self._ring.changed(before))
@@ -149,7 +154,7 @@ class OpenReplay(OpenFeed):
         return (self._by_priority(priorities, step) for _ in range(updates))
 
     def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
-        """Take back the priorities of what was drawn."""
+        """Update the priorities of the rows drawn."""
         if self._priorities is None:
             return
         if "priority" not in rows:
@@ -160,7 +165,7 @@ class OpenReplay(OpenFeed):
         self._priorities.learned(rows["indices"], rows["priority"])
 
     def get_state(self) -> dict[str, Any]:
-        """The transitions, their priorities and the generator."""
+        """Transitions, priorities and the random generator."""
         return {
             "ring": self._ring.get_state(),
             "priorities": None if self._priorities is None else self._priorities.get_state(),
@@ -168,14 +173,14 @@ class OpenReplay(OpenFeed):
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on with them."""
+        """Restore a state."""
         self._ring.set_state(saved["ring"])
         if self._priorities is not None and saved["priorities"] is not None:
             self._priorities.set_state(saved["priorities"])
         self._random.bit_generator.state = saved["random"]
 
     def _uniform(self, updates: int) -> Iterator[Work]:
-        """Batches that depend on nothing learned in between are gathered together."""
+        """Uniform batches do not depend on updates: many are gathered at once."""
         size = self._described.batch_size
         together = 1
         while updates > 0:
@@ -187,10 +192,9 @@ class OpenReplay(OpenFeed):
             else:
                 for start in range(0, len(rows), size):
                     part = slice(start, start + size)
-                    cut = {name: _cut(column, part) for name, column in columns.items()}
-                    yield Work(Batch(cut))
+                    yield Work(Batch(tree_map(itemgetter(part), columns)))
             if together == 1 and updates > 0:
-                together = max(_DRAWN_AT_ONCE // max(_bytes(columns), 1), 1)
+                together = max(_DRAWN_AT_ONCE // max(sum(map(_bytes, columns.values())), 1), 1)
 
     def _by_priority(self, priorities: Priorities, step: int) -> Work:
         rows, weights = priorities.draw(self._random, self._described.batch_size, step)
@@ -206,17 +210,7 @@ class OpenReplay(OpenFeed):
         return columns
 
 
-def _cut(column: Any, part: slice) -> Any:
-    return each(column, lambda leaf: leaf[part])
-
-
-def _bytes(columns: Mapping[str, Any]) -> int:
-    total = 0
-
-    def count(leaf: Any) -> None:
-        nonlocal total
-        total += leaf.nbytes
-
-    for column in columns.values():
-        each(column, count)
-    return total
+def _bytes(column: Any) -> int:
+    if type(column) is numpy.ndarray:
+        return column.nbytes
+    return sum(leaf.nbytes for leaf in leaves(column))

@@ -1,79 +1,219 @@
-"""Transitions of several environments in one ring, every observation kept once."""
+"""Ring buffer: transitions of several environments, every observation stored once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from rlplug.batch.nested import each, paired
+from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.errors import RequestError
-from rlplug.feeds.experience import Experience
-from rlplug.feeds.feed import FeedSetting
-from rlplug.feeds.formats import bytes_of, room_for
-from rlplug.feeds.ring_writer import FINAL, TERMINATED, TRUNCATED, Index, RingWriter
+from rlplug.feeds.allocation import allocate, row_bytes
+from rlplug.feeds.feed import Experience, FeedSetting, Index
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "Index", "Ring"]
+__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "RingBuffer"]
+
+TERMINATED, TRUNCATED, FINAL = 1, 2, 4
+"""Flags of a row; a FINAL one holds only the last observation of an episode."""
+
+Writes: TypeAlias = "list[tuple[NDArray[Any], NDArray[Any]]]"
+"""Arrays of the buffer, and the columns to write there."""
+
+_NOT_ACTED = frozenset(("observations", ACTION_MASK, "terminated", "truncated"))
 
 
-class Ring:
-    """Each environment writes its rows in a stretch of its own, and over its oldest rows.
+class RingBuffer:
+    """Each environment has a ring of its own and overwrites its oldest rows.
 
-    A row is an observation and what was done there; the next row of the same environment is where
-    it led to. The observation that ends an episode has a row without an action. One row beyond the
-    newest holds what will be acted on next, and stacks of frames need some older rows.
+    A row is an observation and what was done there; the next row of the same environment holds its
+    next observation. The last observation of an episode has a row without an action. One row beyond
+    the newest holds the observation to act on next, and frame stacks need some older rows.
     """
 
     def __init__(self, setting: FeedSetting, size: int) -> None:
         self.num_envs = setting.num_envs
         self.stack = setting.frame_stack
-        self.live = _live(setting, size)
-        """How many rows of each environment can be drawn from."""
+        self.live = _live_rows(setting, size)
+        """Rows of each environment that can be drawn."""
         self.rows = self.live + self.stack
         self.setting = setting
         space = setting.observation_space
-        self.mask_is_seen = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+        self.mask_is_observed = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
         double, total = setting.double, self.num_envs * self.rows
-        seen = room_for(setting.observation_space, total, double=double, frame_stack=self.stack)
-        self.kept: dict[str, Any] = {"observations": seen}
-        self.done: dict[str, Any] = {
-            "actions": room_for(setting.action_space, total, double=double),
-            # Zeros, for sums over several steps may pass over rows that were never written.
+        self.observed: dict[str, Any] = {
+            "observations": allocate(space, total, double=double, frame_stack=self.stack)
+        }
+        """Observations, and action masks that are not part of them."""
+        self.acted: dict[str, Any] = {
+            "actions": allocate(setting.action_space, total, double=double),
+            # Zeros: n-step returns read rows that were never written, and discard them.
             "rewards": numpy.zeros(total, numpy.float64 if double else numpy.float32),
         }
+        """Actions, rewards, and the module's extras."""
         self.flags = numpy.empty(total, numpy.uint8)
         self.heads = numpy.zeros(self.num_envs, numpy.int64)
         """How many rows each environment has written so far."""
         self.starts = numpy.arange(self.num_envs) * self.rows
-        self._writer = RingWriter(self)
+        self._counted = numpy.empty((0, 1), numpy.int64)
 
     @staticmethod
     def bytes_needed(setting: FeedSetting, size: int) -> int:
-        """What a ring of this size takes."""
+        """Memory of a buffer of this size."""
         double, stack = setting.double, setting.frame_stack
-        row = bytes_of(setting.observation_space, double=double, frame_stack=stack)
-        row += bytes_of(setting.action_space, double=double) + (8 if double else 4) + 1
-        return row * setting.num_envs * (_live(setting, size) + stack)
+        row = row_bytes(setting.observation_space, double=double, frame_stack=stack)
+        row += row_bytes(setting.action_space, double=double) + (8 if double else 4) + 1
+        return row * setting.num_envs * (_live_rows(setting, size) + stack)
+
+    # -- writing -------------------------------------------------------------------------------
 
     def add(self, experience: Experience) -> Index:
-        """Take in what was collected; how many rows each environment had before."""
-        return self._writer.add(experience)
+        """Store experience; returns how many rows each environment had before."""
+        if experience.after_reset and self.heads.any():
+            # The newest observation has no successor: it ends its episode, neither terminated nor
+            # truncated.
+            self.flags[self._slots(self.heads)] = FINAL
+            self.heads = self.heads + 1
+        before = self.heads
+        columns = experience.columns
+        flags = columns["truncated"].astype(numpy.uint8)
+        flags += flags
+        flags |= columns["terminated"]
+        if self.num_envs == 1 and experience.stepped is None:
+            self._add_slices(experience, flags)
+        else:
+            self._add_scattered(experience, flags)
+        return before
 
     def changed(self, before: Index) -> tuple[Index, Index]:
-        """The rows that can be drawn since then, and those that cannot any more."""
+        """Rows that can be drawn since then, and rows that cannot any more."""
         fresh = self._between(before, self.heads)
         fresh = fresh[(self.flags[fresh] & FINAL) == 0]
         lost = numpy.maximum(before - self.live, 0), numpy.maximum(self.heads - self.live, 0)
         return fresh, self._between(*lost)
 
+    def _add_slices(self, experience: Experience, flags: NDArray[numpy.uint8]) -> None:
+        """For one environment: write slices up to the end of each episode."""
+        writes = self._writes(experience.columns)
+        writes.append((self.flags, flags))
+        times = flags.nonzero()[0]
+        finals: Writes = []
+        if len(times):
+            finals = self._final_writes(experience, times, numpy.zeros_like(times))
+        head, start = int(self.heads[0]), 0
+        for number, time in enumerate(times.tolist()):
+            self._write(writes, head, start, time + 1)
+            head += time + 1 - start
+            self._write(finals, head, number, number + 1)
+            self.flags[head % self.rows] = FINAL
+            head, start = head + 1, time + 1
+        if start < experience.steps:
+            self._write(writes, head, start, experience.steps)
+            head += experience.steps - start
+        self.heads = numpy.array([head])
+        self._write(self._observation_writes(experience.following), head, 0, 1)
+
+    def _write(self, writes: Writes, head: int, start: int, stop: int) -> None:
+        """Write the rows of a slice at `head`, wrapping around at the end of the ring."""
+        place = head % self.rows
+        over = place + stop - start - self.rows
+        if over > 0:
+            self._write(writes, head, start, stop - over)
+            self._write(writes, 0, stop - over, stop)
+            return
+        end = place + stop - start
+        for array, column in writes:
+            array[place:end] = column[start:stop]
+
+    def _add_scattered(self, experience: Experience, flags: NDArray[numpy.uint8]) -> None:
+        """For several environments, whose episodes end at different times."""
+        before, steps = self.heads, experience.steps
+        if len(self._counted) < steps:
+            self._counted = numpy.arange(steps)[:, None]
+        at = before + self._counted[:steps]
+        ended = None
+        if experience.stepped is None and numpy.count_nonzero(flags):
+            # Each end takes one more row, which moves all later rows.
+            ended = experience.ended()
+            at[1:] += ended.cumsum(0)[:-1]
+        slots = self._slots(at)
+        slots = (slots.T if experience.by_environment else slots).reshape(-1)
+        for array, column in self._writes(experience.columns):
+            array[slots] = column
+        if experience.stepped is not None:
+            flags[~experience.stepped] = FINAL
+        self.flags[slots] = flags
+        self.heads = before + steps
+        if ended is not None:
+            times, envs = numpy.nonzero(ended)
+            slots = self.starts[envs] + (at[times, envs] + 1) % self.rows
+            for array, column in self._final_writes(experience, times, envs):
+                array[slots] = column
+            self.flags[slots] = FINAL
+            self.heads = self.heads + ended.sum(0)
+        slots = self._slots(self.heads)
+        for array, column in self._observation_writes(experience.following):
+            array[slots] = column
+
+    def _slots(self, at: Index) -> Index:
+        """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
+        slots: Index = self.starts + at % self.rows
+        return slots
+
+    def _writes(self, columns: Mapping[str, Any]) -> Writes:
+        """All columns, and where to write them."""
+        writes = self._observation_writes(columns)
+        for name, column in columns.items():
+            if name not in _NOT_ACTED:
+                column = to_arrays(column)
+                _pair_leaves(self._arrays_for(self.acted, name, column), column, writes)
+        return writes
+
+    def _observation_writes(self, columns: Mapping[str, Any]) -> Writes:
+        """Observations and masks, and where to write them."""
+        observations = to_arrays(columns["observations"])
+        if self.stack > 1:
+            # Only the newest frame of a stack.
+            observations = tree_map(lambda leaf: leaf[:, -1], observations)
+        writes: Writes = []
+        _pair_leaves(self.observed["observations"], observations, writes)
+        if ACTION_MASK in columns and not self.mask_is_observed:
+            mask = to_arrays(columns[ACTION_MASK])
+            _pair_leaves(self._arrays_for(self.observed, ACTION_MASK, mask), mask, writes)
+        return writes
+
+    def _final_writes(self, experience: Experience, times: Index, envs: Index) -> Writes:
+        """The last observations of episodes that ended at these steps."""
+        names = [name for name in ("observations", ACTION_MASK) if name in experience.following]
+        finals = experience.finals
+        if (
+            finals is not None
+            and len(finals.indices) == len(times)
+            and all(name in finals.columns for name in names)
+        ):
+            # One for each of them, in the same order.
+            return self._observation_writes({name: finals.columns[name] for name in names})
+        return self._observation_writes(
+            {name: experience.after(name, times, envs) for name in names}
+        )
+
+    def _arrays_for(self, stored: dict[str, Any], name: str, column: Any) -> Any:
+        """Where a column is stored; masks and extras are allocated when they first come."""
+        if name not in stored:
+            total = self.num_envs * self.rows
+            stored[name] = tree_map(
+                lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype), column
+            )
+        return stored[name]
+
     def _between(self, first: Index, last: Index) -> Index:
         """Where the rows with these numbers lie, from the first to before the last."""
         counts = last - first
         if not counts.any():
-            return _NOTHING
+            return numpy.empty(0, numpy.int64)
         envs = numpy.repeat(numpy.arange(self.num_envs), counts)
         steps = numpy.arange(len(envs)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
         rows: Index = self.starts[envs] + (first[envs] + steps) % self.rows
@@ -83,19 +223,19 @@ class Ring:
 
     def draw(self, random: numpy.random.Generator, count: int) -> Index:
         """Rows that are transitions, each with the same probability."""
-        # A few more than wanted, for some turn out to be no transitions.
-        rows = self._some(random, count + (count >> 3) + 8)
+        # A few more than wanted: FINAL rows are rejected.
+        rows = self._draw_live(random, count + (count >> 3) + 8)
         while len(rows) < count:
-            rows = numpy.concatenate((rows, self._some(random, count)))
+            rows = numpy.concatenate((rows, self._draw_live(random, count)))
         return rows[:count]
 
     def holds_any(self) -> bool:
         """Whether there is a transition to draw."""
         return bool(numpy.count_nonzero(self.heads))
 
-    def _some(self, random: numpy.random.Generator, count: int) -> Index:
-        """The transitions among so many live rows, each of which is as likely as the others."""
-        # Many times as fast as `integers`, and as fair to one part in 2**53 of the rows.
+    def _draw_live(self, random: numpy.random.Generator, count: int) -> Index:
+        """The transitions among `count` uniform draws of live rows."""
+        # Many times as fast as `integers`, with a bias below one in 2**53 of the rows.
         places = random.random(count)
         if self.num_envs == 1:
             head = int(self.heads[0])
@@ -115,30 +255,25 @@ class Ring:
             rows += self.starts[envs]
         return rows[self.flags.take(rows) < FINAL]
 
-    def room(self, rooms: dict[str, Any], name: str, column: Any) -> Any:
-        """Where a column is kept; what acting alone knows of is made room for when it comes."""
-        if name not in rooms:
-            total = self.num_envs * self.rows
-            rooms[name] = each(
-                column, lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype)
-            )
-        return rooms[name]
-
     # -- state ---------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that was written, and no more."""
+        """All rows written so far."""
         used = int(min(self.heads.max(initial=0) + 1, self.rows))
+
+        def cut(leaf: Any) -> Any:
+            return self._by_environment(leaf)[:, :used]
+
         return {
             "rows": self.rows,
             "heads": self.heads.copy(),
-            "kept": self._cut(self.kept, used),
-            "done": self._cut(self.done, used),
-            "flags": self._part(self.flags, used),
+            "kept": {name: tree_map(cut, column) for name, column in self.observed.items()},
+            "done": {name: tree_map(cut, column) for name, column in self.acted.items()},
+            "flags": cut(self.flags),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on with what was written then."""
+        """Restore a state."""
         if saved["rows"] != self.rows or len(saved["heads"]) != self.num_envs:
             raise RequestError(
                 f"the saved replay buffer has {len(saved['heads'])} environments with "
@@ -148,27 +283,26 @@ class Ring:
         self.heads = numpy.array(saved["heads"], numpy.int64)
         used = int(min(self.heads.max(initial=0) + 1, self.rows))
 
-        def put(room: Any, part: Any) -> None:
-            room.reshape(self.num_envs, self.rows, *room.shape[1:])[:, :used] = part
+        def put(array: Any, part: Any) -> None:
+            self._by_environment(array)[:, :used] = part
 
-        for name, rooms in (("kept", self.kept), ("done", self.done)):
-            for column, part in saved[name].items():
-                flat = each(part, lambda leaf: leaf.reshape(-1, *leaf.shape[2:]))
-                paired(self.room(rooms, column, flat), part, put)
+        for stored, columns in ((self.observed, saved["kept"]), (self.acted, saved["done"])):
+            for name, column in columns.items():
+                flat = tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), column)
+                tree_map(put, self._arrays_for(stored, name, flat), column)
         put(self.flags, saved["flags"])
 
-    def _cut(self, rooms: Mapping[str, Any], used: int) -> dict[str, Any]:
-        return {
-            name: each(room, lambda leaf: self._part(leaf, used)) for name, room in rooms.items()
-        }
-
-    def _part(self, leaf: Any, used: int) -> Any:
-        return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])[:, :used]
+    def _by_environment(self, leaf: Any) -> Any:
+        return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])
 
 
-_NOTHING: Index = numpy.empty(0, numpy.int64)
+def _pair_leaves(arrays: Any, column: Any, writes: Writes) -> None:
+    if type(arrays) is numpy.ndarray:
+        writes.append((arrays, column))
+        return
+    tree_map(lambda array, part: writes.append((array, part)), arrays, column)
 
 
-def _live(setting: FeedSetting, size: int) -> int:
-    # Of two rows that follow each other one is a transition: there is always one to draw.
+def _live_rows(setting: FeedSetting, size: int) -> int:
+    # Of two consecutive rows at least one is a transition: there is always one to draw.
     return max(size // setting.num_envs, 2)

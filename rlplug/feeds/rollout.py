@@ -1,19 +1,19 @@
-"""Collect a stretch of steps, learn from it in epochs, and forget it."""
+"""Rollout: collect some steps, learn from them for some epochs, then discard them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import attrs
 import numpy
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import each, paired, to_arrays
+from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds.experience import Experience
-from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
 
 __all__ = ["OpenRollout", "Rollout"]
 
@@ -24,14 +24,13 @@ class Rollout(Feed):
 
     n_steps: int = attrs.field(default=2048, validator=attrs.validators.ge(1))
     batch_size: int = attrs.field(default=64, validator=attrs.validators.ge(0))
-    """Rows of a minibatch, 0: all. What is left over makes a last, smaller one: nothing is dropped.
-    """
+    """Rows of a minibatch; 0: all. The last one may be smaller: no row is dropped."""
     n_epochs: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     truncated_bptt: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    """Longest piece of an episode that memory is learned through; 0: up to `n_steps`."""
+    """Longest fragment of an episode for backpropagation through time; 0: `n_steps`."""
 
     def open(self, setting: FeedSetting) -> OpenRollout:
-        """Refuse minibatches that no rollout fills."""
+        """Refuse minibatches larger than the rollout."""
         rows = self.n_steps * setting.num_envs
         if self.batch_size > rows:
             raise RequestError(
@@ -43,7 +42,7 @@ class Rollout(Feed):
 
 
 class OpenRollout(OpenFeed):
-    """Makes each rollout one update: rows of one environment after those of another."""
+    """Makes each rollout one update, its rows ordered environment by environment."""
 
     by_environment = True
 
@@ -51,34 +50,31 @@ class OpenRollout(OpenFeed):
         self.steps_per_collect = described.n_steps
         self._described = described
         self._normalization: Normalization | None = setting.normalization
-        piece = described.truncated_bptt if setting.has_memory else 0
-        self.state_interval = piece if 0 < piece < described.n_steps else 0
+        longest = described.truncated_bptt if setting.has_memory else 0
+        self.state_interval = longest if 0 < longest < described.n_steps else 0
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
-        """One update with all rows and the pieces of episodes that they make."""
+        """One update with all rows and their fragments."""
         columns = dict(experience.columns)
-        pieces = _Pieces(experience, self.state_interval)
+        fragments = _Fragments(experience, self.state_interval)
         if experience.stepped is not None:
-            kept = experience.stepped
-            columns = {
-                name: each(column, lambda leaf: leaf[kept]) for name, column in columns.items()
-            }
-        columns["fragments"] = pieces.spans
+            columns = tree_map(itemgetter(experience.stepped), columns)
+        columns["fragments"] = fragments.spans
         columns["final_observations"] = experience.after(
-            "observations", pieces.last_times, pieces.envs
+            "observations", fragments.last_times, fragments.envs
         )
         if experience.states:
-            columns["state"] = pieces.states()
+            columns["state"] = fragments.states()
         if self.state_interval:
-            columns["continued"] = pieces.continued
+            columns["continued"] = fragments.continued
         if self._normalization is not None:
             self._normalization.apply(columns)
         described = self._described
         yield Work(Batch(columns), described.n_epochs, described.batch_size)
 
 
-class _Pieces:
-    """Where episodes end inside a rollout, and so do the pieces of them that it holds."""
+class _Fragments:
+    """Fragments of a rollout: pieces of episodes that end with them, or at `longest` steps."""
 
     def __init__(self, experience: Experience, longest: int) -> None:
         self._experience = experience
@@ -91,11 +87,11 @@ class _Pieces:
         if experience.stepped is not None:
             stepped = experience.grid(experience.stepped)
             last &= stepped
-        # Environment by environment, as the rows lie.
+        # Transposed: rows are ordered environment by environment.
         self.envs, self.last_times = numpy.nonzero(last.T)
         inside = self.last_times < experience.steps - 1
         self.continued = inside & ~ended[self.last_times, self.envs]
-        """Whether the next piece goes on where a piece stops."""
+        """Whether the next fragment continues the episode."""
         if experience.stepped is None:
             stops = self.envs * experience.steps + self.last_times + 1
         else:
@@ -105,26 +101,26 @@ class _Pieces:
         self.spans = numpy.stack((self._starts, stops.astype(numpy.int64)), axis=1)
 
     def states(self) -> Any:
-        """The memory that each piece begins with: noted, or fresh after the end of an episode."""
+        """The recurrent state before each fragment: stored, or the initial one."""
         experience, interval = self._experience, self._longest or self._experience.steps
         times = self._first_times()
-        noted = times % interval == 0
-        which, envs = (times // interval)[noted], self.envs[noted]
-        fresh = to_arrays(experience.initial_state)
-        table = each(fresh, lambda leaf: numpy.repeat(leaf, len(times), axis=0))
+        stored = times % interval == 0
+        which, envs = (times // interval)[stored], self.envs[stored]
+        initial = to_arrays(experience.initial_state)
+        table = tree_map(lambda leaf: numpy.repeat(leaf, len(times), axis=0), initial)
         for index, state in enumerate(experience.states):
-            rows = numpy.flatnonzero(noted)[which == index]
+            rows = numpy.flatnonzero(stored)[which == index]
             places = envs[which == index]
 
-            def put(room: Any, leaf: Any, rows: Any = rows, places: Any = places) -> Any:
-                room[rows] = leaf[places]
-                return room
+            def put(table: Any, leaf: Any, rows: Any = rows, places: Any = places) -> Any:
+                table[rows] = leaf[places]
+                return table
 
-            table = paired(table, to_arrays(state), put)
+            table = tree_map(put, table, to_arrays(state))
         return table
 
     def _first_times(self) -> Any:
-        """When each piece begins."""
+        """The time of the first step of each fragment."""
         stepped = self._experience.stepped
         if stepped is None:
             return self._starts % self._experience.steps

@@ -1,16 +1,16 @@
-"""Every transition is learned from once, in the order in which it came."""
+"""Stream: every transition is learned from once, in the order it came."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 import attrs
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import copied, each
+from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.normalization import Normalization
-from rlplug.feeds.experience import Experience
-from rlplug.feeds.feed import Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
 
 __all__ = ["OpenStream", "Stream"]
 
@@ -20,12 +20,12 @@ class Stream(Feed):
     """Hand each piece of experience to the learner once, then forget it."""
 
     steps_per_update: int = attrs.field(default=1, validator=attrs.validators.ge(1))
-    """Steps of the vector environment that make one batch."""
+    """Steps of the vector environment per update."""
     one_step_episodes: bool = False
-    """For bandits: longer episodes are refused, and no `next_observations` are kept."""
+    """For bandits: longer episodes are refused, and there are no `next_observations`."""
 
     def open(self, setting: FeedSetting) -> OpenStream:
-        """There is nothing to prepare."""
+        """Returns the feed of a run."""
         return OpenStream(self, setting.normalization)
 
 
@@ -41,20 +41,18 @@ class OpenStream(OpenFeed):
         """One update with all of it."""
         columns = experience.columns
         if experience.steps > 1:
-            # What the sampler writes again must not change in somebody's hands.
-            columns = {name: each(column, copied) for name, column in columns.items()}
+            # The sampler reuses the memory of these columns.
+            columns = tree_map(copied, columns)
         if self.wants_next:
-            columns["next_observations"] = experience.next_rows()
+            columns["next_observations"] = experience.next_observations()
         stepped = experience.stepped
         if stepped is not None and not stepped.all():
             if not stepped.any():
                 return ()
-            columns = {
-                name: each(column, lambda leaf: leaf[stepped]) for name, column in columns.items()
-            }
+            columns = tree_map(itemgetter(stepped), columns)
         if self._normalization is not None:
-            # The sampler absorbs the experience afterwards, and must find it as it was.
+            # The sampler absorbs the experience as it was.
             columns = dict(columns)
             self._normalization.apply(columns)
-        # A stream of single steps comes here with each: a tuple is cheaper than a generator.
+        # For streams of single steps, a tuple is cheaper than a generator.
         return (Work(Batch(columns)),)

@@ -1,16 +1,16 @@
-"""HookCalls: the hooks of one run, each with the contract's rule for combining results."""
+"""HookCalls: calls the hooks of one run and combines their results as the contract says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
+import inspect
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from rlplug.config.schedule import resolve, resolve_scheduled
 from rlplug.errors import PluginError
-from rlplug.hooks.options import OptionsInForce
-from rlplug.hooks.resolved import HOOKS, Implementation, Participant, resolve
-from rlplug.hooks.wrapping import checked, nested
-from rlplug.registry import ADDON, describe
+from rlplug.hooks.binding import HOOKS, bind, check_unique_names
+from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlplug.batch import Batch
     from rlplug.plugin import LearnerView, Module
 
-__all__ = ["HookCalls", "Participant"]
+__all__ = ["HookCalls", "Implementation"]
 
 
 class HookCalls:
@@ -32,50 +32,44 @@ class HookCalls:
     Methods that collect return `(plugin name, result)` pairs, so that each can be traced.
     """
 
-    def __init__(
-        self,
-        algorithm: Participant,
-        addons: Sequence[Participant] = (),
-    ) -> None:
+    def __init__(self, algorithm: Participant, addons: Sequence[Participant] = ()) -> None:
         self.algorithm = algorithm
         self.addons = tuple(addons)
-        _refuse_twins([algorithm, *addons])
-        self._implementations = resolve(self.participants)
-        self._options = OptionsInForce({one.name: one.config for one in self.participants})
-        self._bind()
+        check_unique_names(self.participants)
+        self._implementations = self._bind(self.participants)
+        self._configs = _ConfigCache(self.participants)
 
     def listen(self, listeners: Sequence[object]) -> None:
-        """Let the core's own trackers hear what add-ons hear, after them."""
-        heard = [
+        """Add the core's own trackers, which hear events after all add-ons."""
+        trackers = [
             Participant(describe(type(one).__name__.lower(), type(one), ADDON), one)
             for one in listeners
         ]
-        self._implementations = resolve([*self.participants, *heard])
-        self._bind()
+        self._implementations = self._bind([*self.participants, *trackers])
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        """The algorithm and its add-ons, in call order."""
+        """The algorithm, then its add-ons in order."""
         return (self.algorithm, *self.addons)
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Who implements a hook, in call order."""
+        """The implementations of a hook, in call order."""
         return self._implementations[hook]
 
     def implements(self, hook: str) -> bool:
-        """Whether anybody does."""
+        """Whether any participant implements a hook."""
         return bool(self._implementations[hook])
 
     def wants(self, hook: str, argument: str) -> bool:
-        """Whether some implementation of a hook names this argument."""
+        """Whether any implementation of a hook takes this argument."""
         return any(argument in one.arguments for one in self._implementations[hook])
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""
         plugins = set(self.participants)
         named = {
-            hook: [one.name for one in self._implementations[hook] if one.participant in plugins]
-            for hook in HOOKS
+            hook: [one.name for one in implementations if one.participant in plugins]
+            for hook, implementations in self._implementations.items()
         }
         return {hook: names for hook, names in named.items() if names}
 
@@ -83,19 +77,21 @@ class HookCalls:
 
     def config_of(self, plugin: str, module_id: str) -> Any:
         """A plugin's options for a module, schedules resolved at the current step."""
-        return self._options.of(plugin, module_id)
+        return self._configs[plugin, module_id]
 
-    def followed_config_of(self, plugin: str, module_id: str) -> Any:
-        """The same with numbers that remember their schedules, for optimizers to follow."""
-        return self._options.followed(plugin, module_id)
+    def scheduled_config_of(self, plugin: str, module_id: str) -> Any:
+        """The same with `ScheduledValue` numbers, which optimizers follow."""
+        return self._configs.scheduled((plugin, module_id))
 
     def override_config(self, plugin: str, module_id: str, config: Any) -> None:
-        """Give a plugin other options for one module."""
-        self._options.override(plugin, module_id, config)
+        """Set other options of a plugin for one module."""
+        self._configs.override((plugin, module_id), config)
 
     def at_step(self, step: int) -> None:
         """Move schedules to an environment step."""
-        self._options.at_step(step)
+        self._configs.step = step
+        if self._configs.has_schedules:
+            self._configs.clear()
 
     # -- building ------------------------------------------------------------------------------
 
@@ -107,17 +103,23 @@ class HookCalls:
         seed: int,
     ) -> Module:
         """The algorithm's module, wrapped by add-ons, the first of them outermost."""
-        # Wrappers come first, the outermost before all others.
-        *wrappers, answer = self._implementations["build"]
+        from rlplug.plugin import Module
 
-        def offered(one: Implementation) -> tuple[Any, ...]:
-            config = self.config_of(one.name, module_id)
-            return (module_id, observation_space, action_space, config, _own(seed, one))
+        def call(one: Implementation) -> Any:
+            config = self._configs[one.name, module_id]
+            own = _seed_of(one, seed)
+            return one(module_id, observation_space, action_space, config, own)
 
-        def draws(one: Implementation) -> AbstractContextManager[None]:
-            return forked(_own(seed, one))
-
-        return checked(nested(wrappers, answer, offered, draws), answer)
+        # pluggy lists wrappers first, the outermost before all others.
+        *wrappers, algorithm = self._implementations["build"]
+        module = _call_wrapped(wrappers, algorithm, call, seed)
+        if isinstance(module, Module):
+            return module
+        raise PluginError(
+            f"{algorithm.participant.label}: 'build' returned {type(module).__name__}, "
+            "which is not an rlplug.Module.",
+            "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
+        )
 
     def build_extra(
         self,
@@ -130,8 +132,8 @@ class HookCalls:
         """What each plugin keeps beside a module, by plugin name."""
         extras = {}
         for one in self._implementations["build_extra"]:
-            config = self.config_of(one.name, module_id)
-            own = _own(seed, one)
+            config = self._configs[one.name, module_id]
+            own = _seed_of(one, seed)
             with forked(own):
                 extra = one(module_id, module, observation_space, action_space, config, own)
             if extra is not None:
@@ -145,10 +147,12 @@ class HookCalls:
 
         A number of a schedulable option that becomes an optimizer's `lr` follows its schedule.
         """
-        return [
-            (name, one(module_id, module, extra, self.followed_config_of(name, module_id), learner))
-            for name, one, extra, _ in self._each(self._optimizers, module_id, learner)
-        ]
+        extras = learner.extra.get(module_id, {})
+        results = []
+        for one in self._implementations["configure_optimizers_for_module"]:
+            extra, config = extras.get(one.name), self.scheduled_config_of(one.name, module_id)
+            results.append((one.name, one(module_id, module, extra, config, learner)))
+        return results
 
     # -- updating ------------------------------------------------------------------------------
 
@@ -161,10 +165,10 @@ class HookCalls:
         timestep: int,
         learner: LearnerView,
     ) -> Batch:
-        """The batch with everybody's columns: add-ons in order, the algorithm last."""
-        if not self._preparers:
-            return batch
-        for _, one, extra, config in self._each(self._preparers, module_id, learner):
+        """The batch with the columns of all plugins: add-ons in order, the algorithm last."""
+        extras = learner.extra.get(module_id, {})
+        for one in self._implementations["prepare_batch"]:
+            extra, config = extras.get(one.name), self._configs[one.name, module_id]
             columns = one(module_id, module, extra, config, batch, batches, timestep, learner)
             if columns:
                 batch = batch.with_columns(columns)
@@ -179,14 +183,14 @@ class HookCalls:
         optimizers: tuple[str, ...],
         learner: LearnerView,
     ) -> list[tuple[str, Any]]:
-        """Each plugin's loss as it gave it; those that gave None are left out."""
-        if not self._losses:
-            return []
+        """Each plugin's loss as it was returned; None is left out."""
+        extras = learner.extra.get(module_id, {})
         results = []
-        for name, one, extra, config in self._each(self._losses, module_id, learner):
+        for one in self._implementations["compute_loss_for_module"]:
+            extra, config = extras.get(one.name), self._configs[one.name, module_id]
             loss = one(module_id, module, extra, config, batch, fwd_out, optimizers, learner)
             if loss is not None:
-                results.append((name, loss))
+                results.append((one.name, loss))
         return results
 
     def postprocess_gradients(
@@ -198,12 +202,12 @@ class HookCalls:
         metrics: MutableMapping[str, Any],
         learner: LearnerView,
     ) -> None:
-        """Everybody in order; `gradients(plugin)` is what that plugin may see."""
-        if not self._gradients:
-            return
-        for name, one, extra, config in self._each(self._gradients, module_id, learner):
-            seen = gradients(name)
-            one(module_id, module, extra, config, seen, term_gradients, metrics, learner)
+        """All plugins in order; `gradients(plugin)` are those that the plugin may change."""
+        extras = learner.extra.get(module_id, {})
+        for one in self._implementations["postprocess_gradients"]:
+            extra, config = extras.get(one.name), self._configs[one.name, module_id]
+            own = gradients(one.name)
+            one(module_id, module, extra, config, own, term_gradients, metrics, learner)
 
     def additional_update(
         self,
@@ -214,22 +218,22 @@ class HookCalls:
         metrics: Mapping[str, Any],
         learner: LearnerView,
     ) -> list[tuple[str, Mapping[str, Any]]]:
-        """Each plugin's metrics; those that gave none are left out."""
-        if not self._additional:
-            return []
+        """Each plugin's metrics; plugins without any are left out."""
+        extras = learner.extra.get(module_id, {})
         results = []
-        for name, one, extra, config in self._each(self._additional, module_id, learner):
-            given = one(module_id, module, extra, config, batch, timestep, metrics, learner)
-            if given:
-                results.append((name, given))
+        for one in self._implementations["additional_update"]:
+            extra, config = extras.get(one.name), self._configs[one.name, module_id]
+            own = one(module_id, module, extra, config, batch, timestep, metrics, learner)
+            if own:
+                results.append((one.name, own))
         return results
 
     def inference_module(self, module_id: str, module: Module, learner: LearnerView) -> Module:
-        """What to evaluate and serve: the last answer, or the module itself."""
-        if not self._inference:
-            return module
+        """The module to evaluate and serve: the last plugin's that returns one, or the module."""
+        extras = learner.extra.get(module_id, {})
         chosen = module
-        for _, one, extra, config in self._each(self._inference, module_id, learner):
+        for one in self._implementations["inference_module"]:
+            extra, config = extras.get(one.name), self._configs[one.name, module_id]
             answer = one(module_id, module, extra, config, learner)
             chosen = chosen if answer is None else answer
         return chosen
@@ -237,11 +241,11 @@ class HookCalls:
     # -- state and events ----------------------------------------------------------------------
 
     def save_state(self) -> dict[str, Mapping[str, Any]]:
-        """Every plugin's own state, by plugin name."""
+        """Each plugin's own state, by plugin name."""
         return {one.name: one() for one in self._implementations["save_state"]}
 
     def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hand every plugin its own state back."""
+        """Restore each plugin's own state."""
         for one in self._implementations["load_state"]:
             if one.name in states:
                 one(states[one.name])
@@ -253,7 +257,7 @@ class HookCalls:
     def update_finished(
         self, step: int, update: int, results: Mapping[str, Any], learner: LearnerView
     ) -> None:
-        for one in self._update_finished:
+        for one in self._implementations["update_finished"]:
             one(step, update, results, learner)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -276,48 +280,117 @@ class HookCalls:
         for one in self._implementations["run_failed"]:
             one(step, error)
 
-    # -- inside --------------------------------------------------------------------------------
-
-    def _bind(self) -> None:
-        """Look up once what is called in every update."""
-        of = self._implementations
-        self._optimizers = of["configure_optimizers_for_module"]
+    def _bind(self, participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
+        bound = {
+            hook: tuple(Implementation(participant, hook, one) for participant, one in functions)
+            for hook, functions in bind(participants).items()
+        }
         # Add-ons first: the algorithm's advantages and targets must see their bonuses.
-        preparers = of["prepare_batch"]
-        self._preparers = tuple(
-            sorted(preparers, key=lambda one: one.participant is self.algorithm)
+        bound["prepare_batch"] = tuple(
+            sorted(bound["prepare_batch"], key=lambda one: one.participant is self.algorithm)
         )
-        self._losses = of["compute_loss_for_module"]
-        self._gradients = of["postprocess_gradients"]
-        self._additional = of["additional_update"]
-        self._inference = of["inference_module"]
-        self._update_finished = of["update_finished"]
-
-    def _each(
-        self, implementations: tuple[Implementation, ...], module_id: str, learner: LearnerView
-    ) -> Iterator[tuple[str, Implementation, nn.Module | None, Any]]:
-        """Every implementation with its plugin's own extra and options."""
-        extras = learner.extra.get(module_id, _NOTHING)
-        options = self._options.of
-        for one in implementations:
-            name = one.name
-            yield name, one, extras.get(name), options(name, module_id)
+        return bound
 
 
-_NOTHING: Mapping[str, Any] = {}
+class Implementation:
+    """One plugin's function for one hook, called with the arguments that it names."""
+
+    __slots__ = ("_pick", "arguments", "function", "hook", "name", "participant")
+
+    def __init__(self, participant: Participant, hook: str, function: Callable[..., Any]) -> None:
+        self.participant = participant
+        self.name = participant.name
+        self.hook = hook
+        self.function = function
+        self.arguments = tuple(inspect.signature(function).parameters)
+        indices = [HOOKS[hook].index(argument) for argument in self.arguments]
+        # itemgetter returns a tuple for two or more indices only; a slice gives one for fewer.
+        first = indices[0] if indices else 0
+        few = slice(first, first + len(indices))
+        self._pick = itemgetter(*indices) if len(indices) > 1 else itemgetter(few)
+
+    def __call__(self, *offered: Any) -> Any:
+        """Call with all arguments that the hook offers, in the order of its specification."""
+        try:
+            return self.function(*self._pick(offered))
+        except BaseException as error:
+            self.add_note(error)
+            raise
+
+    def add_note(self, error: BaseException) -> None:
+        """Note on an exception which hook of which plugin raised it."""
+        note = f"raised in hook {self.hook!r} of {self.participant.label}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
 
-def _own(seed: int, one: Implementation) -> int:
-    """A seed per plugin, so that an add-on changes nobody else's numbers."""
+class _ConfigCache(dict[tuple[str, str], Any]):
+    """(plugin, module id) → options, with schedules resolved at the current step."""
+
+    def __init__(self, participants: Sequence[Participant]) -> None:
+        super().__init__()
+        self._configs = {one.name: one.config for one in participants}
+        self._overrides: dict[tuple[str, str], Any] = {}
+        self.step = 0
+        self.has_schedules = False
+
+    def __missing__(self, key: tuple[str, str]) -> Any:
+        config = self._overrides.get(key, self._configs[key[0]])
+        self[key] = resolved = resolve(config, self.step)
+        self.has_schedules = self.has_schedules or resolved is not config
+        return resolved
+
+    def scheduled(self, key: tuple[str, str]) -> Any:
+        return resolve_scheduled(self._overrides.get(key, self._configs[key[0]]), self.step)
+
+    def override(self, key: tuple[str, str], config: Any) -> None:
+        self._overrides[key] = config
+        self.pop(key, None)
+
+
+def _call_wrapped(
+    wrappers: Sequence[Implementation],
+    function: Implementation,
+    call: Callable[[Implementation], Any],
+    seed: int,
+) -> Any:
+    """Call a function inside its wrappers: generators that yield once and return the result."""
+    if not wrappers:
+        with forked(_seed_of(function, seed)):
+            return call(function)
+    outer, *inner = wrappers
+    generator: Generator[None, Any, Any] = call(outer)
+    own = _seed_of(outer, seed)
+    with forked(own):
+        _advance(outer, lambda: next(generator), finished=False)
+    try:
+        result = _call_wrapped(inner, function, call, seed)
+    except BaseException as error:
+        raised = error
+        with forked(own):
+            return _advance(outer, lambda: generator.throw(raised), finished=True)
+    with forked(own):
+        return _advance(outer, lambda: generator.send(result), finished=True)
+
+
+def _advance(one: Implementation, resume: Callable[[], Any], *, finished: bool) -> Any:
+    try:
+        resume()
+    except StopIteration as stop:
+        if finished:
+            return stop.value
+    except BaseException as error:
+        one.add_note(error)
+        raise
+    else:
+        if not finished:
+            return None
+    raise PluginError(
+        f"{one.participant.label}: its wrapper of {one.hook!r} must yield exactly once.",
+        "try: module = yield; return module",
+    )
+
+
+def _seed_of(one: Implementation, seed: int) -> int:
+    """A seed per plugin, so that an add-on does not change the others' random numbers."""
     return derive(seed, one.participant.found.kind, one.name)
-
-
-def _refuse_twins(participants: Sequence[Participant]) -> None:
-    seen: dict[str, Participant] = {}
-    for one in participants:
-        if one.name in seen:
-            raise PluginError(
-                f"{one.label} takes part twice, or shares its name with {seen[one.name].label}.",
-                "try: name each plugin once",
-            )
-        seen[one.name] = one

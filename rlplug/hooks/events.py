@@ -1,31 +1,31 @@
-"""The events of a run: what happens, for those who watch.
-
-The core's own console and tracking listen to these, as any add-on can.
-"""
+"""Events of a run. The core's console and tracking listen to them, as add-ons can."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlplug.hooks.markers import hookspec
+import attrs
+
+from rlplug.config.sections import RunConfig
+from rlplug.hooks import hookspec
+from rlplug.registry import Participant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rlplug.plugin import LearnerView
 
-__all__ = ["RunHooks"]
+__all__ = ["RunHooks", "RunInfo"]
 
 
 class RunHooks:
-    """What happens in a run. Results are ignored; plugins are told in their order."""
+    """Events of a run, for plugins that watch it. Return values are ignored."""
 
     @hookspec
     def run_started(self, run: Any) -> None:
-        """The run is about to take its first environment step.
+        """The run is about to start.
 
-        Called: once, after modules are built and everything has been checked; again on resume.
+        Called: once, after all checks and before the first environment step; again on resume.
         run: a `RunInfo`: `run_id`, `folder`, `config`, `participants`, `environment`, `steps`,
             `step` (where it starts), `resumed`.
 
@@ -42,8 +42,8 @@ class RunHooks:
     ) -> None:
         """The learner has finished one update.
 
-        Called: after every update, which for a stream of single steps is every step: be quick,
-            or listen to `metrics_reported` instead.
+        Called: after every update, which may be every environment step: be fast, or implement
+            `metrics_reported` instead.
         step: environment steps so far.
         update: updates so far, from 1.
         results: module id → metric → value; tensors may still be on the device.
@@ -57,12 +57,12 @@ class RunHooks:
 
     @hookspec
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of the last stretch of the run are known.
+        """Metrics were reported.
 
-        Called: about 320 times a run, at steps fixed by the run's length, so that the curves of
-            several seeds coincide; and once at the end.
-        step: the environment step that these numbers stand for.
-        metrics: name → mean over the stretch, as plain numbers.
+        Called: about 320 times per run, at steps that depend only on its length, so that curves of
+            several seeds align; and once at the end.
+        step: environment steps so far.
+        metrics: name → mean since the last report, as plain numbers.
 
         Example:
             @hookimpl
@@ -73,11 +73,11 @@ class RunHooks:
 
     @hookspec
     def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Greedy episodes in environments of their own have been played.
+        """An evaluation has finished.
 
         Called: after each evaluation.
         step: environment steps so far.
-        metrics: `eval/return_mean` and its companions.
+        metrics: `eval/return_mean` and the other evaluation metrics.
 
         Example:
             @hookimpl
@@ -90,7 +90,7 @@ class RunHooks:
     def checkpoint_saved(self, step: int, path: Path) -> None:
         """A checkpoint is complete on disk.
 
-        Called: after each one, before it is uploaded.
+        Called: after each checkpoint, before it is uploaded.
         step: environment steps so far.
         path: its folder.
 
@@ -103,11 +103,11 @@ class RunHooks:
 
     @hookspec
     def run_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The run reached its last step.
+        """The run has finished.
 
-        Called: once, after the last metrics and before files are closed.
+        Called: once, after the last report and before files are closed.
         step: environment steps taken.
-        metrics: the last value of each.
+        metrics: the last value of each metric.
 
         Example:
             @hookimpl
@@ -118,11 +118,11 @@ class RunHooks:
 
     @hookspec
     def run_failed(self, step: int, error: BaseException) -> None:
-        """The run ends early: by an error, or because it was interrupted.
+        """The run failed or was interrupted.
 
         Called: once, instead of `run_finished`.
         step: environment steps taken.
-        error: what ended it; a `KeyboardInterrupt` if a person did.
+        error: the exception; a `KeyboardInterrupt` for Ctrl-C and SIGTERM.
 
         Example:
             @hookimpl
@@ -130,3 +130,29 @@ class RunHooks:
                 self.file.write(f"ended by {error!r}")
         """
         raise AssertionError("a specification is never called")
+
+
+@attrs.frozen(kw_only=True)
+class RunInfo:
+    """What listeners are told about a run at its start."""
+
+    run_id: str
+    folder: Path
+    """The run's folder."""
+    config: RunConfig
+    participants: tuple[Participant, ...]
+    """The algorithm, then the add-ons in order."""
+    hook_order: Mapping[str, list[str]]
+    environment: str
+    """The environment's id, or a description of the callable that made it."""
+    feed: str = ""
+    """The feed's buffers and their memory, in one line; empty without buffers."""
+    steps: int
+    """Total number of environment steps."""
+    progress: Callable[[], int]
+    """Returns the environment steps taken so far, for progress bars."""
+    step: int = 0
+    """Environment steps before this start, if the run was resumed."""
+    resumed: bool = False
+    rerunnable: bool = True
+    """False if it was started from Python with plugins or an environment that are not installed."""

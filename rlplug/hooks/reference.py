@@ -1,4 +1,4 @@
-"""The hook reference, made from the specifications: `docs/hooks.md` is what this returns."""
+"""The hook reference, generated from the specifications as `docs/hooks.md`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIVE = (
 
 @attrs.frozen
 class Entry:
-    """One hook as its specification describes it."""
+    """The documentation of one hook."""
 
     name: str
     signature: str
@@ -38,12 +38,12 @@ class Entry:
 
     @property
     def called(self) -> str:
-        """When and how often."""
+        """When and how often it is called."""
         return dict(self.fields).get("Called", "")
 
 
 def entries(specs: type[Any] | None = None) -> list[Entry]:
-    """All hooks, the five that make an algorithm first, in the order of the contract."""
+    """All hooks, the five main hooks of an algorithm first."""
     if specs is not None:
         return [_entry(name, function) for name, function in _functions(specs)]
     learning = {name: _entry(name, function) for name, function in _functions(LearnerHooks)}
@@ -52,7 +52,7 @@ def entries(specs: type[Any] | None = None) -> list[Entry]:
 
 
 def markdown() -> str:
-    """The guide for authors, followed by the reference."""
+    """The plugin guide, followed by the reference."""
     guide = files("rlplug.hooks").joinpath("guide.md").read_text(encoding="utf-8")
     learning = entries()
     events = {entry.name for entry in entries(RunHooks)}
@@ -105,7 +105,7 @@ def _entry(name: str, function: Any) -> Entry:
 
 
 def _fields(body: str) -> Iterator[tuple[str, str]]:
-    """`name: text` entries, whose text may go on in indented lines."""
+    """Parse `name: text` entries with indented continuation lines."""
     blocks: list[str] = []
     for line in body.splitlines():
         if not line.strip():

@@ -1,7 +1,7 @@
-"""The contract: the hooks by which plugins say how modules are built, learn and are kept.
+"""The contract: the hooks by which plugins build, train and save modules.
 
 Each docstring says when and how often a hook is called, what its arguments are, what `None`
-means, how several plugins' results combine, and shows a short example. docs/hooks.md is
+means, how results of several plugins are combined, and shows an example. docs/hooks.md is
 generated from them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from rlplug.hooks.markers import hookspec
+from rlplug.hooks import hookspec
 
 if TYPE_CHECKING:
     import gymnasium
@@ -23,7 +23,7 @@ __all__ = ["LearnerHooks"]
 
 
 class LearnerHooks:
-    """How modules are built and learn: never called per environment step."""
+    """Building and training modules; never called per environment step."""
 
     @hookspec(firstresult=True)
     def build(
@@ -34,23 +34,23 @@ class LearnerHooks:
         config: Any,
         seed: int,
     ) -> Module:
-        """Make the module that acts and is trained.
+        """Build the module that acts and is trained.
 
         Called: once per module id, at the start of a run and on `add_module`.
         module_id: `"default"` if the run has one module.
         observation_space, action_space: of one environment, after wrappers.
         config: the called plugin's own options for this module.
-        seed: for generators of your own; the global ones are seeded from it around the call and
-            put back afterwards.
+        seed: for your own generators; the global ones are seeded with it for the call and restored
+            afterwards.
         None: not allowed.
-        Several plugins: the algorithm answers. An add-on may only wrap, with
-            `@hookimpl(wrapper=True)`, and returns what `yield` gave or a module around it.
+        Several plugins: the algorithm builds the module. An add-on may only wrap it, with
+            `@hookimpl(wrapper=True)`, and returns the result of `yield` or a module around it.
 
         Example:
             @hookimpl
             def build(self, observation_space, action_space, config):
                 if not isinstance(action_space, Discrete):
-                    raise UnsupportedSpaceError(f"needs discrete actions, found {action_space}.")
+                    raise UnsupportedSpaceError(f"needs discrete actions, got {action_space}.")
                 return QModule(observation_space, int(action_space.n), config.net_arch)
         """
         raise AssertionError("a specification is never called")
@@ -65,14 +65,14 @@ class LearnerHooks:
         config: Any,
         seed: int,
     ) -> nn.Module | None:
-        """Make what the plugin keeps beside a module: a reward model, averaged weights.
+        """Build what the plugin keeps beside a module: a reward model, averaged weights.
 
         Called: once per module and plugin, right after `build`.
         module: what `build` returned. The other arguments are those of `build`.
-        None: nothing is kept.
+        None: nothing to keep.
         Several plugins: each keeps its own, at `learner.extra[module_id][plugin]`. It is moved,
-            saved and removed with the module, is not sent to samplers, and comes back to its
-            plugin as `extra`. Its parameters are named `plugin.name`.
+            saved and removed with the module, is not sent to samplers, and is passed to its plugin
+            as `extra`. Its parameters are named `plugin.name`.
 
         Example:
             @hookimpl
@@ -90,21 +90,21 @@ class LearnerHooks:
         config: Any,
         learner: LearnerView,
     ) -> Any:
-        """Make the optimizers of your own parameters.
+        """Create the optimizers of your parameters.
 
         Called: once per module and plugin, after `build_extra`; once more with
             `module_id=ALL_MODULES` for parameters that modules share.
-        module, extra: what `build` and `build_extra` made; `extra` is None without one. The
+        module, extra: what `build` and `build_extra` returned; `extra` may be None. The
             algorithm optimizes `module` (and its own `extra`), an add-on its own `extra` only.
-        learner: for `learner.register_optimizer(...)`, if you would rather register than return.
-        Returns one of six forms: an optimizer (named `default`; an add-on's bears the add-on's
-            name); a list or tuple of them, which all act on each minibatch; a mapping from names
+        learner: for `learner.register_optimizer(...)`, as an alternative to returning optimizers.
+        Returns one of six forms: an optimizer (named `default`; an add-on's is named after the
+            add-on); a list or tuple of them, which all step on each minibatch; a mapping from names
             to optimizers; two lists, optimizers and schedulers; a dict with `optimizer` and
-            maybe `lr_scheduler`; a tuple of such dicts with `frequency`, of which one acts at a
-            time. `lr_scheduler` is a scheduler or a dict: `scheduler`, `interval` (`"step"`,
+            optionally `lr_scheduler`; a tuple of such dicts with `frequency`, of which one steps
+            at a time. `lr_scheduler` is a scheduler or a dict: `scheduler`, `interval` (`"step"`,
             `"epoch"`), `frequency`, `monitor`, `strict`, `name`.
-        None: no optimizer. A module without any skips the whole gradient stage, and
-            `forward_train` is not called. An algorithm without this hook gets Adam at its option
+        None: no optimizer. A module without optimizers has no gradient steps, and
+            `forward_train` is not called. An algorithm without this hook gets Adam with its option
             `learning_rate`.
         Several plugins: all of them, each over its own parameters.
 
@@ -130,16 +130,17 @@ class LearnerHooks:
         timestep: int,
         learner: LearnerView,
     ) -> Mapping[str, Tensor] | None:
-        """Compute, once, what every minibatch will need: advantages, targets, bonuses.
+        """Compute what all minibatches need, once: advantages, targets, bonuses.
 
-        Called: once per module and update, on the learner's device, before minibatches are cut;
-            without gradients.
-        batch: all rows of this update. Read it; what you want changed, return.
-        batches: those of all modules, read-only, for critics that see every agent.
+        Called: once per module and update, on the learner's device, before it is split into
+            minibatches; without gradients.
+        batch: all rows of this update; do not modify it, return new columns instead.
+        batches: those of all modules, read-only, for centralized critics.
         timestep: environment steps so far.
         None: nothing to add.
         Several plugins: add-ons in their order, the algorithm last; each sees the columns that
-            those before it returned. A returned column replaces or adds; it has one value per row.
+            those before it returned. Returned columns, with one value per row, are added or replace
+            existing ones.
 
         Example:
             @hookimpl
@@ -161,17 +162,17 @@ class LearnerHooks:
         optimizers: tuple[str, ...],
         learner: LearnerView,
     ) -> Tensor | Loss | Mapping[str, Any] | None:
-        """Say what gradient descent should lower.
+        """Compute the loss of a minibatch.
 
         Called: once per module, minibatch and plugin.
         batch: the minibatch: `observations`, `actions`, `rewards`, … with n rows each.
         fwd_out: what `module.forward_train(batch)` returned.
-        optimizers: the names of those acting on this minibatch.
+        optimizers: the names of the optimizers that step on this minibatch.
         Returns a scalar tensor; a mapping with the key `"loss"`, whose other entries are metrics;
-            or a `Loss` with metrics, named terms, per-row values, a stop signal, or a value per
-            optimizer: an optimizer that such a mapping leaves out does not step.
-        None: no term of this plugin; if all return None the minibatch is skipped and counted.
-        Several plugins: all terms are summed, out of place, and reported one by one.
+            or a `Loss` with metrics, named terms, per-row values, a stop signal, or a loss per
+            optimizer: optimizers without a loss do not step.
+        None: no loss term; if all plugins return None, the minibatch is skipped and counted.
+        Several plugins: all terms are summed, and reported one by one.
 
         Example:
             @hookimpl
@@ -194,17 +195,17 @@ class LearnerHooks:
         metrics: MutableMapping[str, Any],
         learner: LearnerView,
     ) -> None:
-        """Change gradients before they are clipped and applied.
+        """Modify gradients before they are clipped and applied.
 
-        Called: once per module and optimizer step, after the backward pass and the sum over
-            learners, before the core's clipping.
-        gradients: parameter name → gradient. Change it in place or put new tensors in; taking
-            one out is an error. The algorithm sees its own parameters, add-ons see all.
-        term_gradients: loss term → parameter name → gradient. It costs one backward pass per term
-            and is computed only if some plugin names this argument.
+        Called: once per module and optimizer step, after the backward pass and averaging over
+            learners, before clipping.
+        gradients: parameter name → gradient. Modify them in place or assign new tensors;
+            removing one is an error. The algorithm gets its own parameters, add-ons get all.
+        term_gradients: loss term → parameter name → gradient. Costs one backward pass per term;
+            computed only if some plugin takes this argument.
         metrics: of this minibatch so far; add your own.
         Returns nothing.
-        Several plugins: in their order, the algorithm first; each sees what those before it left.
+        Several plugins: the algorithm first, then add-ons in order; each sees earlier changes.
 
         Example:
             @hookimpl
@@ -226,13 +227,13 @@ class LearnerHooks:
         metrics: Mapping[str, Any],
         learner: LearnerView,
     ) -> Mapping[str, Any] | None:
-        """Update what no gradient moves: closed forms, coefficients, averages.
+        """Update what is not trained by gradients: closed forms, coefficients, averages.
 
         Called: once per module and update, after the optimizer steps of all its minibatches.
         batch: all rows of this update, as `prepare_batch` left them.
         timestep: environment steps so far.
         metrics: of this update, averaged over its minibatches and over learners.
-        learner: `learner.all_reduce(tensors)` sums statistics over learners; every learner must
+        learner: `learner.all_reduce(tensors)` sums statistics over learners; all learners must
             call it equally often.
         Returns a mapping of metrics: numbers or 0-d tensors.
         None: no metrics.
@@ -256,11 +257,11 @@ class LearnerHooks:
         config: Any,
         learner: LearnerView,
     ) -> Module | None:
-        """Say what evaluation, export and serving use instead of the module.
+        """Choose the module for evaluation, export and serving.
 
         Called: before each evaluation, export and save of a policy.
         None: the module itself.
-        Several plugins: the last one that answers; add-ons come after the algorithm.
+        Several plugins: the last one that returns a module; add-ons come after the algorithm.
 
         Example:
             @hookimpl
@@ -271,10 +272,10 @@ class LearnerHooks:
 
     @hookspec
     def save_state(self) -> Mapping[str, Any]:
-        """Hand over what the plugin keeps in its own attributes and a resumed run needs.
+        """Return the plugin's own state, which a resumed run needs.
 
-        Called: at every checkpoint. Modules, extras and optimizers are saved by the core; a
-            plugin whose attributes change during an update and that lacks this hook is refused.
+        Called: at every checkpoint. The core saves modules, extras and optimizers. A plugin whose
+            attributes change during an update must implement this hook.
         Returns tensors, numbers, texts, and lists or mappings of them.
         Several plugins: each its own.
 
@@ -287,10 +288,10 @@ class LearnerHooks:
 
     @hookspec
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `save_state` handed over.
+        """Restore the state that `save_state` returned.
 
         Called: once on resume, after `build`, before the first update.
-        state: equal to what `save_state` returned.
+        state: what `save_state` returned.
         Returns nothing.
         Several plugins: each gets its own.
 

@@ -101,12 +101,6 @@ class ByHand(LearnerModules):
         for update in self.module_updates.values():
             update.update_targets(self.timestep)
 
-    def get_optimizer(
-        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
-    ) -> torch.optim.Optimizer:
-        """One optimizer by its module and its name."""
-        return self.optimizers.get(module_id, optimizer_name).optimizer
-
     def get_optimizers_for_module(
         self, module_id: str = DEFAULT_MODULE
     ) -> list[tuple[str, torch.optim.Optimizer]]:

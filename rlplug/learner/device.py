@@ -12,7 +12,7 @@ import threadpoolctl
 import torch
 from torch import Tensor, nn
 
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from rlplug.batch import Batch
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine, ArraysTrial, GeneratorStates, Snapshot
 from rlplug.learner.compiled import CompiledEngine, can_trace_gradients

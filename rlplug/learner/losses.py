@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.errors import PluginError, did_you_mean
+from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import HOOKS
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.nn.arrays import Array

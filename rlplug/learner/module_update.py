@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import LBFGS
 
 from rlplug.batch import Batch, minibatches
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import LearnerSection
 from rlplug.errors import RunFailedError
 from rlplug.learner.device import Precision
 from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, average, nonfinite_terms

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import state
@@ -227,6 +226,12 @@ class LearnerModules:
         if module_id in self.members:
             self._use_optimizers(self.member(module_id))
 
+    def get_optimizer(
+        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
+    ) -> torch.optim.Optimizer:
+        """One optimizer by its module and its name."""
+        return self.optimizers.get(module_id, optimizer_name).optimizer
+
     # -- state ---------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
@@ -409,7 +414,7 @@ class LearnerModules:
         answers = dict(self.calls.configure_optimizers_for_module(module_id, member.module, self))
         registered = {one.plugin for one in self.optimizers.of(module_id)}
         if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
-            config = self.calls.followed_config_of(algorithm, module_id)
+            config = self.calls.scheduled_config_of(algorithm, module_id)
             answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
         for one, scheduler in optimizers_from(answers, module_id, algorithm):
             self.optimizers.add(one, scheduler)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Adam, Optimizer
 
-from rlplug.config.followed import Followed
-from rlplug.config.schedule import Schedule
+from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.guard import guarded_step
@@ -44,7 +43,7 @@ class RegisteredOptimizer:
         ]
         self.frequency = 0
         """Minibatches for which it acts in its turn of a cycle; 0 acts on every minibatch."""
-        self.rates: list[tuple[dict[str, Any], Followed]] = _scheduled_rates(optimizer)
+        self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _scheduled_rates(optimizer)
         self.scheduler: SchedulerRun | None = None
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
@@ -79,8 +78,8 @@ class RegisteredOptimizer:
                 group["lr"] = value
         else:
             schedule = value if isinstance(value, Schedule) else Schedule(value)
-            self.rates = [(group, Followed(schedule.at(0), schedule)) for group in groups]
-        if isinstance(value, Followed):
+            self.rates = [(group, ScheduledValue(schedule.at(0), schedule)) for group in groups]
+        if isinstance(value, ScheduledValue):
             self.rates = _scheduled_rates(self.optimizer)
 
     def note_gradients(self, found: bool) -> None:
@@ -272,12 +271,12 @@ def labelled(metric: str, optimizer: str) -> str:
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
 
 
-def _scheduled_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], Followed]]:
+def _scheduled_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], ScheduledValue]]:
     """The groups whose rate comes from a schedule; they hold plain numbers from here on."""
     found = [
         (group, group["lr"])
         for group in optimizer.param_groups
-        if isinstance(group["lr"], Followed)
+        if isinstance(group["lr"], ScheduledValue)
     ]
     for group, rate in found:
         group["lr"] = float(rate)

@@ -24,32 +24,37 @@ __all__ = ["ActorCriticOptions", "Body", "Network", "NetworkOptions"]
 
 @attrs.frozen(kw_only=True)
 class NetworkOptions:
-    """What a person can choose about a network; a plugin's `Config` may be a subclass."""
+    """Options of a network; a plugin's `Config` may be a subclass."""
 
-    net_arch: tuple[int, ...] = option((64, 64), "Widths of the hidden layers.", check_widths)
+    net_arch: tuple[int, ...] = option((64, 64), "Sizes of the hidden layers.", check_widths)
     activation: Literal["tanh", "relu", "elu", "silu", "leaky_relu"] = option(
-        "tanh", "Activation after each hidden layer."
+        "tanh", "Activation function of the hidden layers."
     )
-    ortho_init: bool = option(True, "Orthogonal initial weights; false: those of torch.")
+    ortho_init: bool = option(True, "Orthogonal weight initialization; false: torch's default.")
     encoder: str = option(
-        "", "Own encoder, as module:Class; empty: chosen from the observation space."
+        "", "Custom encoder as module:Class; empty: chosen from the observation space."
     )
-    memory: Literal["none", "lstm", "gru"] = option("none", "Memory after the hidden layers.")
-    memory_size: int = option(64, "Width of the memory.", at_least(1))
+    memory: Literal["none", "lstm", "gru"] = option(
+        "none", "Recurrent layer after the hidden layers: none, lstm or gru."
+    )
+    memory_size: int = option(64, "Hidden size of the recurrent layer.", at_least(1))
 
 
 @attrs.frozen(kw_only=True)
 class ActorCriticOptions(NetworkOptions):
-    """The same for an actor and a critic."""
+    """Options of an actor and a critic."""
 
     shared_encoder: bool | Literal["auto"] = option(
-        "auto", "Actor and critic share encoder, hidden layers and memory; auto: for images only."
+        "auto",
+        "Share encoder, hidden layers and memory between actor and critic; auto: for images only.",
     )
     state_dependent_std: bool = option(
-        False, "Standard deviations of Box actions are outputs of the network."
+        False, "Predict standard deviations of Box actions from the state."
     )
-    std_init: float = option(1.0, "First standard deviation of Box actions.", at_least(1e-6))
-    squash: bool = option(False, "Squash Box actions into their bounds by tanh, not clip them.")
+    std_init: float = option(1.0, "Initial standard deviation of Box actions.", at_least(1e-6))
+    squash: bool = option(
+        False, "Squash Box actions to their bounds with tanh instead of clipping."
+    )
 
 
 class Body(nn.Module):

@@ -1,1 +1,1 @@
-"""One run: prepared from what was asked for, carried out, and its result."""
+"""One run: preparation, training, its result, and what to do with a tracked one."""

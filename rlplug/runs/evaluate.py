@@ -1,4 +1,4 @@
-"""Evaluate a run that was tracked: its checkpoint plays fresh episodes."""
+"""Evaluate a checkpoint of a tracked run on fresh episodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Evaluated", "evaluate"]
 
 @attrs.frozen(kw_only=True)
 class Evaluated:
-    """What a checkpoint earned."""
+    """The evaluation of a checkpoint."""
 
     run_id: str
     step: int
-    """Environment steps that it was trained for."""
+    """Environment steps the checkpoint was trained for."""
     checkpoint: Path
     metrics: dict[str, float]
     environment: str
@@ -41,35 +41,35 @@ def evaluate(
     video: bool = False,
     registry: Registry | None = None,
 ) -> Evaluated:
-    """Let a checkpoint play episodes that neither training nor its evaluations have seen.
+    """Play greedy episodes that neither training nor its evaluations used.
 
-    The same seed gives the same episodes, whatever was trained. `env` is needed only for runs whose
+    The same seed gives the same episodes for every policy. `env` is needed only for runs whose
     environment was a callable.
     """
     loaded = load_checkpoint(find_checkpoint(str(run), checkpoint), registry=registry)
-    own = derive(seed, "evaluation of a tracked run")
+    eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
-    see = None if policy.normalization is None else policy.normalization.observations
-    # A video that cannot be made is known before the episodes are played.
-    shown = None
+    normalize = None if policy.normalization is None else policy.normalization.observations
+    # First, so that a video that cannot be recorded fails before the episodes are played.
+    file = None
     if video:
         folder = Path(str(loaded.path.parent.parent)) / "videos"
-        shown = record(
+        file = record(
             policy.module,
-            lambda: _environments(loaded, env, 1, drawn=True),
+            lambda: _environments(loaded, env, 1, render=True),
             folder / f"{loaded.path.name}.mp4",
-            seed=own,
+            seed=eval_seed,
             timestep=policy.step,
-            see=see,
+            normalize=normalize,
         )
     evaluator = Evaluator(
         lambda num_envs: _environments(loaded, env, num_envs),
         episodes=episodes,
         parallel=loaded.prepared.config.evaluation.parallel,
-        seed=own,
+        seed=eval_seed,
     )
     try:
-        metrics = evaluator.evaluate(policy.module, policy.step, see)
+        metrics = evaluator.evaluate(policy.module, policy.step, normalize)
     finally:
         evaluator.close()
     return Evaluated(
@@ -78,27 +78,27 @@ def evaluate(
         checkpoint=loaded.path,
         metrics=metrics,
         environment=loaded.saved.environment["name"],
-        video=shown,
+        video=file,
     )
 
 
 def _environments(
-    loaded: Loaded, env: EnvMaker, num_envs: int, *, drawn: bool = False
+    loaded: Loaded, env: EnvMaker, num_envs: int, *, render: bool = False
 ) -> Environments:
-    """Environments like those that it was trained in."""
+    """Environments like the training environments."""
     config, environment = loaded.prepared.config, loaded.saved.environment
     if not env and not environment["has_id"]:
         raise RequestError(
             f"run {loaded.manifest.run_id} was trained in {environment['name']!r}, an environment "
-            "that was given in Python.",
-            "evaluate it there: rlplug.evaluate(run, env=...)",
+            "that was passed from Python.",
+            "try: rlplug.evaluate(run, env=...) in Python",
         )
-    drawing = {"render_mode": "rgb_array"} if drawn else {}
-    arguments = {**config.env.arguments, **environment["arguments"], **drawing}
+    rendering = {"render_mode": "rgb_array"} if render else {}
+    arguments = {**config.env.arguments, **environment["arguments"], **rendering}
     return make_environments(
         env or config.run.env,
         num_envs,
         attrs.evolve(config.env, arguments=arguments),
-        vectorization="sync" if drawn else config.sampling.vectorization,
+        vectorization="sync" if render else config.sampling.vectorization,
         training=False,
     )

@@ -1,4 +1,4 @@
-"""A policy out of a run: found, built by its plugins, filled with what was saved."""
+"""Load the policy of a tracked run: find the checkpoint, build the module, restore its state."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import attrs
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.checkpoints import CONFIG
-from rlplug.checkpoint.parts import SavedPolicy, fill
+from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.envs import Normalization
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
-from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
+from rlplug.runs.prepare import Prepared, Request, prepare
 from rlplug.serving import Policy
 
 __all__ = ["Loaded", "load", "load_checkpoint"]
@@ -26,7 +25,7 @@ _LOG = logging.getLogger("rlplug")
 
 @attrs.frozen(kw_only=True, eq=False)
 class Loaded:
-    """A policy with all that is known of the run that it comes from."""
+    """A policy and the run it comes from."""
 
     policy: Policy
     prepared: Prepared
@@ -44,9 +43,9 @@ def load(
 ) -> Policy:
     """The policy of a run: `load(RUN_ID).predict(observation)`.
 
-    `run` is the id or name of a run, its folder, or that of one checkpoint; `checkpoint` is `best`,
-    `last` or a folder; `seed` is for acting as in training. A run of classes that are not installed
-    needs them: `registry=Registry.of(mine=Mine)`.
+    `run` is the id or name of a run, its folder, or the folder of one checkpoint; `checkpoint` is
+    `best`, `last` or a folder; `seed` is for stochastic actions. For a run of plugins that are not
+    installed, pass their classes: `registry=Registry.of(mine=Mine)`.
     """
     return load_checkpoint(
         find_checkpoint(str(run), checkpoint), seed=seed, registry=registry
@@ -54,10 +53,10 @@ def load(
 
 
 def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = None) -> Loaded:
-    """What a checkpoint holds, on the CPU and ready to act."""
+    """The policy in a checkpoint, on the CPU and ready to act."""
     manifest = read_manifest(path)
     registry = Registry.installed() if registry is None else registry
-    # All options are in the file: a preset that has changed since must not touch them.
+    # The file has all options: a preset that has changed since must not override them.
     request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
     prepared = prepare(request, registry)
     calls = prepared.hooks()
@@ -78,7 +77,7 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
         compute=attrs.evolve(config.compute, device="cpu", compile=False),
     )
     learner.build()
-    fill(learner, saved)
+    restore_policy(learner, saved)
     calls.at_step(manifest.step)
     module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
     module.eval()
@@ -97,8 +96,10 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
 
 def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:
     for one in calls.participants:
-        wrote, here = manifest.plugins.get(one.name, ""), one.found.package
-        if wrote and wrote != here:
+        saved_by, installed = manifest.plugins.get(one.name, ""), one.found.package
+        if saved_by and saved_by != installed:
             _LOG.warning(
-                "rlplug: warning: this checkpoint was written by %s; %s is installed.", wrote, here
+                "rlplug: warning: this checkpoint was written by %s; %s is installed.",
+                saved_by,
+                installed,
             )

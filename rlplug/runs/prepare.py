@@ -1,8 +1,9 @@
-"""From a request to a checked config and the plugins that it names: before any environment."""
+"""Turn a request into a checked config and loaded plugins, before any environment is made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,44 +13,55 @@ from rlplug.config.sources import Layers, Setting, locate, read_toml
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.plugin import AddOn, Algorithm
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
-from rlplug.runs.presets import lay_preset
-from rlplug.runs.request import Request
-from rlplug.runs.settled import settle_evaluation
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
+from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "Request", "prepare"]
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """What to run, as asked for on the command line or in `rlplug.run`; nothing looked up yet."""
+
+    config: Path | None = None
+    """A TOML file."""
+    flags: Mapping[str, Any] = attrs.field(factory=dict)
+    """Values of dedicated flags, nested: `{"run": {"seed": 1}}`."""
+    settings: tuple[Setting, ...] = ()
+    """`--set`, in order: later ones win."""
+    flags_origin: str = "command line"
 
 
 @attrs.frozen(kw_only=True)
 class Prepared:
-    """A run that could start: its options, where each came from, and its plugins."""
+    """A run ready to start: its options, their origins, and its plugins."""
 
     config: RunConfig
     origins: Mapping[str, str]
     algorithm: Participant
     addons: tuple[Participant, ...]
     registry: Registry
-    """Where other algorithms are found, if this one does not fit."""
+    """For suggesting other algorithms."""
 
     def hooks(self) -> HookCalls:
-        """The hooks of the run, all checked."""
+        """The run's hooks, checked."""
         return HookCalls(self.algorithm, self.addons)
 
 
 def prepare(
     request: Request, registry: Registry, instances: Mapping[str, AddOn] | None = None
 ) -> Prepared:
-    """Find, load and configure what was asked for, or raise everything that is wrong with it.
+    """Find, load and configure the plugins, or raise all problems at once.
 
-    Add-ons that are there already, by name, take part as they are, with the options they have.
+    `instances` are inline add-ons by name; they keep their own options.
     """
     instances = {} if instances is None else instances
     layers = Layers()
     if request.config is not None:
-        layers.lay(read_toml(request.config), str(request.config))
-    layers.lay(request.flags, request.flags_origin)
+        layers.merge(read_toml(request.config), str(request.config))
+    layers.merge(request.flags, request.flags_origin)
     for setting in request.settings:
         if setting.key.startswith("run."):
             layers.put(tuple(setting.key.split(".")), setting.value, "--set")
@@ -58,23 +70,23 @@ def prepare(
     algorithm, *addons = found
     kind = classes[algorithm.name]
     options = {one.name: classes[one.name].Config for one in addons}
-    problems = _lay_settings(layers, request.settings, kind.Config, options)
-    below = _defaults(kind, algorithm)
-    problems += lay_preset(below, layers.section("run", "preset"), kind, algorithm)
-    below.lay_over(layers)
-    problems += _strangers(below.values, options)
-    config, found_problems = _structure(below, kind, options)
+    problems = _apply_settings(layers, request.settings, kind.Config, options)
+    resolved = algorithm_defaults(kind, algorithm)
+    problems += apply_preset(resolved, layers.section("run", "preset"), kind, algorithm)
+    resolved.merge_layers(layers)
+    problems += _unknown_sections(resolved.values, options)
+    config, found_problems = _structure(resolved, kind, options)
     problems += found_problems
     if problems or config is None:
-        raise ConfigError(_where(request, algorithm), problems, *_advice(problems, found))
-    given = {name: one.config for name, one in instances.items()}
-    config = attrs.evolve(config, addons={**config.addons, **given})
-    plugin = _made(algorithm, kind, config.algorithm)
+        raise ConfigError(_source(request, algorithm), problems, *_hints(problems, found))
+    inline = {name: one.config for name, one in instances.items()}
+    config = attrs.evolve(config, addons={**config.addons, **inline})
+    plugin = _instantiate(algorithm, kind, config.algorithm)
     if kind.feed is not Algorithm.feed:
-        with algorithm.asked("feed"):
+        with algorithm.calling("feed"):
             feed = plugin.feed()
-        config = settle_evaluation(config, feed, below)
-    origins = {".".join(path): origin for path, origin in below.origins.items()}
+        config = derive_evaluation(config, feed, resolved)
+    origins = {".".join(path): origin for path, origin in resolved.origins.items()}
     return Prepared(
         config=config,
         origins={path: origins.get(path, "default") for path in flat(config)},
@@ -82,7 +94,8 @@ def prepare(
         addons=tuple(
             Participant(
                 one,
-                instances.get(one.name) or _made(one, classes[one.name], config.addons[one.name]),
+                instances.get(one.name)
+                or _instantiate(one, classes[one.name], config.addons[one.name]),
                 config.addons[one.name],
             )
             for one in addons
@@ -91,13 +104,13 @@ def prepare(
     )
 
 
-def _made(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
-    with found.asked("__init__"):
+def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
+    with found.calling("__init__"):
         return kind(config)
 
 
 def _find(run: Any, registry: Registry) -> list[FoundPlugin]:
-    """The algorithm and the add-ons that the values of `[run]` name."""
+    """The algorithm and the add-ons named in `[run]`."""
     run = run if isinstance(run, Mapping) else {}
     name = run.get("algorithm", "")
     addons = run.get("addons", [])
@@ -114,54 +127,43 @@ def _find(run: Any, registry: Registry) -> list[FoundPlugin]:
     return found + [registry.find(ADDON, one) for one in addons]
 
 
-def _defaults(kind: Any, algorithm: FoundPlugin) -> Layers:
-    """What the algorithm would have if nobody said otherwise."""
-    layers = Layers()
-    origin = f"default of {algorithm.name}"
-    layers.put(("run", "env"), kind.default_env, origin)
-    layers.put(("run", "steps"), kind.default_steps, origin)
-    for path, value in kind.defaults.items():
-        layers.put(tuple(path.split(".")), value, origin)
-    return layers
-
-
-def _lay_settings(
+def _apply_settings(
     layers: Layers,
     settings: Iterable[Setting],
     algorithm: type[Any],
     addons: Mapping[str, type[Any]],
 ) -> list[Problem]:
     problems = []
-    spelled: dict[tuple[str, ...], str] = {}
+    spellings: dict[tuple[str, ...], str] = {}
     for setting in settings:
         path = locate(setting, algorithm, addons)
         if isinstance(path, Problem):
             problems.append(path)
             continue
-        other = spelled.setdefault(path, setting.key)
+        other = spellings.setdefault(path, setting.key)
         if other != setting.key:
-            # The same key again is how a command line is corrected; this is not.
-            problems.append(Problem(setting.key, f"is the same option as {other!r}: give one"))
+            # Repeating a key overrides it; two spellings of one option are an error.
+            problems.append(Problem(setting.key, f"is the same option as {other!r}: set one"))
         layers.put(path, setting.value, "--set")
     return problems
 
 
-def _strangers(values: Mapping[str, Any], addons: Mapping[str, Any]) -> list[Problem]:
-    """Sections nobody knows, and options of add-ons that do not take part."""
+def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> list[Problem]:
+    """Unknown sections, and options of add-ons that are not used."""
     known = [*CORE_SECTIONS, "algorithm", "addons"]
     problems = []
     for name, section in values.items():
         if name not in known:
             guess = did_you_mean(name, known)
-            said = f"unknown section, {guess}" if guess else "unknown section"
-            problems.append(Problem(name, said))
+            message = f"unknown section, {guess}" if guess else "unknown section"
+            problems.append(Problem(name, message))
         elif not isinstance(section, Mapping):
             problems.append(Problem(name, f"expected a section [{name}], got {section!r}"))
     options = values.get("addons", {})
     for name in options if isinstance(options, Mapping) else ():
         if name not in addons:
             problems.append(
-                Problem(f"addons.{name}", f"this add-on does not take part: --with {name}")
+                Problem(f"addons.{name}", f"this add-on is not used: add --with {name}")
             )
     return problems
 
@@ -177,8 +179,8 @@ def _structure(
             sections[name], found = structure(section, values, name)
             problems += found
     values = layers.section("algorithm")
-    given = values if isinstance(values, Mapping) else {}
-    options, found = structure(kind.Config, given, "algorithm")
+    values = values if isinstance(values, Mapping) else {}
+    options, found = structure(kind.Config, values, "algorithm")
     problems += found
     configs = {}
     for name, config_class in addons.items():
@@ -188,21 +190,21 @@ def _structure(
         problems += found
     if problems:
         return None, problems
-    sections["run"] = _named(sections["run"], addons)
+    sections["run"] = _with_short_names(sections["run"], addons)
     return RunConfig(algorithm=options, addons=configs, **sections), []
 
 
-def _named(run: RunSection, addons: Mapping[str, Any]) -> RunSection:
-    """`package:name` chose the package; from here on the plugin has its short name."""
+def _with_short_names(run: RunSection, addons: Mapping[str, Any]) -> RunSection:
+    """`package:name` selected a package; the recorded name is the short one."""
     return attrs.evolve(run, algorithm=run.algorithm.rpartition(":")[2], addons=tuple(addons))
 
 
-def _where(request: Request, algorithm: FoundPlugin) -> str:
+def _source(request: Request, algorithm: FoundPlugin) -> str:
     source = str(request.config) if request.config is not None else "the options"
     return f"{source} for {algorithm.label}"
 
 
-def _advice(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[str]:
+def _hints(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[str]:
     paths = [problem.path for problem in problems]
     named = []
     for one in found:

@@ -1,24 +1,26 @@
-"""What a run leaves in the hands of who started it."""
+"""The result of a run, and how Ctrl-C and SIGTERM end one."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
 if TYPE_CHECKING:
     from rlplug.plugin import Module
+    from rlplug.tracking import Status
 
-__all__ = ["RunResult", "Status"]
-
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+__all__ = ["Interrupts", "RunInterrupted", "RunResult", "Terminated"]
 
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """One run that has ended."""
+    """The outcome of one run."""
 
     run_id: str
     status: Status
@@ -27,18 +29,18 @@ class RunResult:
     metrics: Mapping[str, float]
     """The last value of each metric."""
     module: Module
-    """The module as it was at the end: it acts."""
+    """The module at the end of training."""
     folder: Path
-    """Where the run keeps its files."""
+    """The folder with the run's files."""
     stopped: str = ""
-    """Why it ended before its last step without having failed; empty if it did not."""
+    """Why training was stopped early; empty if it was not."""
     best: tuple[int, float] | None = None
-    """Step and mean return of the best evaluation, whose checkpoint `load` takes."""
+    """Step and mean return of the best evaluation, whose checkpoint `load` loads."""
     where: tuple[str, ...] = ()
-    """How to look at it, line by line."""
+    """Where to look at the run, line by line."""
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the module."""
+        """Everything except the module, as JSON values."""
         return {
             "run_id": self.run_id,
             "status": self.status,
@@ -48,3 +50,56 @@ class RunResult:
             "metrics": dict(self.metrics),
             "folder": str(self.folder),
         }
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A run was interrupted by Ctrl-C or SIGTERM; what it had is saved, and in `result`."""
+
+    def __init__(self, result: RunResult, *, by_signal: bool) -> None:
+        super().__init__(f"interrupted at step {result.step:,}")
+        self.result = result
+        self.by_signal = by_signal
+        """True for SIGTERM, False for Ctrl-C."""
+
+
+class Interrupts:
+    """Defers Ctrl-C and SIGTERM until `check` is called; a second signal raises at once."""
+
+    def __init__(self) -> None:
+        self.at_once = False
+        """Whether a second signal came: then an update may have been left half done."""
+        self._deferred: type[KeyboardInterrupt] | None = None
+        self._previous: dict[int, Any] = {}
+
+    def check(self) -> None:
+        """Raise the deferred exception, if there is one."""
+        if self._deferred is not None:
+            raise self._deferred
+
+    def __enter__(self) -> Self:
+        # Signal handlers can only be set in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._defer)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _defer(self, number: int, frame: FrameType | None) -> None:
+        kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if self._deferred is not None:
+            self.at_once = True
+            raise kind
+        self._deferred = kind

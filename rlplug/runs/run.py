@@ -1,4 +1,4 @@
-"""Put the parts of a run together, carry it out, and clean up whatever happens."""
+"""Run a training from start to end, and clean up whatever happens."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from rlplug.checkpoint import save_module
 from rlplug.config.sources import Setting
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.registry import Registry
-from rlplug.runs.given import Given
-from rlplug.runs.interrupts import Interrupts, RunInterrupted, Terminated
-from rlplug.runs.milestones import Milestones
-from rlplug.runs.parts import Parts, put_together
-from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
-from rlplug.runs.result import RunResult, Status
-from rlplug.tracking import Tracking, open_tracking
+from rlplug.runs.components import Components, make_components
+from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.periodic import PeriodicTasks
+from rlplug.runs.prepare import Prepared, Request, prepare
+from rlplug.runs.result import Interrupts, RunInterrupted, RunResult, Terminated
+from rlplug.tracking import Status, Tracking, open_tracking
 from rlplug.tracking.console import console_for
 
 if TYPE_CHECKING:
@@ -50,19 +48,19 @@ def run(
     """Train, and record the run: `run("linucb", "LinearBandit-v0", seed=1, options={"alpha": 2})`.
 
     `algorithm` is a name or a class, `env` an id or a callable that makes one environment, `addons`
-    are names or instances; what has no installed name is recorded as not re-runnable. `options` are
-    keyed as in `--set`; `config` is a TOML file. `show=True` prints progress.
+    are names or instances; a run with parts that are not installed is recorded as not re-runnable.
+    `options` have the keys of `--set`; `config` is a TOML file. `show=True` prints progress.
     """
-    given = Given.of(algorithm, addons, Registry.installed())
-    said = {
-        "algorithm": given.algorithm,
-        "addons": list(given.addons),
+    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+    values = {
+        "algorithm": plugins.algorithm,
+        "addons": list(plugins.addons),
         "env": env if isinstance(env, str) else "",
         "steps": _plain(steps),
         "seed": _plain(seed),
     }
     flags: dict[str, Any] = {
-        "run": {name: value for name, value in said.items() if value not in (None, "", [], 0)}
+        "run": {name: value for name, value in values.items() if value not in (None, "", [], 0)}
     }
     if seed == 0:
         flags["run"]["seed"] = 0
@@ -74,14 +72,14 @@ def run(
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of run",
     )
-    prepared = prepare(request, given.registry, given.instances)
+    prepared = prepare(request, plugins.registry, plugins.instances)
     maker = None if isinstance(env, str) else env
-    rerunnable = given.rerunnable and maker is None
+    rerunnable = plugins.rerunnable and maker is None
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
 
 
 def _plain(number: Any) -> Any:
-    """NumPy's whole numbers are welcome; of anything else that is wrong, the options tell."""
+    """NumPy integers as int; other wrong types are reported with the options."""
     return int(number) if isinstance(number, numpy.integer) else number
 
 
@@ -92,60 +90,60 @@ def carry_out(
     rerunnable: bool = True,
     show: bool = False,
 ) -> RunResult:
-    """Everything from the first check to the last file of one run."""
+    """Carry out one run, from the first check to the last file."""
     config = prepared.config
-    maker = _named(prepared) if env is None else env
+    maker = _default_env(prepared) if env is None else env
     with ExitStack() as stack, Interrupts() as interrupts:
-        parts = put_together(prepared, maker, interrupts, stack)
-        # Last, so that nothing is recorded of a run that could not start.
-        tracking = open_tracking(config, environment=parts.environments.name)
-        calls, trainer = parts.calls, parts.trainer
+        components = make_components(prepared, maker, interrupts, stack)
+        # After all checks: nothing is recorded of a run that cannot start.
+        tracking = open_tracking(config, environment=components.environments.name)
+        calls, trainer = components.calls, components.trainer
         calls.listen([tracking.listener, *([console_for()] if show else [])])
-        milestones = parts.milestones(config, maker, tracking, interrupts)
-        stack.callback(milestones.close)
+        periodic = components.periodic(config, maker, tracking, interrupts)
+        stack.callback(periodic.close)
         info = RunInfo(
             run_id=tracking.run_id,
             folder=tracking.folder,
             config=config,
             participants=calls.participants,
             hook_order=calls.order(),
-            environment=parts.environments.name,
-            feed=parts.feed.describe(),
+            environment=components.environments.name,
+            feed=components.feed.describe(),
             steps=config.run.steps,
             progress=lambda: trainer.step,
             rerunnable=rerunnable,
         )
-        return _train(info, parts, milestones, tracking, interrupts)
+        return _train(info, components, periodic, tracking, interrupts)
 
 
 def check(prepared: Prepared) -> str:
-    """All that can be wrong before the first step, found out; what the feed keeps, in one line."""
+    """Check all that can fail before the first step; returns a description of the feed."""
     with ExitStack() as stack, Interrupts() as interrupts:
-        parts = put_together(prepared, _named(prepared), interrupts, stack)
+        components = make_components(prepared, _default_env(prepared), interrupts, stack)
         interrupts.check()
-        return parts.feed.describe()
+        return components.feed.describe()
 
 
-def _named(prepared: Prepared) -> str:
+def _default_env(prepared: Prepared) -> str:
     if not prepared.config.run.env:
         raise RequestError(
-            f"{prepared.algorithm.label} has no environment of its own.", "try: --env ID"
+            f"{prepared.algorithm.label} has no default environment.", "try: --env ID"
         )
     return prepared.config.run.env
 
 
 def _train(
     info: RunInfo,
-    parts: Parts,
-    milestones: Milestones,
+    components: Components,
+    periodic: PeriodicTasks,
     tracking: Tracking,
     interrupts: Interrupts,
 ) -> RunResult:
-    """Start, run and end; whatever ends it, everybody is told and everything is written."""
-    calls, trainer = parts.calls, parts.trainer
+    """Train; however the run ends, listeners are told and everything is written."""
+    calls, trainer = components.calls, components.trainer
 
     def ended(status: Status) -> RunResult:
-        module = parts.learner.modules[DEFAULT_MODULE]
+        module = components.learner.modules[DEFAULT_MODULE]
         try:
             tracking.artifact(save_module(module, info.folder), "module")
         except OSError as error:
@@ -163,21 +161,21 @@ def _train(
             module=module,
             folder=info.folder,
             stopped=trainer.stopped,
-            best=milestones.standing.found,
+            best=periodic.best.best_evaluation,
             where=tuple(tracking.describe()),
         )
 
     try:
-        parts.sampler.start()
+        components.sampler.start()
         calls.run_started(info)
         trainer.run()
         trainer.report()
-        milestones.finish(trainer.step, trainer.metrics)
+        periodic.finish(trainer.step, trainer.metrics)
         calls.run_finished(trainer.step, trainer.metrics)
     except KeyboardInterrupt as error:
         trainer.report()
         if not interrupts.at_once:
-            milestones.interrupted(trainer.step)
+            periodic.interrupted(trainer.step)
         calls.run_failed(trainer.step, error)
         raise RunInterrupted(ended("KILLED"), by_signal=isinstance(error, Terminated)) from None
     except BaseException as error:

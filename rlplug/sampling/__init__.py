@@ -1,4 +1,4 @@
-"""Samplers: they step environments with the modules and yield experience."""
+"""Samplers: step environments with a module and return experience."""
 
 from rlplug.sampling.vector import VectorSampler
 

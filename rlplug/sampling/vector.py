@@ -1,4 +1,4 @@
-"""Step environments in this process with one module, and hand over what was seen."""
+"""Samples from a vector environment in this process, acting with one module."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import copied, each
+from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
-from rlplug.envs.sync import InTurn
-from rlplug.feeds.experience import Experience
+from rlplug.envs.sync import SyncVector
+from rlplug.errors import FAILURES, RlplugError
+from rlplug.feeds import Experience
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
-from rlplug.sampling.in_place import InPlace
-from rlplug.sampling.seat import Columns, Seat
-from rlplug.sampling.storage import Storage
-from rlplug.sampling.tally import Tally
+from rlplug.sampling.buffers import RolloutBuffer, StepViews
+from rlplug.sampling.episode_stats import EpisodeStats
+from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.seeding import derive
 
 __all__ = ["VectorSampler"]
 
 
 class VectorSampler:
-    """Acts with one module in a vector of environments, some steps at a time.
+    """Steps a vector environment, some steps per collection.
 
-    `keep_next` is for feeds that need to know where steps led to: nothing follows the only step of
-    a bandit. `state_interval` notes the module's memory every so many steps. `run_steps` is the
-    length of the whole run, for modules whose exploration ends with it.
+    `keep_next` is for feeds that need next observations. `state_interval` stores the recurrent
+    state every so many steps. `run_steps` is the length of the run, for exploration schedules.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class VectorSampler:
         run_steps: int = 0,
     ) -> None:
         vector, normalization = environments.vector, environments.normalization
-        self.tally = Tally(environments.num_envs)
+        self.episode_stats = EpisodeStats(environments.num_envs)
         self._vector = vector
         self._num_envs = environments.num_envs
         self._module = module
@@ -51,90 +50,100 @@ class VectorSampler:
         self._state_interval = state_interval or steps
         self._seed = seed
         self._normalization = normalization
-        self._seat = Seat(
+        self._io = PolicyIO(
             environments,
             module,
             random=numpy.random.default_rng(derive(seed, "acting")),
-            show=None if normalization is None else normalization.observations,
+            normalize=None if normalization is None else normalization.observations,
             keep_finals=keep_next,
             run_steps=run_steps,
         )
-        self._storage = Storage(steps, self._num_envs, by_environment=by_environment)
-        self._in_place: InPlace | None = None
-        # A subclass may say otherwise what a step gives.
-        if type(vector) is InTurn and vector.fills and steps > 1:
-            self._in_place = InPlace(vector, module, self._seat, self._storage, self.tally)
+        self._buffer = RolloutBuffer(steps, self._num_envs, by_environment=by_environment)
+        # A subclass of SyncVector may override what a step returns.
+        self._sync = (
+            vector if type(vector) is SyncVector and vector.has_array_observations else None
+        )
+        self._views: StepViews | None = None
         self._frozen_weights = FrozenWeights()
-        self._begins_anew = True
-        # One for all collections: making it anew would cost a stream more than filling it.
+        self._after_reset = True
+        # Reused: for streams of single steps a new one costs more than filling it.
         self._experience = Experience(
             {},
             steps=steps,
             num_envs=self._num_envs,
             by_environment=by_environment,
-            initial_state=self._seat.borders.fresh_state,
+            initial_state=self._io.autoreset.initial_state,
         )
 
     def start(self) -> None:
-        """Reset the environments, every one from a seed of its own."""
+        """Reset the environments, each from a seed of its own."""
         if self._normalization is not None:
             self._normalization.forget_episodes()
-        self._begins_anew = True
-        self._seat.reset(self._seed)
+        self._after_reset = True
+        self._io.reset(self._seed)
 
     def collect(self, timestep: int) -> Experience:
-        """What happens in the next steps."""
-        several = self._steps > 1
-        experience, seat = self._experience, self._seat
-        if not several:
-            columns = self._single(timestep)
+        """Take the next steps; what it returns is valid until the next call."""
+        experience, io, checks = self._experience, self._io, self._io.checks
+        if self._steps == 1:
+            columns = self._step(timestep)
         else:
+            states: list[Any] = []
+            experience.states = states
             with self._frozen_weights:
-                columns = self._several(timestep)
+                if self._sync is not None:
+                    self._fill_zero_copy(self._sync, timestep, states)
+                else:
+                    self._fill(timestep, states)
+            columns, grids = dict(self._buffer.columns), self._buffer.grids
+            self.episode_stats.add_rollout(
+                grids["rewards"], grids["terminated"], grids["truncated"], grids.get("stepped")
+            )
         experience.columns = columns
-        experience.following = seat.seen if self._keep_next else _NOTHING
-        experience.finals = seat.borders.take_finals()
+        experience.following = io.current if self._keep_next else _NOTHING
+        experience.finals = io.autoreset.take_finals()
         experience.stepped = columns.pop("stepped", None)
-        experience.begins_anew, self._begins_anew = self._begins_anew, False
-        health = seat.health
-        if several:
-            health.check_steps(experience, timestep)
+        experience.after_reset, self._after_reset = self._after_reset, False
+        if self._steps == 1:
+            checks.check_step(columns["rewards"], experience.finals, timestep)
         else:
-            health.check_step(columns["rewards"], experience.finals, timestep)
-        health.check_seen(seat.seen["observations"], timestep + self._steps * self._num_envs)
+            checks.check_rollout(experience, timestep)
+        after = timestep + self._steps * self._num_envs
+        checks.check_observations(io.current["observations"], after)
         return experience
 
     def absorb(self) -> None:
-        """Let normalisers take in what was collected last."""
+        """Update the normalisation statistics with the last collection."""
         last, columns = self._experience, self._experience.columns
         if self._normalization is None or not columns:
             return
         observations = columns["observations"]
         stepped = last.stepped
         if stepped is not None:
-            observations = each(observations, lambda leaf: leaf[stepped])
+            observations = tree_map(lambda leaf: leaf[stepped], observations)
             stepped = last.grid(stepped)
         self._normalization.absorb(
             observations, last.grid(columns["rewards"]), last.ended(), stepped
         )
-        # What will be acted on next was scaled when it was seen, by what was known then.
-        self._seat.look_again()
+        self._io.normalize_again()
 
     def close(self) -> None:
         """Close the environments."""
         self._vector.close()
 
-    def _single(self, timestep: int) -> Columns:
-        """One step: what it gave, without a copy."""
-        seat = self._seat
-        if seat.act.state is not None:
-            self._experience.states = [seat.act.state]
-        columns = self._decide(timestep)
-        seen = seat.seen["observations"]
-        # A vector may write its next observations over the last.
-        columns["observations"] = each(seen, copied) if self._keep_next else seen
-        infos = seat.step(columns["actions"], columns, 0, timestep)
-        self.tally.add(
+    def _step(self, timestep: int) -> Columns:
+        """One step, without a buffer."""
+        io = self._io
+        if io.act.state is not None:
+            self._experience.states = [io.act.state]
+        columns = self._choose(timestep)
+        observations = io.current["observations"]
+        # A vector environment may write its next observations over the last.
+        columns["observations"] = (
+            tree_map(copied, observations) if self._keep_next else observations
+        )
+        infos = io.step(columns["actions"], columns, 0, timestep)
+        self.episode_stats.add(
             columns["rewards"],
             columns["terminated"],
             columns["truncated"],
@@ -143,41 +152,73 @@ class VectorSampler:
         )
         return columns
 
-    def _several(self, timestep: int) -> Columns:
-        """Several steps, in the storage."""
-        states: list[Any] = []
-        self._experience.states = states
-        storage = self._storage
-        if self._in_place is not None:
-            self._in_place.collect(timestep, self._steps, self._state_interval, states)
-        else:
-            self._copied(timestep, states)
-        grid = storage.grid
-        self.tally.add_steps(
-            grid("rewards"), grid("terminated"), grid("truncated"), grid("stepped")
-        )
-        return dict(storage.columns)
-
-    def _copied(self, timestep: int, states: list[Any]) -> None:
-        """Steps of a vector that gives arrays of its own."""
-        storage, seat = self._storage, self._seat
+    def _fill(self, timestep: int, states: list[Any]) -> None:
+        """Copy the steps of a vector environment into the buffer."""
+        buffer, io = self._buffer, self._io
         for time in range(self._steps):
             now = timestep + time * self._num_envs
-            if seat.act.state is not None and time % self._state_interval == 0:
-                states.append(each(seat.act.state, copied))
-            storage.write(time, {"observations": seat.seen["observations"]})
-            columns = self._decide(now)
-            storage.write(time, columns)
+            if io.act.state is not None and time % self._state_interval == 0:
+                states.append(tree_map(copied, io.act.state))
+            buffer.write(time, {"observations": io.current["observations"]})
+            columns = self._choose(now)
+            buffer.write(time, columns)
             outcome: Columns = {}
-            infos = seat.step(columns["actions"], outcome, time, now)
-            storage.write(time, outcome)
-            self.tally.add_infos(infos, outcome.get("stepped"))
+            infos = io.step(columns["actions"], outcome, time, now)
+            buffer.write(time, outcome)
+            self.episode_stats.add_infos(infos, outcome.get("stepped"))
 
-    def _decide(self, timestep: int) -> Columns:
-        """The actions of one step, what the module wants kept with them, and what it may do."""
-        seat = self._seat
-        seat.act.timestep = timestep
-        return seat.noted(self._module.forward_exploration(seat.act))
+    def _fill_zero_copy(self, vector: SyncVector, timestep: int, states: list[Any]) -> None:
+        """Let environments of this process write into the buffer directly."""
+        io, buffer, views = self._io, self._buffer, self._views
+        act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
+        explore, step_into = self._module.forward_exploration, vector.step_into
+        observations = io.current["observations"]
+        if views is None:
+            views = self._views = StepViews(buffer, self._num_envs, observations)
+        views.observations[0][:] = observations
+        buffer.columns["terminated"].fill(False)
+        buffer.columns["truncated"].fill(False)
+        if normalize is None:
+            act.observations = views.observations[0]
+        for time in range(self._steps):
+            act.timestep = now = timestep + time * self._num_envs
+            if act.state is not None and time % self._state_interval == 0:
+                states.append(tree_map(copied, act.state))
+            acted = explore(act)
+            actions, observations = acted.actions, views.observations[time + 1]
+            if type(actions) is not numpy.ndarray:
+                actions = to_arrays(actions)
+            if views.actions and act.action_mask is None and act.state is None and not acted.extras:
+                views.actions[time][:] = actions
+            else:
+                buffer.write(time, io.record(acted))
+            terminated, truncated = views.terminated[time], views.truncated[time]
+            try:
+                infos = step_into(
+                    clip(actions), observations, views.rewards[time], terminated, truncated
+                )
+                if infos and autoreset.active:
+                    outcome = {"terminated": terminated, "truncated": truncated}
+                    autoreset.handle(time, outcome, observations, infos, act)
+            except RlplugError:
+                raise
+            except FAILURES as error:
+                raise io.checks.failed("step", now, error) from error
+            if infos or act.action_mask is not None:
+                self.episode_stats.add_infos(infos)
+                io.observe(observations, infos, now + self._num_envs)
+            else:
+                act.observations = observations if normalize is None else normalize(observations)
+        io.current = {**io.current, "observations": observations}
+        grid = buffer.grids["actions"]
+        if not views.actions and type(grid) is numpy.ndarray:
+            views.actions = list(grid)
+
+    def _choose(self, timestep: int) -> Columns:
+        """The columns of one step that are known before it is taken."""
+        io = self._io
+        io.act.timestep = timestep
+        return io.record(self._module.forward_exploration(io.act))
 
 
 _NOTHING: Columns = {}

@@ -1,4 +1,4 @@
-"""Serving: a tracked policy that acts without an environment."""
+"""Serving: a trained policy that acts without an environment."""
 
 from rlplug.serving.policy import Policy
 

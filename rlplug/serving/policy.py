@@ -1,7 +1,8 @@
-"""A policy out of a checkpoint: observations in, actions out."""
+"""A policy from a checkpoint: observations in, actions out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,22 @@ import numpy
 import torch
 from gymnasium import spaces
 
-from rlplug.batch.nested import each, first_leaf, to_arrays
+from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput, Module
-from rlplug.sampling.masks import first_without_choice
-from rlplug.sampling.translation import sent_to
-from rlplug.serving.memory import begun_anew
+from rlplug.sampling.checks import first_fully_masked
+from rlplug.sampling.policy_io import action_clipper
 from rlplug.serving.reader import Reader
 
 __all__ = ["Policy"]
 
 
 class Policy:
-    """Acts as the run did when the checkpoint was written; it needs no environment.
+    """Acts as the module did when the checkpoint was written; it needs no environment.
 
-    It takes observations as the environment gives them: scales and stacks of frames are its own.
-    What it remembers of an episode (frames, the state of a recurrent module) it forgets on
-    `reset`, to be called when an episode begins.
+    It takes observations as the environment returns them, and normalises and stacks frames itself.
+    Call `reset` at the start of an episode: it clears frames and recurrent state.
     """
 
     def __init__(
@@ -46,16 +45,16 @@ class Policy:
         self.observation_space = observation_space
         self.action_space = action_space
         self.normalization = normalization
-        """Scales observations as in training, by statistics that stand still now."""
+        """The statistics of training; they do not change any more."""
         self.step = step
-        """Environment steps that it was trained for."""
+        """Environment steps of its training so far."""
         self.path = path
         """The checkpoint it comes from."""
         self._reader = Reader(observation_space, frame_stack)
         self._random = numpy.random.default_rng(seed)
         self._state: Any = None
         self._rows = 0
-        self._sent = sent_to(action_space)
+        self._clip = action_clipper(action_space)
 
     def __repr__(self) -> str:
         return f"Policy({type(self.module).__name__} of step {self.step:,}, {self.path})"
@@ -70,8 +69,8 @@ class Policy:
     ) -> Any:
         """The action for one observation, or the actions for several with a first axis.
 
-        `deterministic=False` acts as in training. `episode_start` is True where an episode begins,
-        for several episodes at once; for one, `reset` does the same.
+        `deterministic=False` explores as in training. `episode_start` resets the recurrent state
+        of those rows where it is True; for a single observation, `reset` does the same.
         """
         if episode_start is not None and numpy.ndim(episode_start) == 0 and episode_start:
             self.reset()
@@ -79,8 +78,8 @@ class Policy:
         n = len(first_leaf(rows))
         act = ActInput(
             rows if self.normalization is None else self.normalization.observations(rows),
-            action_mask=_mask(rows, action_mask, single),
-            state=self._remembered(n, episode_start),
+            action_mask=_checked_mask(rows, action_mask, single),
+            state=self._state_of(n, episode_start),
             timestep=self.step,
             random=self._random,
         )
@@ -88,22 +87,22 @@ class Policy:
         with torch.no_grad():
             acted = choose(act)
         self._state = acted.state
-        actions = self._sent(to_arrays(acted.actions))
-        return each(actions, lambda leaf: leaf[0]) if single else actions
+        actions = self._clip(to_arrays(acted.actions))
+        return tree_map(lambda leaf: leaf[0], actions) if single else actions
 
     def reset(self) -> None:
-        """Forget everything: new episodes begin."""
+        """Start new episodes: clear frames and recurrent state."""
         self._state = None
         self._rows = 0
-        self._reader.forget()
+        self._reader.reset()
 
-    def _remembered(self, n: int, episode_start: Any) -> Any:
-        fresh = self.module.initial_state(n)
-        if fresh is None:
+    def _state_of(self, n: int, episode_start: Any) -> Any:
+        initial = self.module.initial_state(n)
+        if initial is None:
             return None
         if self._state is None:
             self._rows = n
-            return fresh
+            return initial
         if self._rows != n:
             raise RequestError(
                 f"the policy remembers {self._rows} episodes, and got {n} observations.",
@@ -112,17 +111,31 @@ class Policy:
         if episode_start is None:
             return self._state
         starts = numpy.zeros(n, dtype=bool) | numpy.asarray(episode_start, dtype=bool)
-        return begun_anew(self._state, fresh, starts)
+        return _with_initial_rows(self._state, initial, starts) if starts.any() else self._state
 
 
-def _mask(rows: Any, given: Any, single: bool) -> Any:
+def _with_initial_rows(state: Mapping[str, Any], initial: Any, rows: Any) -> dict[str, Any]:
+    """A copy of the recurrent state in which these rows are reset."""
+    copy: dict[str, Any] = {}
+    for name, part in state.items():
+        if isinstance(part, torch.Tensor):
+            index = torch.as_tensor(rows)
+            copy[name] = part.clone()
+            copy[name][index] = torch.as_tensor(initial[name], device=part.device)[index]
+        else:
+            copy[name] = numpy.array(part)
+            copy[name][rows] = numpy.asarray(initial[name])[rows]
+    return copy
+
+
+def _checked_mask(rows: Any, given: Any, single: bool) -> Any:
     mask: Any
     if given is not None:
         mask = numpy.asarray(given, dtype=bool)
         mask = mask[None] if single else mask
     else:
         mask = rows.get("action_mask") if isinstance(rows, dict) else None
-    if mask is not None and first_without_choice(mask) is not None:
+    if mask is not None and first_fully_masked(mask) is not None:
         raise RequestError(
             "the action mask forbids every action.", "allow at least one for each observation"
         )

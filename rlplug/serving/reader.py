@@ -1,4 +1,4 @@
-"""Observations as people have them, made into the rows that a module takes."""
+"""Reads observations as environments return them into batches for a module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy
 from gymnasium import spaces
 
-from rlplug.batch.nested import each
+from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 
 __all__ = ["Reader"]
@@ -17,10 +17,9 @@ Form = Literal["one", "several", "frame"]
 
 
 class Reader:
-    """Knows the observation space; takes one observation or several, and single frames of a stack.
+    """Accepts one observation, several with a first axis, or single frames of a frame stack.
 
-    Where observations are stacks of frames, one frame at a time may be given: the last ones are
-    remembered, and the first of an episode stands for those before it.
+    Single frames are stacked with those before; the first one fills the whole stack.
     """
 
     def __init__(self, space: spaces.Space[Any], frame_stack: int = 1) -> None:
@@ -28,12 +27,12 @@ class Reader:
         self._stack = frame_stack
         self._frames: Any = None
 
-    def forget(self) -> None:
-        """The next frame is the first of an episode."""
+    def reset(self) -> None:
+        """Start a new episode: the next frame fills the stack."""
         self._frames = None
 
     def read(self, observation: Any) -> tuple[Any, bool]:
-        """Rows, and whether it was a single observation."""
+        """Returns a batch, and whether it was made of a single observation."""
         forms: set[Form] = set()
         read = self._read(self._space, observation, "observation", forms)
         if len(forms) != 1:
@@ -46,7 +45,7 @@ class Reader:
             return read, False
         if form == "frame":
             read = self._frames = _shifted(self._frames, read, self._stack)
-        return each(read, lambda leaf: leaf[None]), True
+        return tree_map(lambda leaf: leaf[None], read), True
 
     def _read(self, space: spaces.Space[Any], given: Any, path: str, forms: set[Form]) -> Any:
         if isinstance(space, spaces.Dict):
@@ -86,14 +85,14 @@ def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
     try:
         rows = numpy.asarray(given)
         wanted = rows.astype(space.dtype, copy=False)
-        # Whole numbers and bytes: 0.5 or 300 would silently become another observation.
+        # As integers and bytes, 0.5 or 300 would silently become other observations.
         exact = wanted.dtype.kind == "f" or bool((wanted == rows).all())
     except (TypeError, ValueError) as error:
         raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
     if not exact:
         raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
     if wanted.dtype.kind == "f" and not numpy.isfinite(wanted).all():
-        # Every comparison with NaN is false: an action would come out, and mean nothing.
+        # Argmax of NaN still returns an action.
         raise RequestError(
             f"{path} holds a number that is not finite.", "give what the policy was trained on"
         )
@@ -101,17 +100,7 @@ def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
 
 
 def _shifted(frames: Any, newest: Any, size: int) -> Any:
-    """The last frames with the newest at the end; a first frame fills the whole stack."""
-    if isinstance(newest, Mapping):
-        return {
-            key: _shifted(None if frames is None else frames[key], part, size)
-            for key, part in newest.items()
-        }
-    if isinstance(newest, tuple):
-        return tuple(
-            _shifted(None if frames is None else frames[index], part, size)
-            for index, part in enumerate(newest)
-        )
+    """The stack with the newest frame at the end; a first frame fills all of it."""
     if frames is None:
-        return numpy.stack([newest] * size)
-    return numpy.concatenate([frames[1:], newest[None]])
+        return tree_map(lambda part: numpy.stack([part] * size), newest)
+    return tree_map(lambda part, stack: numpy.concatenate([stack[1:], part[None]]), newest, frames)

@@ -1,29 +1,30 @@
-"""What plugin authors test their plugins with: checks, probe environments, small algorithms.
+"""Conformance kit for plugin authors: checks, probe environments, small algorithms.
 
-One table of checks, used three ways: `class TestMine(AlgorithmConformance)` in a plugin's tests,
+The same checks run in three ways: `class TestMine(AlgorithmConformance)` in a plugin's tests,
 `pytest --rlplug NAME` and `rlplug plugins check NAME` for what is installed.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rlplug.testing.checks import Check, checks_for
     from rlplug.testing.conformance import AddOnConformance, AlgorithmConformance
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
-    from rlplug.testing.table import Check, checks_for
 
-_HOME = {
+_MODULES = {
     "AddOnConformance": "rlplug.testing.conformance",
     "AlgorithmConformance": "rlplug.testing.conformance",
-    "Check": "rlplug.testing.table",
+    "Check": "rlplug.testing.checks",
     "CheckFailed": "rlplug.testing.report",
     "DoesNotApply": "rlplug.testing.report",
     "Outcome": "rlplug.testing.report",
     "Subject": "rlplug.testing.subject",
-    "checks_for": "rlplug.testing.table",
+    "checks_for": "rlplug.testing.checks",
 }
 
 __all__ = [
@@ -37,14 +38,5 @@ __all__ = [
     "checks_for",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Loaded when they are used: every pytest run imports this package for its plugin.
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rlplug.testing' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# Lazily: every pytest run imports this package for its plugin.
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -1,64 +1,65 @@
-"""The checks as a pytest class: `class TestMine(AlgorithmConformance): name = "mine"`."""
+"""The checks as pytest tests: as a class to subclass, and for `pytest --rlplug NAME`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
 from rlplug.registry import ADDON, ALGORITHM, Kind
-from rlplug.testing.report import DoesNotApply
+from rlplug.testing.checks import Check, check_named, checks_for
+from rlplug.testing.report import CheckFailed, DoesNotApply
 from rlplug.testing.subject import Subject
-from rlplug.testing.table import Check, checks_for
 
-__all__ = ["AddOnConformance", "AlgorithmConformance"]
+__all__ = ["AddOnConformance", "AlgorithmConformance", "mutant_test"]
 
 _SUBJECT = pytest.StashKey[Subject]()
 
 
 class _Conformance:
-    """What both classes share: one test per check, and what to check with."""
+    """One test per check, and what to check with."""
 
     __test__ = False
 
     name: ClassVar[str] = ""
-    """The plugin's entry point; or `plugin`, a class that is not installed."""
+    """The entry point of an installed plugin; or set `plugin`."""
     plugin: ClassVar[type[Any] | None] = None
+    """The class of a plugin that is not installed."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Options to check it with."""
     variants: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """Further options in which something takes part that otherwise does not."""
+    """Further sets of options, which enable what the others leave out."""
     environment: ClassVar[Callable[[], Any] | None] = None
-    """A callable that makes an environment, where it supports none of the kit's."""
+    """Makes an environment to check it in, if it supports none of the kit's."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # The two classes below are there to be subclassed; whoever does that wants tests.
+        # Pytest does not collect the base classes themselves.
         cls.__test__ = bool(cls.name or cls.plugin)
 
     @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> Subject:
-        """The plugin under test, the same for all tests of the class."""
-        chosen: Any = request.cls
+        """The plugin under test, one for all tests of the class."""
         node = request.node.getparent(pytest.Class)
         if _SUBJECT not in node.stash:
-            node.stash[_SUBJECT] = _subject_of(chosen)
+            node.stash[_SUBJECT] = _subject_of(request.cls)
         found: Subject = node.stash[_SUBJECT]
         return found
 
 
-def _subject_of(chosen: Any) -> Subject:
-    given: dict[str, Any] = {"options": chosen.options, "variants": chosen.variants}
+def _subject_of(conformance: Any) -> Subject:
+    arguments = {"options": conformance.options, "variants": conformance.variants}
     for name in ("environment", "neutral"):
-        # Read from the class, where a function is no method yet.
-        if getattr(chosen, name, None) is not None:
-            given[name] = getattr(chosen, name)
-    return Subject.of(chosen.plugin or chosen.name, **given)
+        # From the class: an instance would bind a function as a method.
+        if getattr(conformance, name, None) is not None:
+            arguments[name] = getattr(conformance, name)
+    return Subject.of(conformance.plugin or conformance.name, **arguments)
 
 
-def run(check: Check, subject: Subject) -> None:
-    """One check as a test: what has nothing to look at is skipped, with the reason."""
+def _run(check: Check, subject: Subject) -> None:
+    """Run one check as a test; skip it, with the reason, if it does not apply."""
     __tracebackhide__ = True
     try:
         check(subject)
@@ -69,7 +70,7 @@ def run(check: Check, subject: Subject) -> None:
 def _test_of(check: Check) -> Callable[[Any, Subject], None]:
     def test(self: Any, subject: Subject) -> None:
         __tracebackhide__ = True
-        run(check, subject)
+        _run(check, subject)
 
     test.__name__ = test.__qualname__ = f"test_{check.name}"
     test.__doc__ = check.description
@@ -96,3 +97,35 @@ class AddOnConformance(_Conformance):
 
     neutral: ClassVar[Mapping[str, Any] | None] = None
     """Options by which it claims to change nothing, bit for bit."""
+
+
+def mutant_test(
+    mutants: Sequence[tuple[type[Any], str, str]], **subject: Any
+) -> Callable[..., None]:
+    """A test that plugins with a planted bug fail a check: `(class, check, part of the report)`."""
+
+    def test(kind: type[Any], check: str, words: str) -> None:
+        with pytest.raises(CheckFailed, match=re.escape(words)):
+            check_named(check)(Subject.of(kind, **subject))
+
+    names = [f"{kind.__name__}-{check}-{words}" for kind, check, words in mutants]
+    parametrized = pytest.mark.parametrize(("kind", "check", "words"), mutants, ids=names)
+    parametrized(test)
+    return test
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per check of each plugin named by `--rlplug`."""
+    cases = []
+    for name in metafunc.config.getoption("rlplug"):
+        subject = Subject.of(name)
+        for check in checks_for(subject.found.kind, slow=True):
+            marks = [] if check.quick else [pytest.mark.rlplug_slow]
+            cases.append(pytest.param(subject, check.name, id=f"{name}-{check.name}", marks=marks))
+    metafunc.parametrize(("subject", "check"), cases)
+
+
+def test_conforms(subject: Subject, check: str) -> None:
+    """An installed plugin passes one check."""
+    __tracebackhide__ = True
+    _run(check_named(check), subject)

@@ -1,6 +1,6 @@
 """The pytest plugin: `--rlplug NAME` for installed plugins, `--rlplug-slow` for slow checks.
 
-It is loaded in every pytest run where rlplug is installed, so it imports nothing but pytest.
+Every pytest run loads it where rlplug is installed, so it imports nothing but pytest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MARK = "rlplug_slow"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two options."""
+    """Add the options."""
     group = parser.getgroup("rlplug", "conformance checks of rlplug plugins")
     group.addoption(
         "--rlplug",
@@ -30,16 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the installed checks, alone unless paths were named as well."""
-    config.addinivalue_line("markers", f"{MARK}: a conformance check that takes long")
+    """Collect the checks of installed plugins, and nothing else unless paths are named."""
+    config.addinivalue_line("markers", f"{MARK}: a slow conformance check")
     if config.getoption("rlplug"):
         named = config.args_source is pytest.Config.ArgsSource.ARGS
-        checks = str(Path(__file__).with_name("installed.py"))
+        checks = str(Path(__file__).with_name("conformance.py"))
         config.args = [*(config.args if named else []), checks]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow checks out unless they were asked for."""
+    """Deselect slow checks unless `--rlplug-slow` is given."""
     if config.getoption("rlplug_slow"):
         return
     slow = [item for item in items if item.get_closest_marker(MARK)]

@@ -1,4 +1,4 @@
-"""What a check says: what it looked for, what it found, and where to look."""
+"""Results of checks: what was looked for, what was found, and where to look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import attrs
 
-__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "place"]
+__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location"]
 
 
 class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
@@ -24,39 +24,39 @@ class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
 
 
 class DoesNotApply(Exception):  # noqa: N818 # no error
-    """A check that has nothing to look at in this plugin, and why."""
+    """A check does not apply to this plugin, for this reason."""
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What one check came to."""
+    """The result of one check."""
 
     check: str
     description: str
     status: Literal["passed", "failed", "does not apply"]
     text: str = ""
-    """The report of a failure, or why there was nothing to check."""
+    """The report of a failure, or why the check does not apply."""
     seconds: float = 0.0
 
 
-def place(kind: type[Any], *names: str) -> str:
-    """`Mine.compute_loss_for_module (mine/algorithm.py:88)`, of the first method that is there."""
+def location(kind: type[Any], *names: str) -> str:
+    """The first of these methods that exists: `Mine.build (mine/algorithm.py:88)`."""
     for name in names:
         method = getattr(kind, name, None)
         if method is not None and name in _own_names(kind):
-            return f"{kind.__name__}.{name}{_where(method)}"
-    return f"{kind.__name__}{_where(kind)}"
+            return f"{kind.__name__}.{name}{_source(method)}"
+    return f"{kind.__name__}{_source(kind)}"
 
 
 def as_failure(error: Exception, description: str, kind: type[Any]) -> CheckFailed:
-    """An exception that came out of a plugin, as the failure of the check that met it."""
+    """The failure of a check in which a plugin raised an exception."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     found = f"{type(error).__name__}: {error}{notes}"
-    return CheckFailed(description, found, _innermost(error, kind))
+    return CheckFailed(description, found, _innermost_line(error, kind))
 
 
 def _own_names(kind: type[Any]) -> set[str]:
-    """Names that a plugin or module defines, apart from those of the core's base classes."""
+    """Names that a plugin or module defines itself, not through base classes of the core."""
     return {
         name
         for base in kind.__mro__
@@ -65,30 +65,30 @@ def _own_names(kind: type[Any]) -> set[str]:
     }
 
 
-def _where(thing: Callable[..., Any]) -> str:
+def _source(thing: Callable[..., Any]) -> str:
     try:
         file = inspect.getsourcefile(thing)
         _, line = inspect.getsourcelines(thing)
     except (OSError, TypeError):
         return ""
-    return "" if file is None else f" ({_short(file)}:{line})"
+    return "" if file is None else f" ({_relative(file)}:{line})"
 
 
-def _innermost(error: Exception, kind: type[Any]) -> str:
-    """The last line of the plugin's own package that an exception passed through."""
+def _innermost_line(error: Exception, kind: type[Any]) -> str:
+    """The innermost line of the plugin's own package in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     try:
         home = Path(inspect.getfile(kind)).parent
     except (OSError, TypeError):
         home = Path("/")
     own = [frame for frame in frames if Path(frame.filename).parent == home]
-    passed = own or list(frames)
-    if not passed:
-        return place(kind)
-    return f"{_short(passed[-1].filename)}:{passed[-1].lineno}"
+    found = own or list(frames)
+    if not found:
+        return location(kind)
+    return f"{_relative(found[-1].filename)}:{found[-1].lineno}"
 
 
-def _short(file: str) -> str:
+def _relative(file: str) -> str:
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))

@@ -1,28 +1,27 @@
-"""The plugin that is checked, with the options and environments that it is checked with."""
+"""The plugin under test, with the options and environments to check it with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import gymnasium
+from gymnasium import spaces
 
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError
-from rlplug.hooks.resolved import Participant
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry, describe
+from rlplug.feeds import Stream
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry, describe
+from rlplug.testing.cases import CASES, Case
 from rlplug.testing.report import DoesNotApply
 
-if TYPE_CHECKING:
-    from rlplug.testing.cases import Case
+__all__ = ["FAST_OPTIONS", "Subject"]
 
-__all__ = ["PACE", "Subject"]
-
-PACE: Mapping[str, Any] = {
+FAST_OPTIONS: Mapping[str, Any] = {
     "learning_rate": 0.01,
     "gamma": 0.9,
     "gae_lambda": 0.9,
@@ -37,7 +36,7 @@ PACE: Mapping[str, Any] = {
     "exploration_fraction": 0.5,
     "net_arch": (32, 32),
 }
-"""Options by which a plugin learns within seconds, for those that it has under these names."""
+"""Options that let an algorithm learn within seconds, for those that it has."""
 
 
 @attrs.frozen(kw_only=True, eq=False, slots=False)
@@ -47,67 +46,94 @@ class Subject:
     found: FoundPlugin
     kind: type[Any]
     options: Mapping[str, Any] = attrs.field(factory=dict)
-    """Options to check it with, over its defaults and `PACE`."""
+    """Options to check it with, on top of its defaults and `FAST_OPTIONS`."""
     variants: Sequence[Mapping[str, Any]] = ()
-    """Further options in which something takes part that otherwise does not."""
+    """Further sets of options, which enable what the others leave out."""
     neutral: Mapping[str, Any] | None = None
     """Options by which an add-on claims to change nothing."""
     environment: Callable[[], gymnasium.Env[Any, Any]] | None = None
-    """An environment of its own, where it supports none of the kit's."""
+    """An environment to check it in, if it supports none of the kit's."""
 
     @classmethod
-    def of(cls, plugin: str | type[Any], **given: Any) -> Subject:
-        """An installed plugin by its name, or a class at hand."""
+    def of(cls, plugin: str | type[Any], **arguments: Any) -> Subject:
+        """An installed plugin by its name, or a class."""
         registry = Registry.installed()
-        found = _named(registry, plugin) if isinstance(plugin, str) else _at_hand(registry, plugin)
+        found = _named(registry, plugin) if isinstance(plugin, str) else _of_class(registry, plugin)
         kind = registry.load(found)
-        given.setdefault("neutral", getattr(kind, "neutral", None))
-        return cls(found=found, kind=kind, **given)
+        arguments.setdefault("neutral", getattr(kind, "neutral", None))
+        return cls(found=found, kind=kind, **arguments)
 
     @property
     def is_addon(self) -> bool:
-        """Whether it takes part in the runs of algorithms."""
+        """Whether it is an add-on."""
         return self.found.kind == ADDON
 
     @property
+    def is_bandit(self) -> bool:
+        """Whether it is an algorithm for episodes of one step."""
+        feed = None if self.is_addon else self.participant().plugin.feed()
+        return isinstance(feed, Stream) and feed.one_step_episodes
+
+    @property
     def label(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return self.found.label
 
     def config(self, **changes: Any) -> Any:
-        """Its options for checks, with these changed."""
-        values = {**self._pace, **self.options, **changes}
+        """The options to check it with, with these changed."""
+        values = {**self._fast_options, **self.options, **changes}
         config, problems = structure(self.kind.Config, plain(values), self.found.name)
         if config is None:
             raise ConfigError(f"the options that {self.label} is checked with", problems)
         return config
 
     def participant(self, config: Any = None, kind: type[Any] | None = None) -> Participant:
-        """A fresh instance that can take part in a run."""
+        """A new instance that can take part in a run."""
         options = self.config() if config is None else config
         return Participant(self.found, (kind or self.kind)(options), options)
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
-        """The kit's environments whose spaces it supports, and its own."""
-        from rlplug.testing.cases import supported
-
-        return tuple(supported(self))
+        """The environments that it supports: its own one first, then those of the kit."""
+        return tuple(self._supported())
 
     def case(self, fits: Callable[[Case], bool] = lambda case: True, what: str = "") -> Case:
-        """The first supported environment that fits, or the reason why a check does not apply."""
+        """The first case that fits; otherwise the check does not apply, for the reason `what`."""
         for case in self.cases:
             if fits(case):
                 return case
         raise DoesNotApply(what or "it supports none of the kit's spaces: give it an environment")
 
+    def refusals(self) -> Iterator[tuple[Case, str]]:
+        """The cases whose spaces an algorithm does not support, with its reasons."""
+        plugin = self.participant().plugin
+        for case in CASES:
+            if not case.one_step:
+                reason = plugin.supports(case.observation_space, case.action_space)
+                if reason is not None:
+                    yield case, reason
+
+    def _supported(self) -> Iterator[Case]:
+        if self.environment is not None:
+            yield Case(name="its own environment", make=self.environment)
+        plugin = self.participant().plugin
+        one_step = self.is_bandit
+        for case in CASES:
+            if case.one_step != one_step:
+                continue
+            if self.is_addon:
+                if case.name.startswith("box") and isinstance(case.action_space, spaces.Discrete):
+                    yield case
+            elif plugin.supports(case.observation_space, case.action_space) is None:
+                yield case
+
     @cached_property
-    def _pace(self) -> dict[str, Any]:
-        """Those of `PACE` that it has and accepts."""
+    def _fast_options(self) -> dict[str, Any]:
+        """Those of `FAST_OPTIONS` that it has and accepts."""
         known = {field.name: field for field in attrs.fields(self.kind.Config)}
         defaults = self.kind.Config()
         accepted: dict[str, Any] = {}
-        for name, value in PACE.items():
+        for name, value in FAST_OPTIONS.items():
             if name in known and type(getattr(defaults, name)) is type(value):
                 tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
                 if tried is not None:
@@ -117,11 +143,11 @@ class Subject:
 
 def _named(registry: Registry, name: str) -> FoundPlugin:
     short = name.rpartition(":")[2]
-    both = [kind for kind in (ALGORITHM, ADDON) if short in registry.grouped(kind)]
-    return registry.find(both[0] if both else ALGORITHM, name)
+    kinds = [kind for kind in (ALGORITHM, ADDON) if short in registry.grouped(kind)]
+    return registry.find(kinds[0] if kinds else ALGORITHM, name)
 
 
-def _at_hand(registry: Registry, kind: type[Any]) -> FoundPlugin:
+def _of_class(registry: Registry, kind: type[Any]) -> FoundPlugin:
     if not isinstance(kind, type):
         raise PluginError(f"{kind!r} is neither the name of a plugin nor a class.")
     target = f"{kind.__module__}:{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""The record of a run: a journal on disk, an MLflow run, and what is left for review."""
+"""Tracking of a run: a journal on disk, an MLflow run, and artifacts for review."""
 
 from rlplug.tracking.tracking import Status, Tracking, open_tracking
 

@@ -1,4 +1,4 @@
-"""Folders among the artifacts of a run: uploaded so that half of one is never taken for whole."""
+"""Upload and download of artifact folders, safe against incomplete ones."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ CHECKPOINTS = "checkpoints"
 def upload_folder(
     log_file: Callable[[Path, str], None], folder: Path, into: str, last: str
 ) -> None:
-    """Upload what is in a folder and below it, the file named `last` at the end."""
+    """Upload a folder recursively, the file named `last` at the end."""
     files = [one for one in folder.rglob("*") if one.is_file()]
     for file in sorted(files, key=lambda one: (one.name == last, str(one))):
         parent = file.parent.relative_to(folder).as_posix()
         try:
             log_file(file, into if parent == "." else f"{into}/{parent}")
         except StoreUnreachableError:
-            # What has been deleted since it was asked for is wanted no more.
+            # Ignore files that were deleted in the meantime.
             if file.exists():
                 raise
 
 
 def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
-    """A folder with the checkpoints of a run among the artifacts; None if MLflow knows no such run.
+    """Download a run's complete checkpoints into a folder; None if MLflow has no such run.
 
-    Only complete ones come, those that have a manifest; what was fetched before is not again.
+    Checkpoints without a manifest are incomplete; those already downloaded are skipped.
     """
     database = sqlite_file(uri)
     if database is not None and not database.exists():
@@ -50,8 +50,8 @@ def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
         return None
     except StoreUnreachableError as error:
         raise RequestError(
-            f"run {run_id!r} cannot be fetched from {without_secrets(uri)}: {error}.",
-            "try: again once it can be reached, or name a folder",
+            f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}: {error}.",
+            "try: again later, or pass a folder",
         ) from error
 
 
@@ -64,12 +64,12 @@ def _fetch(run_id: str, uri: str, folder: Path) -> Path:
     for artifact in client.list_artifacts(run_id, CHECKPOINTS):
         here = folder / artifact.path
         if artifact.is_dir and not here.exists() and _is_complete(client, run_id, artifact.path):
-            beside = folder / ".coming"
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir()
-            came = client.download_artifacts(run_id, artifact.path, str(beside))
-            Path(came).rename(here)
-            shutil.rmtree(beside, ignore_errors=True)
+            partial = folder / ".coming"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            downloaded = client.download_artifacts(run_id, artifact.path, str(partial))
+            Path(downloaded).rename(here)
+            shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

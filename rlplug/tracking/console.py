@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere."""
+"""Progress of a run: a progress bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from rlplug.tracking.headlines import RETURN, REWARD, worded
+from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
-    from rlplug.hooks.info import RunInfo
+    from rlplug.hooks.events import RunInfo
 
 __all__ = ["HEADLINES", "LiveConsole", "PlainConsole", "console_for"]
 
@@ -23,19 +23,19 @@ HEADLINES = {
     "rollout/regret_mean": "regret",
     "eval/return_mean": "eval",
 }
-"""The metrics worth a place on one line, and what they are called there."""
+"""The metrics on the progress line, with their labels."""
 
 _PLAIN_LINES = 10
 
 
 def console_for(stream: TextIO | None = None) -> LiveConsole | PlainConsole:
-    """The console that fits where its output goes: by default the error stream."""
+    """A live console for a terminal, a plain one elsewhere; by default on stderr."""
     stream = sys.stderr if stream is None else stream
     return LiveConsole(stream) if stream.isatty() else PlainConsole(stream)
 
 
 class LiveConsole:
-    """A progress bar with speed, time left and the running reward and regret."""
+    """A progress bar with speed, time left and headline metrics."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,15 +55,15 @@ class LiveConsole:
         columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
         progress = Progress(*columns, console=console, refresh_per_second=4, transient=True)
         task = progress.add_task("", total=run.steps)
-        followed = progress.get_renderables
+        get_renderables = progress.get_renderables
 
-        def look() -> Iterable[RenderableType]:
-            # The step is looked up when the line is drawn, so that the run need not tell it.
+        def refresh() -> Iterable[RenderableType]:
+            # Read when the bar is drawn, so that the run need not report every step.
             step = min(run.progress(), run.steps)
             progress.update(task, completed=step, description=self._line(run, step))
-            return followed()
+            return get_renderables()
 
-        progress.get_renderables = look  # type: ignore[method-assign] # drawn anew each time
+        progress.get_renderables = refresh  # type: ignore[method-assign] # called for each frame
         progress.start()
         self._progress = progress
 
@@ -94,7 +94,7 @@ class LiveConsole:
 
 
 class PlainConsole:
-    """About ten lines a run, for logs and pipes."""
+    """About ten lines per run, for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -106,9 +106,9 @@ class PlainConsole:
         self._steps = run.steps
         self._next = 0
         self._latest = {}
-        self._say(_title(run))
+        self._print(_title(run))
         if run.feed:
-            self._say(run.feed)
+            self._print(run.feed)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
@@ -119,18 +119,18 @@ class PlainConsole:
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{min(100 * step // self._steps, 100):>3}%"
-        news = headline(self._latest)
-        self._say(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {news}")
+        numbers = headline(self._latest)
+        self._print(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {numbers}")
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
         except OSError:
-            # Nobody reads any more: the run itself goes on.
-            self._say = lambda line: None  # type: ignore[method-assign] # silent from here on
+            # The reader is gone; the run continues.
+            self._print = lambda line: None  # type: ignore[method-assign] # print no more
 
 
 def _clock(seconds: float) -> str:
@@ -141,8 +141,8 @@ def _clock(seconds: float) -> str:
 
 
 def headline(metrics: Mapping[str, float]) -> str:
-    """`reward 0.91  regret 0.02`: what matters most."""
-    return "  ".join(f"{word} {value:.3g}" for word, value in worded(metrics, HEADLINES))
+    """`reward 0.91  regret 0.02`: the headline metrics."""
+    return "  ".join(f"{word} {value:.3g}" for word, value in labeled(metrics, HEADLINES))
 
 
 def _title(run: RunInfo) -> str:

@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture: reward and regret against environment steps."""
+"""Plot of the learning curve: return or reward, and regret, over environment steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy
 
-from rlplug.tracking.headlines import earned
 from rlplug.tracking.journal import Report
+from rlplug.tracking.summary import headline_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,14 +23,14 @@ QUIET = "#7b8794"
 GRID = "#e4e7eb"
 COLORS = ("#1a6fb5", "#c2410c")
 LEFT, RIGHT = 0.75, 0.7
-"""Inches beside a panel, for the numbers of its axis and for the last of its line."""
+"""Margins of a panel in inches, for tick labels and the label of the last value."""
 
 EVAL_COLOR = "#2f855a"
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Panel:
-    """One metric over the run, perhaps with greedy evaluations beside it."""
+    """One metric over the run, optionally with evaluations."""
 
     name: str
     steps: numpy.ndarray
@@ -40,26 +40,26 @@ class Panel:
 
     @property
     def is_sum(self) -> bool:
-        """Whether it adds up over the run, so that smoothing would say nothing."""
+        """Whether it is cumulative, so that it is not smoothed."""
         return any(word in self.name for word in ("total", "sum", "cumulative"))
 
     @property
     def title(self) -> str:
-        """The metric in words."""
+        """The metric's name as a title."""
         return self.name.rpartition("/")[2].replace("_", " ")
 
 
 def panels_of(reports: Iterable[Report]) -> list[Panel]:
-    """The panels that a run has numbers for: its reward or return, then its regret."""
+    """The panels that a run has metrics for: its return or reward, then its regret."""
     kept = list(reports)
     names = {name for report in kept for name in report.metrics}
-    first = earned(names)
+    first = headline_metric(names)
     panels = [_panel(kept, name, evaluated=name == first) for name in (first, _regret(names))]
     return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
 
 
 def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -> None:
-    """Draw the panels side by side into a PNG."""
+    """Plot the panels side by side into a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -69,17 +69,17 @@ def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -
     figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
     figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
     for index, panel in enumerate(panels):
-        # Placed by inches: to have every text measured would take as long as to draw it all.
+        # Explicit positions: automatic layout takes as long as the drawing itself.
         left, bottom, width = LEFT + index * (across / len(panels)), 0.6, across / len(panels)
         inches = (left / across, bottom / high, (width - LEFT - RIGHT) / across, 2.95 / high)
         axes = figure.add_axes(inches)
-        _dress(axes, panel)
+        _style(axes, panel)
         _draw(axes, panel, COLORS[index % len(COLORS)])
-    beside = file.with_suffix(".new.png")
+    partial = file.with_suffix(".new.png")
     file.parent.mkdir(parents=True, exist_ok=True)
-    # A sixth more bytes, in two thirds of the time.
-    figure.savefig(beside, pil_kwargs={"compress_level": 1})
-    os.replace(beside, file)
+    # 17% larger files in two thirds of the time.
+    figure.savefig(partial, pil_kwargs={"compress_level": 1})
+    os.replace(partial, file)
 
 
 def _panel(reports: Sequence[Report], name: str, *, evaluated: bool) -> Panel:
@@ -101,7 +101,7 @@ def _panel(reports: Sequence[Report], name: str, *, evaluated: bool) -> Panel:
 
 
 def _regret(names: Iterable[str]) -> str:
-    """The metric that says best how much reward was missed: a sum before a mean."""
+    """The regret metric to plot: cumulative rather than mean; empty without any."""
     regrets = sorted(name for name in names if "regret" in name.rpartition("/")[2])
     sums = [name for name in regrets if any(w in name for w in ("total", "sum", "cumulative"))]
     return (sums or regrets or [""])[0]
@@ -127,11 +127,11 @@ def _draw(axes: Axes, panel: Panel, color: str) -> None:
             steps, means - spreads, means + spreads, color=EVAL_COLOR, alpha=0.15, linewidth=0
         )
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-    _note_last(axes, panel, color)
+    _label_last(axes, panel, color)
 
 
-def _note_last(axes: Axes, panel: Panel, color: str) -> None:
-    """The last value beside the end of its line, so that nobody has to read it off the axis."""
+def _label_last(axes: Axes, panel: Panel, color: str) -> None:
+    """Label the last value of the curve."""
     finite = numpy.flatnonzero(numpy.isfinite(panel.values))
     if not len(finite):
         return
@@ -151,13 +151,13 @@ def _note_last(axes: Axes, panel: Panel, color: str) -> None:
 
 
 def _short(number: float) -> str:
-    """A number in a few letters, thousands and millions as on the axes."""
+    """A short number, with unit prefixes as on the axes."""
     from matplotlib.ticker import EngFormatter
 
     return str(EngFormatter(places=1, sep="")(number)) if abs(number) >= 1e4 else f"{number:.4g}"
 
 
-def _dress(axes: Axes, panel: Panel) -> None:
+def _style(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.set_title(panel.title, loc="left", size=11, color=INK)
@@ -181,7 +181,7 @@ def _dress(axes: Axes, panel: Panel) -> None:
 
 
 def _smooth(values: numpy.ndarray) -> numpy.ndarray:
-    """A centred moving average that leaves gaps out and shrinks at both ends."""
+    """A centered moving average that ignores NaN, with shorter windows at both ends."""
     half = max(1, len(values) // 40)
     finite = numpy.isfinite(values)
     sums = numpy.concatenate([[0.0], numpy.cumsum(numpy.where(finite, values, 0.0))])

@@ -1,4 +1,4 @@
-"""How an MLflow store can fail, as far as it must be told apart."""
+"""Errors of the MLflow store: retryable or permanent."""
 
 from __future__ import annotations
 
@@ -13,41 +13,46 @@ from rlplug.tracking.location import without_secrets
 
 __all__ = ["StoreRefusedError", "StoreUnreachableError", "translated"]
 
-_FINAL = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")
+_PERMANENT = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_DOES_NOT_EXIST",
+    "PERMISSION_DENIED",
+)
 _LONGEST = 300
-_LOUD = "mlflow.store.db.utils"
-"""Logs the trace of an error of the database, and then raises the error."""
+_NOISY_LOGGER = "mlflow.store.db.utils"
+"""Logs the traceback of database errors before it raises them."""
 
 
 class StoreUnreachableError(Exception):
-    """It may work later: no connection, a server that fails, a database that is locked."""
+    """Retryable: no connection, a server error, a locked database."""
 
 
 class StoreRefusedError(Exception):
-    """It will never work: a bad value, a deleted run, no permission."""
+    """Permanent: an invalid value, a deleted run, no permission."""
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Whatever MLflow raises inside, as one of the two, in one line and without passwords."""
-    logger = logging.getLogger(_LOUD)
-    # Trouble is told once, in one line, by whoever catches it here; other threads log on.
-    mute = _Elsewhere(threading.get_ident())
+    """Raise any error of MLflow as one of the two, in one line and without passwords."""
+    logger = logging.getLogger(_NOISY_LOGGER)
+    # The error is reported once by the caller; other threads still log.
+    mute = _OtherThreads(threading.get_ident())
     logger.addFilter(mute)
     try:
         yield
     except (RlplugError, StoreRefusedError, StoreUnreachableError):
         raise
     except Exception as error:
-        # Drivers, proxies and file systems raise what they like; no run may end by it.
-        final = getattr(error, "error_code", "") in _FINAL
+        # Drivers, proxies and file systems raise anything; none of it may end the run.
+        final = getattr(error, "error_code", "") in _PERMANENT
         raise (StoreRefusedError if final else StoreUnreachableError)(_brief(error)) from error
     finally:
         logger.removeFilter(mute)
 
 
-class _Elsewhere(logging.Filter):
-    """Lets pass what other threads log."""
+class _OtherThreads(logging.Filter):
+    """Passes records of other threads only."""
 
     def __init__(self, thread: int) -> None:
         super().__init__()
@@ -60,12 +65,12 @@ class _Elsewhere(logging.Filter):
 def _brief(error: BaseException) -> str:
     reason: BaseException | None = error
     while reason is not None:
-        # Below three layers of wrapping, the operating system or SQLite says it in two words.
+        # The innermost error, of the operating system or SQLite, is the shortest.
         if isinstance(reason, OSError) and reason.strerror:
             return reason.strerror.lower()
         if isinstance(reason, sqlite3.OperationalError):
             return str(reason)
         reason = reason.__cause__ or reason.__context__
-    said = str(getattr(error, "message", "") or error).strip() or type(error).__name__
-    first = without_secrets(said.splitlines()[0]).rstrip(".")
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    first = without_secrets(text.splitlines()[0]).rstrip(".")
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"

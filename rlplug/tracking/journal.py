@@ -1,4 +1,4 @@
-"""The journal of a run: every reported metric, on disk before anything is uploaded."""
+"""The journal of a run: all metrics on disk, written before they are uploaded."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ _LONGEST_NAME = 250
 
 @attrs.frozen
 class Report:
-    """Metrics of one environment step, as they were reported."""
+    """The metrics reported at one environment step."""
 
     step: int
     time: int
-    """Milliseconds since the epoch, kept so that sending a report twice stores it once."""
+    """Milliseconds since the epoch, stored so that uploading a report twice has no effect."""
     metrics: Mapping[str, float]
 
     @classmethod
-    def of(cls, step: int, seconds: float, given: Mapping[str, Any]) -> Report:
-        """A report of names that MLflow takes and of plain numbers; not finite becomes NaN."""
-        metrics = {metric_name(name): _number(value) for name, value in given.items()}
-        return cls(int(step), int(seconds * 1000), metrics)
+    def of(cls, step: int, seconds: float, metrics: Mapping[str, Any]) -> Report:
+        """A report with names valid in MLflow and plain numbers; infinities become NaN."""
+        numbers = {metric_name(name): _number(value) for name, value in metrics.items()}
+        return cls(int(step), int(seconds * 1000), numbers)
 
     @property
     def nonfinite(self) -> int:
-        """How many of the numbers are not finite."""
+        """Number of non-finite values."""
         return sum(math.isnan(value) for value in self.metrics.values())
 
     def rows(self) -> list[Row]:
-        """One row for each number."""
+        """One row per metric."""
         return [(name, value, self.time, self.step) for name, value in self.metrics.items()]
 
     def line(self) -> bytes:
-        """One line of JSON; NaN, which JSON does not have, is null."""
+        """One line of JSON, with null for NaN."""
         values = {name: None if math.isnan(x) else x for name, x in self.metrics.items()}
         row = {"step": self.step, "time": self.time, "metrics": values}
         return json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 class Journal:
-    """`metrics.jsonl` of one run, and `metrics.acked`: up to which byte it is in MLflow."""
+    """`metrics.jsonl` of one run, and `metrics.acked`: the byte up to which it is in MLflow."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.jsonl"
         self._acknowledged = folder / "metrics.acked"
         _end_last_line(self.path)
-        # Unbuffered: after a failed write nothing may linger that a later one would repeat.
+        # Unbuffered: what a failed write left in a buffer would be written twice.
         self._file = self.path.open("ab", buffering=0)
         self._end = self._file.tell()
 
     def append(self, reports: list[Report]) -> list[int]:
-        """Write all the reports or none, and return where each of them ends."""
+        """Write all the reports or none, and return the end offset of each."""
         lines = [report.line() for report in reports]
         content = b"".join(lines)
         try:
@@ -82,21 +82,21 @@ class Journal:
         return ends
 
     def acknowledge(self, offset: int) -> None:
-        """Note that everything before this byte is in MLflow."""
-        beside = self._acknowledged.with_suffix(".acked.new")
-        beside.write_text(str(offset))
-        os.replace(beside, self._acknowledged)
+        """Record that everything before this byte is in MLflow."""
+        partial = self._acknowledged.with_suffix(".acked.new")
+        partial.write_text(str(offset))
+        os.replace(partial, self._acknowledged)
 
     @property
     def acknowledged(self) -> int:
-        """Up to which byte the journal is in MLflow."""
+        """The byte up to which the journal is in MLflow."""
         try:
             return int(self._acknowledged.read_text())
         except (OSError, ValueError):
             return 0
 
     def close(self) -> None:
-        """Close the file; its last lines reach the disk."""
+        """fsync and close the file."""
         try:
             os.fsync(self._file.fileno())
         finally:
@@ -104,7 +104,7 @@ class Journal:
 
 
 def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
-    """The reports from byte `start` on; a line that a crash cut short is left out."""
+    """The reports from byte `start` on; incomplete lines are skipped."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
@@ -118,7 +118,7 @@ def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
 
 
 def metric_name(name: str) -> str:
-    """The name with what MLflow does not take replaced, the same name always in the same way."""
+    """The name with characters that are invalid in MLflow replaced."""
     parts = [part for part in _FORBIDDEN.sub("_", str(name)).split("/") if part.strip(". ")]
     return "/".join(parts)[:_LONGEST_NAME] or "unnamed"
 
@@ -128,12 +128,12 @@ def _number(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-    # MLflow would store an infinity as the largest float, and flatten the curve.
+    # MLflow would store infinity as the largest float, which spoils the plot.
     return number if math.isfinite(number) else math.nan
 
 
 def _end_last_line(path: Path) -> None:
-    """A crash can leave half a line: what follows must start on a new one."""
+    """Complete a line that a crash cut off, so that the next one starts on a new line."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:

@@ -1,23 +1,25 @@
-"""What tracking hears of a run: it takes every event in microseconds and never raises."""
+"""The listener for run events: takes microseconds per event and never raises."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
 from rlplug.tracking.store import Store
 from rlplug.tracking.writer import Writer
 
-__all__ = ["TrackingListener"]
+__all__ = ["Status", "TrackingListener"]
+
+Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackingListener:
-    """Hands metrics to the writer, and remembers how the run went."""
+    """Passes metrics to the writer, and keeps the status of the run."""
 
     def __init__(self, writer: Writer, store: Store | None, config: str) -> None:
         self._writer = writer
@@ -25,8 +27,8 @@ class TrackingListener:
         self._config = config
         self.run: RunInfo | None = None
         self.step = 0
-        self.status: Literal["FINISHED", "FAILED", "KILLED"] = "FAILED"
-        """Failed until the run says that it reached its end."""
+        self.status: Status = "FAILED"
+        """FAILED until the run reports its end."""
         self.error: BaseException | None = None
         self.traceback = ""
 
@@ -46,7 +48,7 @@ class TrackingListener:
         self._writer.put(step, metrics)
 
     def checkpoint_saved(self, step: int) -> None:
-        # What a resumed run would report again should be in MLflow before the run can die.
+        # What is uploaded before a crash need not be uploaded again after a resume.
         self._writer.upload_soon()
 
     def run_finished(self, step: int) -> None:

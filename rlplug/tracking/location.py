@@ -1,7 +1,8 @@
-"""Where runs are kept: the folder of runs, the tracking URI, and whether both can be used."""
+"""Where runs are kept: the runs folder and the tracking URI, and whether both can be used."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -13,14 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import attrs
+
 from rlplug.errors import RequestError
 
 __all__ = [
+    "RunFolder",
     "check_reachable",
     "check_writable",
     "default_folder",
     "is_http",
     "runs_folder",
+    "runs_in",
     "sqlite_file",
     "tracking_uri",
     "without_secrets",
@@ -33,12 +38,12 @@ _SQLITE = "sqlite:///"
 
 
 def runs_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of runs, absolute: what was given, else RLPLUG_HOME, else ./rlplug_runs."""
+    """The absolute runs folder: the argument, else RLPLUG_HOME, else ./rlplug_runs."""
     return (given if given is not None else default_folder(environ)).expanduser().absolute()
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of runs if nobody says otherwise."""
+    """The default runs folder."""
     return Path(environ.get("RLPLUG_HOME") or "rlplug_runs").expanduser().absolute()
 
 
@@ -53,8 +58,37 @@ def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.enviro
     return f"{_SQLITE}{root / 'mlflow.db'}"
 
 
+@attrs.frozen(kw_only=True)
+class RunFolder:
+    """A run's folder and what its `run.json` says."""
+
+    path: Path
+    run_name: str
+    uri: str
+    """Where it is recorded, without passwords."""
+    experiment_id: str
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+
+def runs_in(root: Path) -> list[RunFolder]:
+    """The runs in a runs folder, newest first, without asking MLflow."""
+    files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
+    runs = []
+    for file in files:
+        try:
+            facts = json.loads(file.read_text())
+            known = {key: str(facts.get(key, "")) for key in ("run_name", "uri", "experiment_id")}
+        except (OSError, ValueError, AttributeError):
+            continue
+        runs.append(RunFolder(path=file.parent, **known))
+    return runs
+
+
 def is_http(uri: str) -> bool:
-    """Whether a server answers at this URI, not a database."""
+    """Whether the URI is of a server, not of a database."""
     return urlsplit(uri).scheme in ("http", "https")
 
 
@@ -69,14 +103,14 @@ def without_secrets(text: str) -> str:
 
 
 def check_writable(root: Path) -> None:
-    """Make the folder of runs, or raise why nothing can be written there."""
+    """Create the runs folder, or raise if it is not writable."""
     work = root / "work"
     probe = work / f".probe-{os.getpid()}"
     try:
         work.mkdir(parents=True, exist_ok=True)
         try:
             with probe.open("wb") as file:
-                # More than a block, so that a full disk says so now and not in mid-run.
+                # More than a block, so that a full disk is found now.
                 file.write(b"\0" * 65_536)
                 file.flush()
                 os.fsync(file.fileno())
@@ -84,13 +118,13 @@ def check_writable(root: Path) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         raise RequestError(
-            f"the folder of runs {root} cannot be written: {error.strerror or error}.",
-            "try: make room or give it write permission, or RLPLUG_HOME=/another/folder rlplug run",
+            f"the runs folder {root} is not writable: {error.strerror or error}.",
+            "try: free disk space, set its permissions, or RLPLUG_HOME=/another/folder rlplug run",
         ) from error
 
 
 def check_reachable(uri: str) -> None:
-    """Raise if the store at this URI cannot be opened, before MLflow retries for minutes."""
+    """Raise if the store at this URI is unreachable, before MLflow retries for minutes."""
     file = sqlite_file(uri)
     if file is not None:
         _check_sqlite(file)
@@ -111,18 +145,18 @@ def _checked(uri: str, source: str) -> str:
         name = uri.removeprefix(_SQLITE)
         if name in ("", ":memory:", uri):
             raise RequestError(
-                f"{source} {shown!r} is a database in memory: the run would be lost at its end.",
+                f"{source} {shown!r} is an in-memory database: the run would be lost.",
                 "try: sqlite:////absolute/path/mlflow.db",
             )
         return f"{_SQLITE}{Path(name).expanduser().absolute()}"
     if scheme in ("", "file") or len(scheme) == 1:
         folder = Path(urlsplit(uri).path if scheme == "file" else uri).absolute()
         raise RequestError(
-            f"{source} {shown!r} is a folder, and MLflow no longer records runs in folders.",
+            f"{source} {shown!r} is a folder; MLflow no longer supports file stores.",
             f"try: {_SQLITE}{folder / 'mlflow.db'}",
         )
     raise RequestError(
-        f"{source} {shown!r} is no tracking URI that MLflow knows.",
+        f"{source} {shown!r} is not a valid MLflow tracking URI.",
         "try: http://host:port, sqlite:////path/mlflow.db or postgresql://user@host/database",
     )
 
@@ -133,17 +167,17 @@ def _check_sqlite(file: Path) -> None:
         connection = sqlite3.connect(file, timeout=PROBE_SECONDS)
         try:
             connection.execute("PRAGMA schema_version").fetchone()
-            # Takes the write lock and gives it back: a read-only file says so here.
+            # Acquires and releases the write lock, which fails for a read-only file.
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
         if "locked" in str(error):
-            return  # somebody is writing; MLflow waits longer than this probe
+            return  # another process is writing; MLflow waits longer than this probe
         raise RequestError(
             f"the tracking database {file} cannot be opened: {error}.",
-            f"try: check that {file.parent} can be written and that the file is an MLflow "
+            f"try: check that {file.parent} is writable and that the file is an MLflow "
             "database, or set another tracking.uri",
         ) from error
 
@@ -157,11 +191,11 @@ def _check_server(uri: str) -> None:
     try:
         urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()
     except urllib.error.HTTPError as error:
-        error.close()  # somebody answers; what may be asked of it, MLflow finds out
+        error.close()  # the server answers; MLflow reports permissions
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            return  # MLflow has settings of its own for certificates
+            return  # MLflow has its own certificate settings
         raise _unreachable(uri, reason) from error
 
 
@@ -178,7 +212,7 @@ def _check_database(uri: str) -> None:
 
 def _unreachable(uri: str, reason: object) -> RequestError:
     return RequestError(
-        f"nothing answers at the tracking URI {without_secrets(uri)}: {reason}.",
+        f"the tracking URI {without_secrets(uri)} does not answer: {reason}.",
         "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, "
         "or --set tracking.enabled=false",
     )

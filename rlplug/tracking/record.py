@@ -1,4 +1,4 @@
-"""What a run is recorded as: its experiment, name, params and tags, all plain text."""
+"""What MLflow records of a run at its start: experiment, name, params and tags."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,27 +19,27 @@ import attrs
 
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
-from rlplug.tracking.git import git_tags
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["Record", "command_line", "record_of", "slug", "tags_at_start"]
+__all__ = ["Record", "command_line", "git_tags", "record_of", "slug", "tags_at_start"]
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
+GIT_SECONDS = 2.0
 
 
 @attrs.frozen(kw_only=True)
 class Record:
-    """What is known of a run before its first environment step."""
+    """The record of a run before its first environment step."""
 
     experiment: str
     experiment_id: str
-    """An experiment that the environment named by its id; empty: go by the name."""
+    """Experiment id from MLFLOW_EXPERIMENT_ID; empty: look it up by name."""
     run_name: str
     number_names: bool
-    """Whether a name that is taken gets a number."""
+    """Whether to append a number to a name that is taken."""
     params: Mapping[str, str]
     tags: Mapping[str, str]
     environment: str
@@ -47,7 +48,7 @@ class Record:
 
 
 def record_of(config: RunConfig, environment: str) -> Record:
-    """The record of a run, read from its options, the command line and the machine."""
+    """Make the record from the options, the command line and the machine."""
     environ = os.environ
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
@@ -67,7 +68,7 @@ def record_of(config: RunConfig, environment: str) -> Record:
 
 
 def tags_at_start(run: RunInfo) -> dict[str, str]:
-    """What is known once the plugins of the run are bound."""
+    """The tags of plugins and progress, set when the run starts."""
     plugins = [
         {"kind": one.found.kind, "name": one.name, "package": one.found.package}
         for one in run.participants
@@ -84,7 +85,7 @@ def tags_at_start(run: RunInfo) -> dict[str, str]:
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """What was typed, as it can be typed again."""
+    """The command line, quoted for a shell."""
     typed = sys.argv if arguments is None else arguments
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -92,7 +93,7 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
 
 
 def slug(text: str) -> str:
-    """The text as one part of a path."""
+    """The text as a single path component."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
 
 
@@ -101,8 +102,8 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
         name: value for name, value in flat(config).items() if not name.startswith("tracking.")
     }
     options["run.env"] = environment
-    alike = {name: value for name, value in options.items() if name != "run.seed"}
-    group = slug(f"{config.run.algorithm}-{environment}-{_digest(alike, 4)}")
+    without_seed = {name: value for name, value in options.items() if name != "run.seed"}
+    group = slug(f"{config.run.algorithm}-{environment}-{_digest(without_seed, 4)}")
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
@@ -124,11 +125,42 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
     return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
 
 
+def git_tags(folder: Path) -> dict[str, str]:
+    """Tags for commit, branch and origin of the git repository around `folder`, if there is one."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if status is None:
+        return {}
+    heads = [line.split(" ", 2) for line in status.splitlines() if line.startswith("# branch.")]
+    known = {head[1]: head[2] for head in heads if len(head) == 3}
+    commit = known.get("branch.oid", "")
+    if not commit or commit == "(initial)":
+        return {}
+    tags = {"mlflow.source.git.commit": commit, "mlflow.source.git.branch": known["branch.head"]}
+    dirty = any(not line.startswith("#") for line in status.splitlines())
+    tags["rlplug.git_dirty"] = str(dirty).lower()
+    origin = _git(folder, "config", "--get", "remote.origin.url")
+    if origin:
+        tags["mlflow.source.git.repoURL"] = without_secrets(origin.strip())
+    return tags
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Optional locks could make a commit fail that is made meanwhile.
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
 def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        # A container may run under a user id that has no name.
+        # In containers, the user id may have no name.
         return "unknown"
 
 

@@ -1,4 +1,4 @@
-"""What is left of a run for those who review it: picture, summary, traceback, ending."""
+"""Artifacts for reviewing a run: learning curve, summary, traceback and final status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlplug.hooks.info import RunInfo
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.curve import draw_curve, panels_of
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.listener import TrackingListener
@@ -22,7 +22,7 @@ _REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
 
 
 class Review:
-    """Concludes a run: writes files into its folder and has the writer upload them."""
+    """Writes the final files of a run and has the writer upload them."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class Review:
         self._writer = writer
         self._warn = warn
 
-    def conclude(self, heard: TrackingListener, status: str) -> None:
-        """Write what there is to review, and ask for all of it to be uploaded, the ending last."""
+    def conclude(self, listener: TrackingListener, status: str) -> None:
+        """Write the files and queue their upload, the run's final status last."""
         reports = self._reports()
         files = []
-        if heard.run is not None:
-            files += self._write("plots", partial(self._draw, reports, heard.run))
-        if status == "FAILED" and heard.traceback:
-            files += self._write("logs", partial(self._write_traceback, heard.traceback))
+        if listener.run is not None:
+            files += self._write("plots", partial(self._draw, reports, listener.run))
+        if status == "FAILED" and listener.traceback:
+            files += self._write("logs", partial(self._write_traceback, listener.traceback))
         store = self._store
         if store is None:
             return
         for file in files:
             self._writer.do(partial(store.log_file, file, file.parent.name))
-        self._writer.do(partial(store.set_tags, self._tags(heard, status, reports)))
+        self._writer.do(partial(store.set_tags, self._tags(listener, status, reports)))
         self._writer.do(partial(store.terminate, status))
 
     def _reports(self) -> list[Report]:
@@ -62,11 +62,11 @@ class Review:
             return []
 
     def _write(self, what: str, write: Callable[[], Path | None]) -> list[Path]:
-        """The file that was written, if any."""
+        """Write one file; a list of it, empty if there is none."""
         try:
             file = write()
         except Exception as error:
-            # A full disk, a broken font: what is missing is a file, and not the run's ending.
+            # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{self._folder / what} cannot be written: {error}.")
             return []
         return [] if file is None else [file]
@@ -90,17 +90,22 @@ class Review:
         file.write_text(text)
         return file
 
-    def _tags(self, heard: TrackingListener, status: str, reports: list[Report]) -> dict[str, str]:
-        tags = {"rlplug.stop_reason": _REASONS[status], "rlplug.stopped_at_step": str(heard.step)}
+    def _tags(
+        self, listener: TrackingListener, status: str, reports: list[Report]
+    ) -> dict[str, str]:
+        tags = {
+            "rlplug.stop_reason": _REASONS[status],
+            "rlplug.stopped_at_step": str(listener.step),
+        }
         error = ""
-        if heard.error is not None and status == "FAILED":
-            said = f"{type(heard.error).__name__}: {heard.error}"
-            error = "\n".join(without_secrets(said).strip().splitlines()[-20:])
+        if listener.error is not None and status == "FAILED":
+            text = f"{type(listener.error).__name__}: {listener.error}"
+            error = "\n".join(without_secrets(text).strip().splitlines()[-20:])
             tags["rlplug.error"] = error[:LONGEST_TAG]
         if self._writer.first_nonfinite_step is not None:
             tags["rlplug.nonfinite_step"] = str(self._writer.first_nonfinite_step)
-        if heard.run is not None:
+        if listener.run is not None:
             latest = {name: x for report in reports for name, x in report.metrics.items()}
-            note = summary(heard.run, status, heard.step, latest, error)
+            note = summary(listener.run, status, listener.step, latest, error)
             tags["mlflow.note.content"] = note[:LONGEST_TAG]
         return tags

@@ -1,4 +1,4 @@
-"""The MLflow server that shows runs: find one that already does, start one, and end it."""
+"""The MLflow server for the UI: find a running one, or start and stop one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlplug.tracking.views import VIEW_TAGS
 __all__ = ["FIRST_PORT", "UiServer", "free_port", "is_free", "serves_one_of", "share_views"]
 
 FIRST_PORT = 5000
-"""Where the UI listens if nothing else is said."""
+"""The default port of the UI."""
 
 READY_SECONDS = 60.0
 ENDING_SECONDS = 5.0
@@ -36,7 +36,7 @@ _API = "/api/2.0/mlflow"
 
 
 class UiServer:
-    """An `mlflow server` in a process group of its own, whose end takes all of it along."""
+    """An `mlflow server` in its own process group, which is stopped as a whole."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self._process = process
@@ -47,19 +47,19 @@ class UiServer:
     def start(
         cls, uri: str, root: Path, *, host: str, port: int, allowed_hosts: Sequence[str] = ()
     ) -> Self:
-        """Start it; `wait_until_ready` says when it answers."""
+        """Start it; `wait_until_ready` waits until it answers."""
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
         command += ["--artifacts-destination", (root / "artifacts-proxied").as_uri()]
         command += ["--host", host, "--port", str(port), "--workers", "1"]
         if allowed_hosts:
             names = [*allowed_hosts, "localhost", "127.0.0.1"]
-            # A browser sends the port with the name, except for port 80.
+            # Browsers send the port with the host name, except port 80.
             both = [form for name in names for form in (name, f"{name}:{port}")]
             command += ["--allowed-hosts", ",".join(dict.fromkeys(both))]
         environment = {
             "MLFLOW_DISABLE_TELEMETRY": "true",
             **os.environ,
-            # Its job runner would start five more processes that nothing here uses.
+            # The job runner would start five unused processes.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         }
         log = root / "ui.log"
@@ -77,12 +77,12 @@ class UiServer:
         return cls(process, f"http://{reached}:{port}", log)
 
     def wait_until_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Return once it answers; raise what it said if it ended, or took too long."""
+        """Wait until it answers; raise if it exits or takes too long."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise RunFailedError(
-                    f"MLflow's server ended before it answered: {self._last_words()}",
+                    f"the MLflow server exited before it was ready: {self._last_line()}",
                     f"see: {self._log}",
                 )
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -90,21 +90,21 @@ class UiServer:
                     return
             time.sleep(0.1)
         raise RunFailedError(
-            f"MLflow's server did not answer at {self.url} within {seconds:.0f} s.",
+            f"the MLflow server did not answer at {self.url} within {seconds:.0f} s.",
             f"see: {self._log}",
         )
 
     def wait(self) -> None:
-        """Return when it has ended by itself."""
+        """Wait until it exits by itself."""
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask the whole group to end, and make it."""
+        """Terminate the process group, and kill it if need be."""
         for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
             self._signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDING_SECONDS)
-        # The worker may outlive the process that started it.
+        # Workers may outlive the main process.
         self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _signal(self, number: int) -> None:
@@ -114,23 +114,23 @@ class UiServer:
             else:
                 self._process.terminate()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing."
+        return lines[-1] if lines else "it printed nothing."
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there; raises if nobody may, for example below port 1024."""
+    """Whether the port is free; raises if it is not permitted, for example below 1024."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Connections that have just ended do not keep a server from listening.
+        # Ports in TIME_WAIT count as free, as they do for servers.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
             probe.listen(1)
         except (PermissionError, socket.gaierror, OverflowError) as error:
             raise RequestError(
-                f"no server can listen on {host}:{port}: {error}.",
+                f"cannot listen on {host}:{port}: {error}.",
                 "try: another --port (1024 to 65535), or another --host",
             ) from error
         except OSError:
@@ -139,17 +139,17 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_port(host: str, first: int) -> int:
-    """The first port from `first` on that is free."""
+    """The first free port from `first` on."""
     for port in range(first, first + PORTS_TO_TRY):
         if is_free(host, port):
             return port
     raise RequestError(
-        f"ports {first} to {first + PORTS_TO_TRY - 1} are all taken.", "try: --port N"
+        f"ports {first} to {first + PORTS_TO_TRY - 1} are all in use.", "try: --port N"
     )
 
 
 def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
-    """Whether an MLflow answers there and knows one of the runs, which no other store could."""
+    """Whether an MLflow server at this URL has one of the runs, and so shows the same store."""
     try:
         if _answer(f"{url}/health", seconds=PROBE_SECONDS) != b"OK":
             return False
@@ -166,7 +166,7 @@ def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
 
 
 def share_views(url: str, experiment_ids: Iterable[str]) -> None:
-    """Make the views known; a server that refuses shows its own, which is no reason to fail."""
+    """Share the views with the server; errors are ignored."""
     for experiment_id in experiment_ids:
         for key, value in VIEW_TAGS.items():
             tag = {"experiment_id": experiment_id, "key": key, "value": value}
@@ -175,7 +175,7 @@ def share_views(url: str, experiment_ids: Iterable[str]) -> None:
 
 
 def _answer(url: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> bytes:
-    """What a server on this machine answers: asked directly, whatever proxy there is."""
+    """The response of a local server, bypassing proxies."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

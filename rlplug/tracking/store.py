@@ -1,4 +1,4 @@
-"""One run in an MLflow store: the only code that imports mlflow, and only when it is called."""
+"""A run in an MLflow store; mlflow is imported on first use."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PARAMS_PER_REQUEST = 100
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
-    # The writer tries again itself; MLflow's seven retries would block it for four minutes, and
-    # each of them logs a line.
+    # The writer retries itself; MLflow's seven retries would block it for four minutes and log
+    # a line each.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -40,9 +40,9 @@ _DEFAULTS = {
 
 
 class Store:
-    """A run that was created in an MLflow store, and what can be written to it.
+    """A run in an MLflow store.
 
-    Everything raises `StoreRefusedError` or `StoreUnreachableError`, whatever MLflow raised.
+    All methods raise `StoreRefusedError` or `StoreUnreachableError` for errors of MLflow.
     """
 
     def __init__(self, client: MlflowClient, experiment: Experiment, run: Run) -> None:
@@ -54,7 +54,7 @@ class Store:
 
     @classmethod
     def create_run(cls, uri: str, record: Record, root: Path) -> Store:
-        """Open the store, making it if need be, and create the run; errors say what to do."""
+        """Open or create the store, and create the run."""
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
@@ -69,7 +69,7 @@ class Store:
         return store
 
     def log_rows(self, rows: Sequence[Row]) -> None:
-        """Store metrics, at most 1000."""
+        """Log at most 1000 metrics."""
         from mlflow.entities import Metric
 
         metrics = [Metric(name, value, time, step) for name, value, time, step in rows]
@@ -77,7 +77,7 @@ class Store:
             self._client.log_batch(self.run_id, metrics=metrics)
 
     def is_active(self) -> bool:
-        """Whether the run still exists and takes metrics."""
+        """Whether the run still exists and accepts metrics."""
         try:
             with translated():
                 stage: str = self._client.get_run(self.run_id).info.lifecycle_stage
@@ -93,12 +93,12 @@ class Store:
             self._client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
     def log_file(self, file: Path, folder: str) -> None:
-        """Upload a file into a folder of the run's artifacts."""
+        """Upload a file to a folder of the run's artifacts."""
         with translated():
             self._client.log_artifact(self.run_id, str(file), folder or None)
 
     def delete_folder(self, folder: str) -> None:
-        """Delete a folder of the run's artifacts; not every store can."""
+        """Delete a folder of the run's artifacts, if the store supports it."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         with translated():
@@ -118,7 +118,7 @@ class Store:
             self._client.set_terminated(self.run_id, status)
 
     def _describe(self, record: Record) -> None:
-        """Params and the dataset: what the run was made of."""
+        """Log params and the environment as a dataset."""
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         params = [Param(name, value) for name, value in record.params.items()]
@@ -137,7 +137,7 @@ class Store:
 
 
 def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experiment, Run]:
-    """Under a lock: several runs may start at once, and the first of them makes the database."""
+    """Create the run under a lock: of several runs that start, only one creates the database."""
     from filelock import FileLock, Timeout
     from mlflow import MlflowClient
 
@@ -146,7 +146,7 @@ def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experim
     lock = folder / ".init.lock"
     try:
         with FileLock(lock, timeout=LOCK_SECONDS):
-            # The registry would else follow MLflow's own settings into another database.
+            # Without registry_uri, the registry would use MLflow's own settings.
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
             experiment = _experiment(client, record, artifacts)
@@ -155,8 +155,8 @@ def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experim
             run = client.create_run(experiment.experiment_id, tags=dict(record.tags), run_name=name)
     except Timeout as error:
         raise RequestError(
-            f"another process has been opening the store for {LOCK_SECONDS:.0f} s: {lock} is held.",
-            "try: again, once that process has ended",
+            f"another process has held {lock} for {LOCK_SECONDS:.0f} s.",
+            "try: again after that process has exited",
         ) from error
     return client, experiment, run
 
@@ -175,12 +175,12 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             try:
                 client.create_experiment(record.experiment, place, tags=dict(VIEW_TAGS))
             except MlflowException as error:
-                # On a shared server the lock does not reach the other machine that made it.
+                # Another machine may have created it on a shared server.
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             found = client.get_experiment_by_name(record.experiment)
         if found is None:
-            raise StoreUnreachableError(f"experiment {record.experiment!r} vanished")
+            raise StoreUnreachableError(f"experiment {record.experiment!r} disappeared")
         experiment = found
     if experiment.lifecycle_stage != "active":
         raise RequestError(
@@ -195,19 +195,19 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
 
 
 def _check_artifacts(uri: str, experiment: Experiment) -> None:
-    """An experiment made by a local client keeps artifacts on that machine's disk."""
+    """Refuse an experiment of a remote server whose artifact location is a local folder."""
     location = experiment.artifact_location or ""
     local = location.startswith(("file:", "/"))
     if local and is_http(uri) and not re.search(r"//([^/@]*@)?(localhost|127\.|\[::1\])", uri):
         raise RequestError(
-            f"the experiment {experiment.name!r} keeps its artifacts in {location}, a folder of "
-            "the machine that made it, and this run would write them to its own disk.",
-            "try: --set tracking.experiment=NAME for an experiment that the server makes",
+            f"the experiment {experiment.name!r} stores artifacts in {location}, a folder of the "
+            "machine that created it; this run would write them to its own disk.",
+            "try: --set tracking.experiment=NAME to let the server create an experiment",
         )
 
 
 def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
-    """The name, with -2, -3, … if another run of the experiment has it."""
+    """The run name, with -2, -3, … if it is taken in the experiment."""
 
     def names(condition: str, most: int) -> set[str | None]:
         runs = client.search_runs([experiment_id], condition, max_results=most)
@@ -224,12 +224,12 @@ def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
 
 
 def _advice(error: Exception) -> str:
-    said = str(error)
-    if "out-of-date database schema" in said:
+    message = str(error)
+    if "out-of-date database schema" in message:
         return "try: copy the database, then: mlflow db upgrade <tracking URI>"
-    if "Can't locate revision" in said:
-        return "try: pip install --upgrade mlflow     (a newer MLflow made this database)"
-    if "UNAUTHENTICATED" in said or "401" in said or "PERMISSION_DENIED" in said:
+    if "Can't locate revision" in message:
+        return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
+    if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
         return (
             "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
@@ -238,7 +238,7 @@ def _advice(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the lines that a first migration of the database logs."""
+    """Silence the log of the first database migration."""
     import mlflow  # noqa: F401 # sets the levels of its loggers on import
 
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]

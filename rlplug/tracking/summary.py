@@ -1,15 +1,19 @@
-"""What a run's page in MLflow says first: its headline numbers, and how to do it again."""
+"""The description on a run's page in MLflow: headline metrics, and how to run it again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from rlplug.hooks.info import RunInfo
-from rlplug.tracking.headlines import earned
+from rlplug.hooks.events import RunInfo
 from rlplug.tracking.record import command_line
 
-__all__ = ["summary"]
+__all__ = ["RETURN", "REWARD", "headline_metric", "labeled", "summary"]
+
+REWARD = "rollout/reward_mean"
+"""Mean reward per step, the headline metric of bandits."""
+RETURN = "rollout/return_mean"
+"""Mean return per episode, the headline metric where episodes have several steps."""
 
 _ENDINGS = {
     "FINISHED": "finished",
@@ -37,10 +41,10 @@ def summary(
         lines += ["| metric | last value |", "|---|---:|"]
         lines += [f"| {name} | {metrics[name]:,.5g} |" for name in shown]
         lines.append("")
-    lines += ["Made by:", "", "```bash", command_line(), "```", ""]
+    lines += ["Command:", "", "```bash", command_line(), "```", ""]
     if run.rerunnable:
         lines += [
-            "Do it again, from `config/resolved.toml` among the artifacts:",
+            "To run it again, with `config/resolved.toml` from the artifacts:",
             "",
             "```bash",
             "rlplug run --config resolved.toml",
@@ -48,11 +52,26 @@ def summary(
             "",
         ]
     else:
-        lines += ["It was started from Python with objects of its own: run that program again.", ""]
+        lines += [
+            "It was started from Python with its own classes: run that program again.",
+            "",
+        ]
     lines.append(f"Plugins: {packages}. Curve: `plots/learning_curve.png`.")
     return "\n".join(lines)
 
 
+def headline_metric(names: Collection[str]) -> str:
+    """The return if it is there, else the reward."""
+    return RETURN if RETURN in names else REWARD
+
+
+def labeled(metrics: Mapping[str, float], labels: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    """Labels and values of the metrics that have a label, in the order of the labels."""
+    for name, label in labels.items():
+        if name in metrics and (name != REWARD or headline_metric(metrics) == REWARD):
+            yield label, metrics[name]
+
+
 def _headlines(metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    return [name for name in (earned(metrics), *regrets, *_HEADLINES) if name in metrics]
+    return [name for name in (headline_metric(metrics), *regrets, *_HEADLINES) if name in metrics]

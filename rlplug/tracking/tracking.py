@@ -1,4 +1,4 @@
-"""A run as it is recorded: opened before the first environment step, closed whatever happens."""
+"""Tracking of one run: opened before its first step, closed however it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
@@ -21,7 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import upload_folder
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal
-from rlplug.tracking.listener import TrackingListener
+from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import (
     check_reachable,
     check_writable,
@@ -40,8 +40,6 @@ from rlplug.tracking.writer import Writer
 
 __all__ = ["Status", "Tracking", "open_tracking"]
 
-Status = Literal["FINISHED", "FAILED", "KILLED"]
-
 CLOSING_SECONDS = 30.0
 
 
@@ -52,7 +50,7 @@ def open_tracking(
     root: Path | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Tracking:
-    """Create the run's record and folder, or raise why that cannot be done."""
+    """Create the MLflow run and its folder, or raise what is wrong."""
     folder = runs_folder(root)
     check_writable(folder)
     record = record_of(config, environment)
@@ -68,13 +66,13 @@ def open_tracking(
             with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
                 store.terminate("FAILED")
         raise RequestError(
-            f"the folder of runs {folder} cannot be written: {error.strerror or error}.",
-            "try: make room in it, or RLPLUG_HOME=/another/folder rlplug run",
+            f"the runs folder {folder} is not writable: {error.strerror or error}.",
+            "try: free disk space, or RLPLUG_HOME=/another/folder rlplug run",
         ) from error
 
 
 class Tracking:
-    """The record of one run: a folder with its journal and, unless switched off, an MLflow run."""
+    """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Tracking:
         self._writer.start()
 
     def describe(self) -> tuple[str, str]:
-        """Where the run is, and the next command to type."""
+        """Where the run is, and how to look at it."""
         where = f"run {self.run_id} ({self.run_name}) in {self.folder}"
         if self._store is None:
             return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
@@ -118,12 +116,12 @@ class Tracking:
         return where, f"look at it: {link}"
 
     def artifact(self, file: Path, folder: str = "") -> None:
-        """Upload a file, in order and in the background, into a folder of the run's artifacts."""
+        """Upload a file to a folder of the run's artifacts, in the background."""
         if self._store is not None:
             self._writer.do(partial(self._store.log_file, file, folder))
 
     def artifacts(self, folder: Path, into: str, *, last: str) -> None:
-        """Upload a folder with all below it, the file named `last` at the end: then it is whole."""
+        """Upload a folder recursively, the file named `last` at the end."""
         if self._store is not None:
             self._writer.do(partial(upload_folder, self._store.log_file, folder, into, last))
 
@@ -146,36 +144,35 @@ class Tracking:
         self.close()
 
     def close(self, status: Status | None = None) -> None:
-        """Upload what is left and end the run; as the events of the run said, or as given."""
+        """Upload the rest and end the run, with the status from its events or the given one."""
         if self._closed:
             return
         self._closed = True
         review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         ended = status or self.listener.status
         self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
-        self._say_what_is_missing()
+        self._warn_of_missing()
         try:
             self._journal.close()
         except OSError as error:
             self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
 
-    def _say_what_is_missing(self) -> None:
+    def _warn_of_missing(self) -> None:
         points, jobs = self._writer.points_left, self._writer.jobs_left
         lost = self._writer.points_lost
         if lost:
             self._warn(
-                f"{lost:,} points are lost: {self._journal.path} could not be written, and they "
-                "are not in MLflow. Make room, and run it again."
+                f"{lost:,} metric values are lost: {self._journal.path} could not be written, and "
+                "they are not in MLflow. Free disk space and run it again."
             )
         elif points or jobs:
             self._warn(
-                f"{points:,} points not uploaded: MLflow did not take them in time, and may show "
-                f"the run as still running. Nothing is lost, all of them are in "
-                f"{self._journal.path}."
+                f"{points:,} metric values were not uploaded in time; MLflow may show the run as "
+                f"still running. Nothing is lost: all of them are in {self._journal.path}."
             )
 
     def _ui_command(self) -> str:
-        """What to type here, so that the UI opens on this very store."""
+        """The command that opens the UI on this store."""
         settings = []
         if self.uri != f"sqlite:///{self.root / 'mlflow.db'}":
             if os.environ.get("MLFLOW_TRACKING_URI") != self.uri:
@@ -198,5 +195,5 @@ class Tracking:
 
 
 def _log_warning(message: str) -> None:
-    # Python prints warnings of loggers that nobody configured on stderr.
+    # Python prints warnings of unconfigured loggers to stderr.
     logging.getLogger("rlplug").warning("rlplug: %s", message)

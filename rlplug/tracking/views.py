@@ -1,4 +1,4 @@
-"""How the MLflow UI shows runs: views that are shipped with an experiment, and links to them."""
+"""Views of the MLflow UI, stored as tags of an experiment, and links to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BY_SEED", "VIEW_TAGS", "experiment_link", "home_link", "run_link"]
 RUNS = "rlplug"
 BY_SEED = "rlplug-by-seed"
 
-# Without it the UI opens in its mode for language models.
+# Without it, the UI opens in its GenAI mode.
 _MODE = "workflowType=machine_learning"
 
 _COLUMNS = (
@@ -65,20 +65,20 @@ VIEW_TAGS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Tags of an experiment that make the views known to the UI."""
+"""Experiment tags that define the views."""
 
 
 def experiment_link(server: str, experiment_id: str, *, charts: bool = True) -> str:
-    """The runs of an experiment, those that differ only by seed drawn as one curve."""
+    """Link to the runs of an experiment, grouped by seed."""
     mode = "&compareRunsMode=CHART" if charts else ""
     return f"{server}/#/experiments/{experiment_id}/runs?{_MODE}&viewStateShareKey={BY_SEED}{mode}"
 
 
 def home_link(server: str) -> str:
-    """All experiments."""
+    """Link to all experiments."""
     return f"{server}/#/experiments?{_MODE}"
 
 
 def run_link(server: str, experiment_id: str, run_id: str) -> str:
-    """One run."""
+    """Link to one run."""
     return f"{server}/#/experiments/{experiment_id}/runs/{run_id}?{_MODE}"

@@ -1,4 +1,4 @@
-"""The writer thread: what is reported goes to the journal at once and to MLflow in batches."""
+"""The writer thread: writes metrics to the journal, and to MLflow in batches."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ LONGEST_WAIT = 60.0
 
 
 class MetricStore(Protocol):
-    """Where batches of metrics go."""
+    """Where batches of metrics are uploaded."""
 
     def log_rows(self, rows: Sequence[Row]) -> None:
-        """Store at most 1000 rows, or raise one of `tracking.failures`."""
+        """Log at most 1000 rows, or raise one of the errors of `tracking.failures`."""
 
     def is_active(self) -> bool:
-        """Whether the run still exists and takes metrics."""
+        """Whether the run still exists and accepts metrics."""
 
 
 class Writer:
-    """Takes metrics in microseconds, loses none, and never fails the run.
+    """Takes metrics in microseconds, loses none, and never raises in the run.
 
-    What cannot be uploaded now is kept and tried again; what cannot be written to the disk is
-    kept in memory and uploaded from there.
+    Failed uploads are retried; metrics that cannot be written to disk are kept in memory and
+    uploaded from there.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Writer:
         self._nonfinite = 0
         self.first_nonfinite_step: int | None = None
         self._wait = 0.0
-        """Seconds until the next attempt after a failure; 0 while uploads succeed."""
+        """Seconds before the next attempt after a failure; 0 while uploads succeed."""
         self._next_upload = 0.0
         self._disk_failed = False
         self._nudge = threading.Event()
         self._closing = threading.Event()
         self._jobs: list[Job] = []
-        self._last_words: Callable[[], None] | None = None
+        self._finish: Callable[[], None] | None = None
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="rlplug-tracking", daemon=True)
 
@@ -67,24 +67,24 @@ class Writer:
         self._thread.start()
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take metrics: a copy and a queue, nothing else."""
+        """Queue a copy of the metrics."""
         self._queue.put((step, time.time(), dict(metrics)))
 
     def do(self, job: Job) -> None:
-        """Have the thread do something else with the store, in order and after what is queued."""
+        """Queue another job for the thread, after the metrics queued so far."""
         self._jobs.append(job)
 
     def upload_soon(self) -> None:
-        """Write and upload now instead of at the next interval."""
+        """Write and upload now, without waiting for the interval."""
         self._next_upload = 0.0
         self._nudge.set()
 
-    def close(self, last_words: Callable[[], None], seconds: float) -> None:
-        """Write the rest, then call `last_words`, which may still ask to `do`; upload it all.
+    def close(self, finish: Callable[[], None], seconds: float) -> None:
+        """Write the rest, call `finish`, which may queue more jobs, and upload everything.
 
-        Returns after `seconds` at the latest; `points_left` and `jobs_left` tell what is missing.
+        Returns after at most `seconds`; `points_left` and `jobs_left` tell what is missing.
         """
-        self._last_words = last_words
+        self._finish = finish
         self._deadline = time.monotonic() + seconds
         self._closing.set()
         self._nudge.set()
@@ -92,18 +92,18 @@ class Writer:
 
     @property
     def points_left(self) -> int:
-        """How many numbers are not in MLflow."""
+        """Number of metric values that are not in MLflow."""
         return sum(len(item.report.metrics) for item in list(self._unsent))
 
     @property
     def points_lost(self) -> int:
-        """How many numbers are neither in MLflow nor in the journal."""
+        """Number of metric values that are neither in MLflow nor in the journal."""
         lost = [item for item in list(self._unwritten) if not item.sent]
         return sum(len(item.report.metrics) for item in lost)
 
     @property
     def jobs_left(self) -> int:
-        """How much of what the thread was asked to do has not been done."""
+        """Number of queued jobs that are not done."""
         return len(self._jobs)
 
     # -- the thread ----------------------------------------------------------------------------
@@ -116,12 +116,12 @@ class Writer:
             if time.monotonic() >= self._next_upload and not self._closing.is_set():
                 self._upload()
         self._take()
-        if self._last_words is not None:
-            self._last_words()
+        if self._finish is not None:
+            self._finish()
         self._upload_rest()
 
     def _take(self) -> None:
-        """Move what was reported into the journal and into the list of what to upload."""
+        """Move queued metrics to the journal and to the list of uploads."""
         taken = []
         while True:
             try:
@@ -137,17 +137,17 @@ class Writer:
         try:
             ends = self._journal.append([item.report for item in self._unwritten])
         except OSError as error:
-            self._disk_broke(error)
+            self._on_disk_error(error)
             return
         for item, end in zip(self._unwritten, ends, strict=True):
             item.end = end
         self._unwritten = []
         if self._disk_failed:
             self._disk_failed = False
-            self._warn(f"the journal {self._journal.path} can be written again; nothing is lost.")
+            self._warn(f"the journal {self._journal.path} is writable again; nothing is lost.")
 
     def _counted(self, report: Report) -> Report:
-        """The report with the count of numbers so far that were not finite, once there is one."""
+        """The report with `train/nonfinite`, the count of non-finite values so far, if any."""
         if report.nonfinite:
             self._nonfinite += report.nonfinite
             if self.first_nonfinite_step is None:
@@ -158,7 +158,7 @@ class Writer:
         return Report(report.step, report.time, metrics)
 
     def _upload_rest(self) -> None:
-        """Try until everything is uploaded or the time is over; a known outage is tried once."""
+        """Retry until everything is uploaded or time is up; only once during a known outage."""
         patient = self._wait == 0.0
         self._upload()
         while patient and self._wait and time.monotonic() + self._wait < self._deadline:
@@ -166,7 +166,7 @@ class Writer:
             self._upload()
 
     def _upload(self) -> None:
-        """Send what is there in batches; on failure keep it and wait longer."""
+        """Upload in batches; on failure, keep the rest and back off."""
         try:
             while self._unsent and self._store is not None:
                 batch = _batch(self._unsent)
@@ -177,19 +177,19 @@ class Writer:
             if not self._wait:
                 kept = "memory" if self._disk_failed else self._journal.path
                 self._warn(
-                    f"MLflow cannot be reached ({error}); the run goes on, and its metrics are "
-                    f"kept in {kept}."
+                    f"MLflow is unreachable ({error}); the run continues, and its metrics are kept "
+                    f"in {kept}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
         else:
             if self._wait:
-                self._warn("MLflow can be reached again; all metrics are uploaded.")
+                self._warn("MLflow is reachable again; all metrics are uploaded.")
             self._wait = 0.0
             self._next_upload = time.monotonic() + UPLOAD_SECONDS
 
     def _work(self) -> None:
-        """Do what was asked for, in order; what fails for good is said and left out."""
+        """Do queued jobs in order; permanent failures are reported and skipped."""
         while self._jobs:
             if self._store is not None:
                 try:
@@ -199,7 +199,7 @@ class Writer:
             del self._jobs[0]
 
     def _send(self, rows: Sequence[Row]) -> None:
-        """Send rows; of those that MLflow refuses, find the bad ones and leave them out."""
+        """Upload rows; if MLflow refuses them, find the invalid ones by bisection and skip them."""
         if self._store is None:
             return
         try:
@@ -210,7 +210,7 @@ class Writer:
         if not self._store.is_active():
             self._store = None
             self._warn(
-                f"MLflow takes no more metrics of this run ({refused}); "
+                f"MLflow accepts no more metrics of this run ({refused}); "
                 f"they are kept in {self._journal.path}."
             )
         elif len(rows) == 1:
@@ -230,21 +230,21 @@ class Writer:
             item.sent = True
         written = [item.end for item in batch if item.end is not None]
         if written:
-            # Without the note, the same points would be sent again and stored once.
+            # Without it, the same points would be uploaded again, which has no effect.
             with contextlib.suppress(OSError):
                 self._journal.acknowledge(written[-1])
 
-    def _disk_broke(self, error: OSError) -> None:
+    def _on_disk_error(self, error: OSError) -> None:
         if not self._disk_failed:
             self._disk_failed = True
             self._warn(
                 f"{self._journal.path} cannot be written ({error.strerror or error}); "
-                "the run goes on, and its metrics are kept in memory."
+                "the run continues, and its metrics are kept in memory."
             )
 
 
 class _Item:
-    """A report on its way, and where it ends in the journal once it is there."""
+    """A report in the queue, and its end offset in the journal once it is written."""
 
     __slots__ = ("end", "report", "sent")
 
@@ -255,7 +255,7 @@ class _Item:
 
 
 def _batch(items: Sequence[_Item]) -> list[_Item]:
-    """The first items, as many as fit into one request, and at least one."""
+    """As many of the first items as fit into one request, at least one."""
     batch: list[_Item] = []
     rows = 0
     for item in items:

@@ -12,12 +12,10 @@ import torch
 from torch import nn
 
 from rlplug import AddOn, Algorithm, Batch, Module, option
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 
 class Weight(Module):

@@ -9,7 +9,7 @@ import threadpoolctl
 import torch
 
 from rlplug import Batch, Module, run
-from rlplug.config.compute import ComputeSection
+from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.device import Precision, apply_compute, choose_device
 

@@ -16,10 +16,9 @@ import torch.distributed as dist
 from rlplug import ALL_MODULES, Algorithm, Batch, Loss, Module
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.resolved import Participant
 from rlplug.learner import Learner
 from rlplug.learner.process_group import ProcessGroup
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 
 class Weight(Module):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import attrs
-import pytest
 import torch
 from torch import nn
 
 from rlplug import AddOn, RequestError, hookimpl, option
 from rlplug.config import at_least
 from rlplug.registry import ADDON
-from rlplug.testing import CheckFailed, Subject, checks_for
-from rlplug.testing.table import check_named
+from rlplug.testing import Subject, checks_for
+from rlplug.testing.checks import check_named
+from rlplug.testing.conformance import mutant_test
 
 
 @attrs.frozen(kw_only=True)
@@ -186,15 +186,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
 
 
 def test_a_refusal_in_words_is_no_failure() -> None:

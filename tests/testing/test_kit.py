@@ -12,7 +12,7 @@ import pytest
 
 from rlplug.registry import ADDON, ALGORITHM
 from rlplug.testing import CheckFailed, DoesNotApply, Subject, checks_for
-from rlplug.testing.table import CHECKS, check_named
+from rlplug.testing.checks import CHECKS, check_named
 
 BROKEN = """
 import random

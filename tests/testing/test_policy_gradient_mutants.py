@@ -8,14 +8,12 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy
-import pytest
 import torch
 from torch import nn
 
 from rlplug import Acted, Loss, hookimpl, option
-from rlplug.testing import CheckFailed, Subject
 from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
-from rlplug.testing.table import check_named
+from rlplug.testing.conformance import mutant_test
 
 
 def targets(module: Any, config: Any, batch: Any, future: Any) -> Mapping[str, Any]:
@@ -347,12 +345,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)

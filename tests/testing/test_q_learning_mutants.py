@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy
-import pytest
 import torch
 
 from rlplug import Acted, Loss
-from rlplug.testing import CheckFailed, Subject
 from rlplug.testing.algorithms import QLearning, QLearningModule
-from rlplug.testing.table import check_named
+from rlplug.testing.conformance import mutant_test
 
 
 class TruncationEnds(QLearning):
@@ -221,12 +219,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)

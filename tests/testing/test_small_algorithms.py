@@ -9,7 +9,7 @@ import pytest
 from rlplug.registry import ALGORITHM
 from rlplug.testing import CheckFailed, Subject, checks_for
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
-from rlplug.testing.table import check_named
+from rlplug.testing.checks import check_named
 
 NEVER = {"is_found_once", "learns_on_a_gpu", "finds_the_best_arm_that_is_present"}
 """They are not installed, tests need no GPU, and they read no features of arms."""

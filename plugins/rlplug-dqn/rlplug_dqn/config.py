@@ -1,4 +1,4 @@
-"""The options of DQN and Rainbow, and those that exclude each other."""
+"""Options of DQN and Rainbow, and which of them exclude each other."""
 
 from __future__ import annotations
 
@@ -14,86 +14,96 @@ __all__ = ["DQNConfig", "RainbowConfig"]
 
 
 def _count_or_all(value: int) -> str | None:
-    """Refuse anything but a positive number or -1."""
+    """At least 1, or -1."""
     if value == -1 or value >= 1:
         return None
-    return f"must be at least 1, or -1 for as many as steps were taken, got {value!r}"
+    return f"must be at least 1, or -1 for one per environment step, got {value!r}"
 
 
 @attrs.frozen(kw_only=True)
 class DQNConfig:
     """Options of DQN."""
 
-    learning_rate: float = option(5e-4, "Step size of Adam.", at_least(0), schedulable=True)
-    adam_eps: float = option(1e-8, "What Adam adds to its denominator.", above(0))
-    gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
-    batch_size: int = option(64, "Transitions of one update.", at_least(1))
-    buffer_size: int = option(100_000, "Transitions that are kept.", at_least(1))
-    learning_starts: int = option(
-        1_000, "Steps before the first update, in which all actions are random.", at_least(0)
+    learning_rate: float = option(5e-4, "Adam learning rate.", at_least(0), schedulable=True)
+    adam_eps: float = option(1e-8, "Adam eps, added to the denominator.", above(0))
+    gamma: float = option(0.99, "Discount factor.", between(0, 1))
+    batch_size: int = option(64, "Minibatch size.", at_least(1))
+    buffer_size: int = option(
+        100_000, "Capacity of the replay buffer, in transitions.", at_least(1)
     )
-    train_freq: int = option(4, "Steps of the (vector) environment between updates.", at_least(1))
+    learning_starts: int = option(
+        1_000,
+        "Environment steps before the first update; actions are random until then.",
+        at_least(0),
+    )
+    train_freq: int = option(4, "Vector environment steps between updates.", at_least(1))
     gradient_steps: int = option(
-        1, "Updates each time; -1: as many as environment steps were taken.", _count_or_all
+        1,
+        "Gradient steps per update; -1: one per environment step since the last update.",
+        _count_or_all,
     )
     tau: float = option(
         1.0,
-        "1: the target network is a copy, renewed by target_update_interval; less: it moves by "
-        "this share of its distance after every update.",
+        "Polyak coefficient of the target network: below 1, soft updates after every update; 1: "
+        "hard updates every target_update_interval.",
         above(0),
         at_most(1),
     )
     target_update_interval: int = option(
-        500, "Environment steps between copies; for tau = 1.", at_least(1)
+        500, "Environment steps between hard target network updates, for tau = 1.", at_least(1)
     )
     loss: Literal["huber", "mse"] = option(
-        "huber", "Huber's loss, or the squared error, of values that are not distributions."
+        "huber", "TD loss: Huber or mean squared error; not for distributional or quantile."
     )
-    double: bool = option(False, "The trained network chooses the action that the target values.")
+    double: bool = option(False, "Double Q-learning (van Hasselt et al. 2016).")
     dueling: bool = option(
         False,
-        "Value of the state and advantages of the actions apart; each has the last width of "
-        "net_arch for itself.",
+        "Dueling streams for value and advantages (Wang et al. 2016), each with a hidden layer of "
+        "the last size in net_arch.",
     )
-    n_step: int = option(1, "Steps whose rewards a target sums up.", at_least(1))
-    prioritized: bool = option(False, "Draw what was predicted badly more often.")
+    n_step: int = option(1, "Number of steps of n-step returns.", at_least(1))
+    prioritized: bool = option(False, "Prioritized experience replay (Schaul et al. 2016).")
     priority_alpha: float = option(
-        0.6, "How much priorities matter: 0 draws uniformly, 1 in proportion.", between(0, 1)
+        0.6, "Prioritization exponent alpha; 0 samples uniformly.", between(0, 1)
     )
     priority_beta: float = option(
         0.4,
-        "How much weights make up for that, at first; it grows to 1 in the course of the run.",
+        "Initial importance-sampling exponent beta, annealed to 1 over the run.",
         between(0, 1),
     )
-    distributional: bool = option(False, "Learn chances of returns between v_min and v_max (C51).")
-    n_atoms: int = option(51, "Returns whose chances are learned.", at_least(2))
-    v_min: float = option(-10.0, "The lowest of them.")
-    v_max: float = option(10.0, "The highest of them.")
-    quantile: bool = option(False, "Learn quantiles of returns, with Huber's loss (QR-DQN).")
-    n_quantiles: int = option(200, "How many quantiles are learned.", at_least(1))
+    distributional: bool = option(
+        False, "Categorical return distribution on [v_min, v_max] (C51, Bellemare et al. 2017)."
+    )
+    n_atoms: int = option(51, "Number of atoms of C51.", at_least(2))
+    v_min: float = option(-10.0, "Lowest atom of C51.")
+    v_max: float = option(10.0, "Highest atom of C51.")
+    quantile: bool = option(
+        False, "Quantile regression with the quantile Huber loss (QR-DQN, Dabney et al. 2018)."
+    )
+    n_quantiles: int = option(200, "Number of quantiles of QR-DQN.", at_least(1))
     noisy: bool = option(
         False,
-        "Explore by learned noise on the weights behind the encoder; epsilon stays as it is set.",
+        "Noisy linear layers after the encoder (Fortunato et al. 2018); epsilon is kept as set.",
     )
-    noisy_sigma: float = option(0.5, "How strong the noise is at first.", above(0))
+    noisy_sigma: float = option(0.5, "Initial noise scale sigma_0 of noisy layers.", above(0))
     exploration_fraction: float = option(
-        0.2, "Share of the run during which random actions become rarer.", between(0, 1)
+        0.2, "Fraction of the run over which epsilon is annealed.", between(0, 1)
     )
     exploration_initial_eps: float = option(
-        1.0, "Chance of a random action at the start.", between(0, 1)
+        1.0, "Initial epsilon of epsilon-greedy exploration.", between(0, 1)
     )
     exploration_final_eps: float = option(
-        0.05, "Chance of a random action after that share of the run.", between(0, 1)
+        0.05, "Final epsilon of epsilon-greedy exploration.", between(0, 1)
     )
     net_arch: tuple[int, ...] = option(
-        (128, 128), "Widths of the hidden layers.", not_empty, check_widths
+        (128, 128), "Sizes of the hidden layers.", not_empty, check_widths
     )
     activation: Literal["relu", "tanh", "elu", "silu", "leaky_relu"] = option(
-        "relu", "Activation after each hidden layer."
+        "relu", "Activation function of the hidden layers."
     )
-    ortho_init: bool = option(False, "Orthogonal initial weights; false: those of torch.")
+    ortho_init: bool = option(False, "Orthogonal weight initialization; false: torch's default.")
     encoder: str = option(
-        "", "Own encoder, as module:Class; empty: chosen from the observation space."
+        "", "Custom encoder as module:Class; empty: chosen from the observation space."
     )
 
     def __attrs_post_init__(self) -> None:
@@ -103,12 +113,12 @@ class DQNConfig:
 
     def _conflicts(self) -> Iterator[str]:
         if self.distributional and self.quantile:
-            yield "distributional and quantile are two ways to learn the same: choose one"
+            yield "distributional and quantile exclude each other: choose one"
         if self.v_min >= self.v_max:
             yield f"v_min must be less than v_max, got {self.v_min} and {self.v_max}"
         if self.loss == "mse" and (self.distributional or self.quantile):
             which = "distributional" if self.distributional else "quantile"
-            yield f"loss has no effect with {which}, which has its own: leave it out"
+            yield f"loss has no effect with {which}, which has a loss of its own: leave it out"
 
 
 def _instead(name: str, default: Any) -> Any:

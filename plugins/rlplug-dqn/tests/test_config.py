@@ -24,7 +24,7 @@ def test_every_option_has_help_in_one_line(config: type[Any]) -> None:
     [
         ({"learning_rate": -1.0}, "must be at least 0"),
         ({"gamma": 1.1}, "must be between 0 and 1"),
-        ({"gradient_steps": 0}, "at least 1, or -1 for as many as steps were taken"),
+        ({"gradient_steps": 0}, "at least 1, or -1 for one per environment step"),
         ({"gradient_steps": -2}, "at least 1, or -1"),
         ({"tau": 0.0}, "must be greater than 0"),
         ({"net_arch": []}, "must not be empty"),

@@ -13,11 +13,10 @@ from rlplug_dqn.losses import td_targets
 from torch import Tensor
 
 from rlplug import Batch, Loss
-from rlplug.config.compute import ComputeSection
-from rlplug.config.learning import LearnerSection
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.config.sections import ComputeSection, LearnerSection
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 SEEN = spaces.Box(-1, 1, (4,), numpy.float32)
 THREE = spaces.Discrete(3)

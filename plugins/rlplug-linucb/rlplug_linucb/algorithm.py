@@ -1,40 +1,59 @@
-"""The LinUCB algorithm: its hooks."""
+"""The algorithms LinUCB and LinTS: their hooks, and the closed-form update of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
+import numpy
+import torch
 
 from rlplug import Algorithm, Batch, LearnerView, hookimpl
 from rlplug.feeds import Stream
-from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
 from rlplug_linucb.layout import layout_of
-from rlplug_linucb.learning import learn_batch
-from rlplug_linucb.models import why_not
+from rlplug_linucb.models import unsupported_reason
 from rlplug_linucb.module import LinUCBModule
+from rlplug_linucb.thompson import LinTSModule
 
-__all__ = ["LinUCB"]
+__all__ = [
+    "LinTS",
+    "LinUCB",
+    "label_column",
+    "prediction_metrics",
+    "row_weights",
+    "update_across_learners",
+]
 
 
-class LinUCB(Algorithm):
-    """Chooses arms by upper confidence bounds of linear models that are learned in closed form."""
+class _LinearBandit(Algorithm):
+    """What LinUCB and LinTS share: environments, spaces, and learning without an optimizer."""
 
-    Config: ClassVar[type[LinUCBConfig]] = LinUCBConfig
     default_env: ClassVar[str] = "LinearBandit-v0"
     default_steps: ClassVar[int] = 20_000
-    config: LinUCBConfig
+    config: LinearOptions
 
     def feed(self) -> Stream:
-        """Every decision is learned from once, as soon as its reward is there."""
+        """Each row is learned from once, as soon as its reward is known."""
         return Stream(steps_per_update=self.config.update_every, one_step_episodes=True)
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
-        """Why these spaces, or these options with them, cannot be handled; None if they can."""
-        return why_not(observation_space, action_space, self.config)
+        """Why these spaces are not supported with these options; None if they are."""
+        return unsupported_reason(observation_space, action_space, self.config)
+
+    @hookimpl
+    def configure_optimizers_for_module(self) -> None:
+        """No optimizer: the update is in closed form."""
+
+
+class LinUCB(_LinearBandit):
+    """Chooses arms by upper confidence bounds of linear models learned in closed form."""
+
+    Config: ClassVar[type[LinUCBConfig]] = LinUCBConfig
+    config: LinUCBConfig
 
     @hookimpl
     def build(
@@ -43,17 +62,91 @@ class LinUCB(Algorithm):
         action_space: gymnasium.Space[Any],
         config: LinUCBConfig,
     ) -> LinUCBModule:
-        """A module that knows nothing yet."""
+        """The untrained module."""
         return LinUCBModule(layout_of(observation_space, action_space, config.arms), config)
-
-    @hookimpl
-    def configure_optimizers_for_module(self) -> None:
-        """No gradient moves a linear bandit."""
 
     @hookimpl
     def additional_update(
         self, module: LinUCBModule, config: LinUCBConfig, batch: Batch, learner: LearnerView
     ) -> Mapping[str, float]:
-        """Learn the batch in closed form; its errors were made before it was learned."""
+        """Learn the batch in closed form; metrics are of the predictions made before."""
         module.set_alpha(config.alpha)
-        return learn_batch(module, batch, learner)
+        return _update(module, batch, learner)
+
+
+class LinTS(_LinearBandit):
+    """Chooses arms by Thompson sampling from linear models learned in closed form."""
+
+    Config: ClassVar[type[LinTSConfig]] = LinTSConfig
+    config: LinTSConfig
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: LinTSConfig,
+    ) -> LinTSModule:
+        """The untrained module."""
+        return LinTSModule(layout_of(observation_space, action_space, config.arms), config)
+
+    @hookimpl
+    def additional_update(
+        self, module: LinTSModule, config: LinTSConfig, batch: Batch, learner: LearnerView
+    ) -> Mapping[str, float]:
+        """Learn the batch in closed form; metrics are of the predictions made before."""
+        module.bandit.set_alpha(config.v)
+        return _update(module.bandit, batch, learner)
+
+
+def update_across_learners(
+    bandit: LinUCBModule, rows: tuple[Any, ...], learner: LearnerView
+) -> None:
+    """Learn observations, actions, rewards and weights of all learners."""
+    count = torch.tensor(len(rows[1]), device=learner.device)
+    # The discount is per row: learners that step together follow the one with the most rows.
+    (most,) = learner.all_reduce([count], "max")
+    bandit.absorb(learner.all_reduce(bandit.statistics(*rows)), int(most))
+
+
+def label_column(batch: Batch) -> str:
+    """The column to predict."""
+    return "label" if "label" in batch else "rewards"
+
+
+def row_weights(batch: Batch, read: Callable[[str], Any]) -> Any:
+    """`weights` times `importance_weight`, as far as the batch has them; else None."""
+    columns = [read(name) for name in ("weights", "importance_weight") if name in batch]
+    if len(columns) == 2:
+        return columns[0] * columns[1]
+    return columns[0] if columns else None
+
+
+def prediction_metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
+    """Squared error and standard deviation of the predictions by which arms were chosen."""
+    if "pred_label" not in batch:
+        return {}
+    if isinstance(labels, torch.Tensor):
+        labels = labels.detach().cpu().numpy()
+    labels = labels.reshape(-1)
+    means, sigma = batch.array("pred_label"), batch.array("pred_sigma")
+    if len(labels) == 1:
+        # Three reductions of arrays would cost more than the update.
+        error = float(means[0]) - float(labels[0])
+        return {"progressive_error": error * error, "sigma": float(sigma[0])}
+    errors = means - labels
+    return {
+        "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
+        "sigma": float(sigma.mean()),
+    }
+
+
+def _update(bandit: LinUCBModule, batch: Batch, learner: LearnerView) -> Mapping[str, float]:
+    read = batch.array if bandit.on_cpu else batch.__getitem__
+    labels = read(label_column(batch))
+    rows = (read("observations"), read("actions"), labels, row_weights(batch, read))
+    if learner.world_size == 1:
+        bandit.update(*rows)
+    else:
+        update_across_learners(bandit, rows, learner)
+    return {**prediction_metrics(batch, labels), **bandit.fallbacks()}

@@ -1,4 +1,4 @@
-"""Find what may not be learned from, and say where it is."""
+"""Validation of rows before they are learned; errors name the row and the column at fault."""
 
 from __future__ import annotations
 
@@ -9,21 +9,74 @@ import numpy
 from torch import Tensor
 
 from rlplug.errors import RunFailedError
+from rlplug_linucb.arrays import Array
+from rlplug_linucb.layout import Layout, ParsedObservations
+from rlplug_linucb.models import Model, Rows
 
-__all__ = ["bad_values", "misfit", "negative_weight", "unequal_rows"]
+__all__ = ["checked_columns", "checked_rows", "checked_weights", "non_finite"]
 
 
-def bad_values(columns: Mapping[str, Any]) -> RunFailedError:
-    """What to raise once a sum was not finite: names the row and the column that made it so."""
+def checked_columns(
+    model: Model, layout: Layout, observations: Any, actions: Any, rewards: Any, weights: Any
+) -> tuple[ParsedObservations, Array, Array, Array | None]:
+    """Parsed observations, arms, rewards and weights, as arrays of equal length."""
+    parsed = layout.parse(observations)
+    rewards = model.regressions.to_array(rewards).reshape(-1)
+    if parsed.rows != len(rewards):
+        raise _unequal_lengths(len(rewards), observations=parsed.rows)
+    arms = _checked_arms(model, actions, len(rewards), layout.num_arms)
+    if weights is not None:
+        weights = checked_weights(model, weights, len(rewards))
+    return parsed, arms, rewards, weights
+
+
+def checked_rows(model: Model, x: Any, arms: Any, z: Any, count: int) -> Rows:
+    """Rows that the caller built; they must be as wide as the model's."""
+    to_array, widths = model.regressions.to_array, model.widths
+    for name, values, width in (("x", x, widths.x), ("z", z, widths.z)):
+        expected = None if width is None else (count, width)
+        found = None if values is None else tuple(values.shape)
+        if found != expected:
+            raise _wrong_rows(name, found, expected)
+    if widths.arms is None:
+        if arms is not None:
+            raise _wrong_rows("arms", (len(arms),), None)
+    elif arms is None:
+        raise _wrong_rows("arms", None, (count,))
+    else:
+        arms = _checked_arms(model, arms, count, widths.arms)
+    return Rows(to_array(x, None), arms, None if z is None else to_array(z, None))
+
+
+def checked_weights(model: Model, weights: Any, count: int) -> Array | None:
+    """The weight of each row, none of them negative."""
+    if weights is None:
+        return None
+    weights = model.regressions.to_array(weights).reshape(-1)
+    if len(weights) != count:
+        raise _unequal_lengths(count, weights=len(weights))
+    if count and float(weights.min()) < 0.0:
+        row = int(weights.argmin())
+        raise RunFailedError(
+            f"rlplug-linucb: the weight of row {row} is {float(weights[row])}, which is negative.",
+            "nothing was changed; try: leave the row out, or give it the weight 0",
+        )
+    return weights
+
+
+def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
+    """The error for rows whose sums are not finite: names the first value that made them so."""
     for name, values in columns.items():
         if values is None:
             continue
-        array = _numpy(values)
-        places = numpy.argwhere(~numpy.isfinite(array))
-        if len(places):
+        if isinstance(values, Tensor):
+            values = values.detach().cpu().numpy()
+        array = numpy.asarray(values)
+        indices = numpy.argwhere(~numpy.isfinite(array))
+        if len(indices):
             return RunFailedError(
-                f"rlplug-linucb: {name} has {array[tuple(places[0])]} at {_where(places[0])}.",
-                "nothing was changed; try: leave such rows out, or fill them in",
+                f"rlplug-linucb: {name} has {array[tuple(indices[0])]} at {_place(indices[0])}.",
+                "nothing was changed; try: leave such rows out, or impute the values",
             )
     return RunFailedError(
         f"rlplug-linucb: {', '.join(columns)} are finite, but too large to be squared and summed.",
@@ -31,45 +84,45 @@ def bad_values(columns: Mapping[str, Any]) -> RunFailedError:
     )
 
 
-def negative_weight(weights: Any) -> RunFailedError:
-    """What to raise for a weight below nought."""
-    array = _numpy(weights)
-    row = int(array.argmin())
+def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
+    """The arm of each row, all of them valid."""
+    arms = model.regressions.to_array(arms, "int64").reshape(-1)
+    if len(arms) != count:
+        raise _unequal_lengths(count, actions=len(arms))
+    if count == 1:
+        valid = 0 <= arms.item() < num_arms
+    else:
+        valid = not count or (int(arms.min()) >= 0 and int(arms.max()) < num_arms)
+    if not valid:
+        row = next(row for row, arm in enumerate(arms.tolist()) if not 0 <= arm < num_arms)
+        raise RunFailedError(
+            f"rlplug-linucb: arm {int(arms[row])} of row {row} is none of 0 to {num_arms - 1}.",
+            "nothing was changed; try: number the arms from 0",
+        )
+    return arms
+
+
+def _unequal_lengths(rewards: int, **columns: int) -> RunFailedError:
+    found = ", ".join(f"{name} has {rows}" for name, rows in columns.items())
     return RunFailedError(
-        f"rlplug-linucb: the weight of row {row} is {array[row]}, below nought.",
-        "nothing was changed; try: leave the row out, or give it the weight 0",
+        f"rlplug-linucb: {rewards} rewards were given, but {found}.", "try: one value per row"
     )
 
 
-def unequal_rows(wanted: int, **columns: int) -> RunFailedError:
-    """What to raise where columns do not have one value per row."""
-    found = ", ".join(f"{name} has {rows}" for name, rows in columns.items() if rows != wanted)
-    return RunFailedError(
-        f"rlplug-linucb: {wanted} rewards were given, but {found}.", "try: one value per row"
-    )
-
-
-def misfit(name: str, found: Any, wanted: Any) -> RunFailedError:
-    """What to raise where rows do not fit the regression."""
-    if wanted is None:
+def _wrong_rows(name: str, found: Any, expected: Any) -> RunFailedError:
+    if expected is None:
         return RunFailedError(
             f"rlplug-linucb: this model takes no {name}.", f"try: leave {name} out"
         )
     return RunFailedError(
-        f"rlplug-linucb: {name} must have the shape {wanted}, found {found or 'nothing'}.",
+        f"rlplug-linucb: {name} must have the shape {expected}, found {found or 'nothing'}.",
         "try: one row per label, as wide as the features the module was built for",
     )
 
 
-def _where(place: Any) -> str:
-    row, *others = place.tolist()
+def _place(index: Any) -> str:
+    row, *others = index.tolist()
     if not others:
         return f"row {row}"
     arm = f", arm {others[0]}" if len(others) > 1 else ""
     return f"row {row}{arm}, column {others[-1]}"
-
-
-def _numpy(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    return numpy.asarray(values)

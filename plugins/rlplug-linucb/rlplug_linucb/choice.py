@@ -1,4 +1,4 @@
-"""Choose the best of several arms, fairly where several are best."""
+"""Choose the arm of the highest value, with ties broken at random."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError
 
-__all__ = ["choose", "choose_one"]
+__all__ = ["choose"]
 
-_SLACK = 1e-12
-"""Arms of the same worth differ by rounding: so much of the value, or of 1, is a tie."""
+_TOLERANCE = 1e-12
+"""Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
 
 
 def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any:
-    """The arm of the highest value in each row of (n, arms), among those the mask allows.
+    """The arm of the highest value in each row of (n, arms), among those that the mask allows.
 
-    Ties go to any of the best with equal chance; without a generator, to the first.
-    A best value that is no finite number is a FloatingPointError.
+    Ties are broken uniformly at random; without a generator, in favour of the first arm.
+    A best value that is not finite raises FloatingPointError.
     """
     if mask is not None:
         values = _masked(values, mask)
+    if len(values) == 1:
+        return numpy.array([_choose_one(values[0], random)])
     best = values.argmax(1)
-    # argmax prefers a NaN to any number.
+    # argmax returns the place of a NaN if there is one.
     top = values[numpy.arange(len(values)), best]
     if not numpy.isfinite(top).all():
         raise FloatingPointError
     if random is not None:
-        slack = _SLACK * numpy.maximum(1.0, abs(top))
-        tied = values >= (top - slack)[:, None]
+        tolerance = _TOLERANCE * numpy.maximum(1.0, abs(top))
+        tied = values >= (top - tolerance)[:, None]
         rows = numpy.flatnonzero(tied.sum(1) > 1)
         if len(rows):
             draws = random.random((len(rows), values.shape[1]))
@@ -39,22 +41,16 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     return best
 
 
-def choose_one(values: Any, mask: Any, random: numpy.random.Generator | None) -> int:
-    """As `choose`, for the values (arms,) of one row and a mask (1, arms)."""
-    if mask is not None:
-        values = _masked(values, mask)[0]
+def _choose_one(values: Any, random: numpy.random.Generator | None) -> int:
+    """As `choose`, for the values (arms,) of one row: single decisions should be fast."""
     best = int(values.argmax())
     top = values.item(best)
     if not math.isfinite(top):
         raise FloatingPointError
     if random is not None:
-        least = top - _SLACK * max(1.0, abs(top))
-        # The next best is found sooner than all that are as good.
-        values[best] = -math.inf
-        next_best = values.item(values.argmax())
-        values[best] = top
-        if next_best >= least:
-            (tied,) = (values >= least).nonzero()
+        least = top - _TOLERANCE * max(1.0, abs(top))
+        (tied,) = (values >= least).nonzero()
+        if len(tied) > 1:
             return int(tied[random.integers(len(tied))])
     return best
 

@@ -1,4 +1,4 @@
-"""The options of LinUCB, and those that cannot be had together."""
+"""Options of LinUCB and LinTS."""
 
 from __future__ import annotations
 
@@ -8,52 +8,48 @@ import attrs
 
 from rlplug.config import above, at_least, at_most, option
 
-__all__ = ["LinUCBConfig", "LinearOptions"]
+__all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions"]
 
 
 @attrs.frozen(kw_only=True)
 class LinearOptions:
-    """What a person can choose about the regressions, however arms are chosen by them."""
+    """Options of the regressions, shared by LinUCB and LinTS."""
 
-    l2_lambda: float = option(
-        1.0, "Ridge penalty of every regression; it is never discounted.", above(0)
-    )
+    l2_lambda: float = option(1.0, "Ridge penalty; it is not discounted.", above(0))
     discount: float = option(
         1.0,
-        "Weight that what was learned keeps with every further row; 1 forgets nothing, "
-        "less costs a matrix inversion per arm and update.",
+        "Discount of all earlier data per learned row; 1 disables forgetting. "
+        "Below 1, every update costs a matrix inversion per arm.",
         above(0),
         at_most(1),
     )
     squared_discount: bool = option(
         False,
-        "Take deviations from a second matrix discounted twice, as D-LinUCB does; "
-        "for a discount below 1 and a joint or disjoint model.",
+        "Estimate deviations with a second matrix discounted by the square, as D-LinUCB does; "
+        "needs a discount below 1 and a joint or disjoint model.",
     )
     arms: Literal["auto", "fixed", "featured"] = option(
         "auto",
-        "'fixed': arms that mean the same in every context and have no features; 'featured': "
-        "each context brings its own arms with features; 'auto': as the observations are.",
+        "'fixed': the same arms in every context, without features; 'featured': each context "
+        "brings its own arms, with features; 'auto': as in the observation space.",
     )
     model: Literal["auto", "joint", "disjoint", "hybrid"] = option(
         "auto",
         "'disjoint': a regression per arm (fixed arms only); 'joint': one for all arms; 'hybrid': "
-        "a shared one plus one per arm (with featured arms, arm i must then be the same one in "
-        "every context); 'auto': disjoint for fixed arms, joint for featured ones.",
+        "a shared one plus one per arm (featured arms must then keep their index in every "
+        "context); 'auto': disjoint for fixed arms, joint for featured ones.",
     )
     use_interaction_features: bool = option(
         True,
-        "Give shared regressions the products of context and arm features; false leaves "
-        "them to a joint model, or a hybrid one of featured arms, side by side.",
+        "Use products of context and arm features in the regression that arms share; false: "
+        "concatenate them (joint), or use arm features alone (hybrid, featured arms only).",
     )
     refresh_every: int = option(
         1000,
-        "Rank-one updates of an inverse before it is computed anew from the exact sums.",
+        "Rank-one updates of an inverse before it is recomputed from the sums.",
         at_least(1),
     )
-    update_every: int = option(
-        1, "Steps of the (vector) environment that are learned from together.", at_least(1)
-    )
+    update_every: int = option(1, "Steps of the (vector) environment per update.", at_least(1))
 
     def __attrs_post_init__(self) -> None:
         if self.squared_discount and self.discount == 1.0:
@@ -73,7 +69,19 @@ class LinUCBConfig(LinearOptions):
 
     alpha: float = option(
         1.0,
-        "Width of the confidence bound in standard deviations; 0 chooses by the mean alone.",
+        "Width of the confidence bound in standard deviations; 0 is greedy.",
+        at_least(0),
+        schedulable=True,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class LinTSConfig(LinearOptions):
+    """Options of LinTS."""
+
+    v: float = option(
+        0.25,
+        "Scale of the posterior's standard deviations; 0 is greedy.",
         at_least(0),
         schedulable=True,
     )

@@ -1,25 +1,26 @@
-"""The hybrid model of Li et al. (2010, algorithm 2): one ridge regression in blocks.
+"""The hybrid model of Li et al. (2010, algorithm 2): one ridge regression, solved in blocks.
 
-The rows are [z, e_arm ⊗ x]: z is weighed alike for all arms, x by each arm in its own way. Each arm
-regresses both the target and z on its x. What that leaves of z is then a plain row of a shared
-regression, so that no matrix is larger than those of the blocks.
+The rows are [z, e_arm ⊗ x]: z has coefficients that all arms share, x has its own for each arm.
+Each arm regresses both the reward and z on its x. A shared regression on what that leaves of z
+completes the model, so that no matrix is larger than a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplug_linucb.backend import Array, Backend
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.arrays import Array
+from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.sums import Sums
 
-__all__ = ["HybridRidges", "HybridSums"]
+__all__ = ["HybridRegressions", "HybridSums"]
 
 
-class HybridRidges(nn.Module):
+class HybridRegressions(nn.Module):
     """A regression per arm on x, and one on z that all arms share."""
 
     def __init__(
@@ -33,7 +34,7 @@ class HybridRidges(nn.Module):
         refresh_every: int = 1000,
     ) -> None:
         super().__init__()
-        self.arms = Ridges(
+        self.arms = RidgeRegressions(
             arms,
             dim,
             targets=1 + shared_dim,
@@ -41,72 +42,68 @@ class HybridRidges(nn.Module):
             discount=discount,
             refresh_every=refresh_every,
         )
-        self.shared = Ridges(
+        self.shared = RidgeRegressions(
             1, shared_dim, l2_lambda=l2_lambda, discount=discount, refresh_every=refresh_every
         )
 
     @property
-    def backend(self) -> Backend:
-        """What the buffers are computed with."""
-        return self.arms.backend
-
-    @property
     def weight(self) -> Tensor:
-        """What the rows of each arm weigh together."""
+        """Σ w of each arm."""
         return self.arms.weight
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the buffers are computed on with NumPy."""
+        return self.arms.on_cpu
+
+    def to_array(self, values: Any, dtype: str | None = "float64") -> Array:
+        """The values as an array of the same type and device as the sums."""
+        return self.arms.to_array(values, dtype)
+
     def predict(self, x: Array, z: Array) -> tuple[Array, Array]:
-        """Means and variances (n, arms), without the n if it is 1; for x (n, d), z (n, arms, k)."""
-        mean, spread, rest = self.by_arm(x, z)
-        shared_mean, shared_spread = self.shared.predict(rest)
-        return mean + shared_mean[..., 0], spread + shared_spread
+        """Means and variances (n, arms) for x (n, dim) and z (n, arms, shared_dim)."""
+        mean, variance, z_residual = self.predict_by_arm(x, z)
+        shared_mean, shared_variance = self.shared.predict(z_residual)
+        return mean + shared_mean[..., 0], variance + shared_variance
 
-    def by_arm(self, x: Array, z: Array) -> tuple[Array, Array, Array]:
-        """What the arms' own regressions say: means, variances, and what they leave of z."""
+    def predict_by_arm(self, x: Array, z: Array) -> tuple[Array, Array, Array]:
+        """Means and variances (n, arms) of the arms' own regressions, and their residual of z."""
         self._refresh()
-        means, spread = self.arms.predict(x)
-        return means[..., 0], spread, z - means[..., 1:]
+        means, variance = self.arms.predict(x)
+        return means[..., 0], variance, z - means[..., 1:]
 
-    def learn_row(self, group: int, x: Array, targets: Array, weight: float) -> None:
-        """Learn one row x (d,); the targets are the number to predict, followed by z."""
-        self.arms.add_row(group, x, targets, weight)
-        self.shared.add_row(0, targets[1:], targets[:1], weight)
+    def update(self, group: int, x: Array, r: Array, w: float = 1.0) -> None:
+        """Learn one row x (dim,) of an arm; r is the reward, followed by z."""
+        self.arms.add(group, x, r, w)
+        self.shared.add(0, r[1:], r[:1], w)
         if self.is_stale():
             self.arms.invalidate(group)
             self.shared.invalidate(0)
             return
-        arms, shared = self.arms.own, self.shared.own
-        column, spread = arms.innovation(group, x, targets)
-        error = -column[arms.dim :]
-        rest = shared.innovation(0, error[1:], error[:1])
-        arms.correct(group, column, spread, weight)
-        shared.correct(0, *rest, weight / (1.0 + weight * spread))
+        error, variance = self.arms.sherman_morrison(group, x, r, w)
+        self.shared.sherman_morrison(0, error[1:], error[:1], w / (1.0 + w * variance))
         if self.is_stale():
-            # The shared block is solved from all arms' blocks: none of them should have drifted.
+            # The shared block is solved from all arms' blocks, which must then be exact.
             self.arms.invalidate(slice(None))
             self.shared.invalidate(0)
 
-    def new_sums(self) -> HybridSums:
-        """Sums of no rows, as wide as these regressions."""
-        return HybridSums(self.arms.new_sums(), self.shared.new_sums())
-
     def absorb(self, sums: Sequence[Array], rows: int) -> None:
-        """Add the sums of so many rows, as `HybridSums.arrays` lists them."""
+        """Add the sums of so many rows, in the order of `HybridSums.arrays`."""
         half = len(sums) // 2
         self.arms.absorb(sums[:half], rows)
         self.shared.absorb(sums[half:], rows)
 
     def discount_(self, gamma: float) -> None:
-        """Let all that was learned weigh `gamma` times as much; the penalty stays."""
+        """Multiply the sums by `gamma`; the penalty stays."""
         self.arms.discount_(gamma)
         self.shared.discount_(gamma)
 
     def is_stale(self) -> bool:
-        """Whether anything must be solved before it is used."""
+        """Whether any block must be solved before it is used."""
         return self.arms.is_stale() or self.shared.is_stale()
 
     def fallbacks(self) -> Mapping[str, int]:
-        """How often inverses were solved anew, and how often that took jitter or more."""
+        """How many blocks were solved for, and for how many Cholesky needed a fallback."""
         shared = self.shared.fallbacks()
         return {name: count + shared[name] for name, count in self.arms.fallbacks().items()}
 
@@ -114,30 +111,30 @@ class HybridRidges(nn.Module):
         if not self.is_stale():
             return
         self.arms.refresh()
-        self.arms.fold()
+        self.arms.add_recent()
         dim = self.arms.dim
         crossed, solved = self.arms.sums[:, dim + 1 :], self.arms.solved[:, dim:]
-        gram = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
-        moment = torch.einsum("gid,gd->i", crossed, solved[:, 0])
-        explained = torch.cat([(gram + gram.T) / 2, moment[None]])
+        A = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
+        b = torch.einsum("gid,gd->i", crossed, solved[:, 0])
+        explained = torch.cat([(A + A.T) / 2, b[None]])
         self.shared.solve(slice(None), explained)
 
 
 class HybridSums:
     """Sums of the arms' blocks and of the shared block, over the same rows."""
 
-    def __init__(self, arms: Sums, shared: Sums) -> None:
-        self.arms, self.shared = arms, shared
+    def __init__(self, regressions: HybridRegressions) -> None:
+        self.arms, self.shared = Sums(regressions.arms), Sums(regressions.shared)
 
-    def add(self, x: Array, targets: Array, weights: Array | None, groups: Array | None) -> None:
-        """Add rows x (n, d); each row's targets are the number to predict, followed by z."""
-        self.arms.add(x, targets, weights, groups)
-        self.shared.add(targets[:, 1:], targets[:, :1], weights, None)
+    def add(self, x: Array, r: Array, weights: Array | None, groups: Array | None) -> None:
+        """Add rows x (n, dim); r (n, 1 + shared_dim) is each row's reward, followed by z."""
+        self.arms.add(x, r, weights, groups)
+        self.shared.add(r[:, 1:], r[:, :1], weights, None)
 
     def arrays(self) -> list[Array]:
-        """The sums themselves, to be added to those of others."""
+        """The sums of the arms' blocks, then those of the shared one."""
         return [*self.arms.arrays(), *self.shared.arrays()]
 
     def finite(self) -> bool:
-        """Whether no row brought a NaN, an infinity or a square beyond float64."""
+        """Whether all sums are finite."""
         return self.arms.finite() and self.shared.finite()

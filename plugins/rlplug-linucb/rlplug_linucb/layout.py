@@ -1,4 +1,4 @@
-"""What observations hold: found from the spaces once, then read from every observation."""
+"""The layout of observations: derived from the spaces once, then used to parse each batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
 
-__all__ = ["Layout", "Seen", "layout_of", "misshapen", "number_of_arms"]
+__all__ = ["Layout", "ParsedObservations", "layout_of", "number_of_arms", "wrong_shape"]
 
 _KEYS = ("context", "arms", "action_mask")
 
 
-class Seen(NamedTuple):
-    """The parts of n observations, as they came."""
+class ParsedObservations(NamedTuple):
+    """The parts of n observations."""
 
     context: Any
     """(n, d), or None."""
@@ -27,30 +27,30 @@ class Seen(NamedTuple):
     mask: Any
     """(n, arms), true where an arm may be chosen, or None."""
     as_tensors: bool
-    """Whether they are tensors, so that answers should be."""
+    """Whether they are tensors, so that results should be."""
 
-    def part(self, rows: slice) -> Seen:
+    def part(self, rows: slice) -> ParsedObservations:
         """Some of the rows."""
         context, arms, mask = (None if one is None else one[rows] for one in self[:3])
-        return Seen(context, arms, mask, self.as_tensors)
+        return ParsedObservations(context, arms, mask, self.as_tensors)
 
     @property
     def rows(self) -> int:
-        """How many observations they are."""
+        """Number of observations."""
         return len(self.arms if self.context is None else self.context)
 
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """How many arms there are, and how long the features of contexts and arms are."""
+    """Number of arms, and number of features of contexts and arms."""
 
     num_arms: int = attrs.field(validator=attrs.validators.ge(2))
     context_dim: int = 0
-    """0: no context."""
+    """0 without a context."""
     arm_dim: int = 0
-    """0: fixed arms, which have no features."""
+    """0 for fixed arms, which have no features."""
     plain_shape: tuple[int, ...] | None = attrs.field(init=False, eq=False, repr=False)
-    """Of one observation that is a single array; None where it takes two."""
+    """Shape of an observation that is a single array; None if it takes two."""
 
     @plain_shape.default
     def _plain_shape(self) -> tuple[int, ...] | None:
@@ -60,17 +60,17 @@ class Layout:
 
     @property
     def featured(self) -> bool:
-        """Whether every context brings its own arms."""
+        """Whether each context brings its own arms, with features."""
         return self.arm_dim > 0
 
-    def read(self, observations: Any, mask: Any = None) -> Seen:
-        """The parts of observations; a mask given beside them wins over one among them."""
-        # The shortest way for what is asked of it most often.
+    def parse(self, observations: Any, mask: Any = None) -> ParsedObservations:
+        """The parts of observations; `mask` takes precedence over their `action_mask`."""
+        # Fast path: a plain array and no mask.
         plain = type(observations) is numpy.ndarray and mask is None
         if plain and observations.shape[1:] == self.plain_shape:
             if self.arm_dim:
-                return Seen(None, observations, None, False)
-            return Seen(observations, None, None, False)
+                return ParsedObservations(None, observations, None, False)
+            return ParsedObservations(observations, None, None, False)
         as_tensors = isinstance(observations, Tensor)
         context = arms = None
         if as_tensors or isinstance(observations, numpy.ndarray):
@@ -88,27 +88,27 @@ class Layout:
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
         self._check(context, arms, mask)
-        return Seen(context, arms, mask, as_tensors)
+        return ParsedObservations(context, arms, mask, as_tensors)
 
     def _check(self, context: Any, arms: Any, mask: Any) -> None:
         num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim
         if context_dim and (context is None or context.shape[1:] != (context_dim,)):
-            raise misshapen("context", context, ("n", context_dim))
+            raise wrong_shape("context", context, ("n", context_dim))
         if arm_dim and (arms is None or arms.shape[1:] != (num_arms, arm_dim)):
-            raise misshapen("arms", arms, ("n", num_arms, arm_dim))
+            raise wrong_shape("arms", arms, ("n", num_arms, arm_dim))
         if arms is not None and not arm_dim:
             raise RunFailedError(
                 "rlplug-linucb: fixed arms may not carry features, the observations have arms.",
                 "try: algorithm.arms = 'featured'",
             )
         if mask is not None and mask.shape[1:] != (num_arms,):
-            raise misshapen("action_mask", mask, ("n", num_arms))
+            raise wrong_shape("action_mask", mask, ("n", num_arms))
 
 
 def layout_of(
     observation_space: Space[Any], action_space: Space[Any], arms: str = "auto"
 ) -> Layout:
-    """The layout of an environment; spaces that are not a bandit's are refused with the reason."""
+    """The layout of an environment; raises UnsupportedSpaceError for spaces not of a bandit."""
     num_arms = number_of_arms(action_space)
     if isinstance(observation_space, spaces.Box):
         if arms == "featured":
@@ -125,7 +125,7 @@ def layout_of(
 
 
 def number_of_arms(action_space: Space[Any]) -> int:
-    """How many arms there are to choose from; actions that are no arms are refused."""
+    """Number of arms; raises UnsupportedSpaceError for other action spaces."""
     if not isinstance(action_space, spaces.Discrete):
         raise UnsupportedSpaceError(
             f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
@@ -176,8 +176,8 @@ def _length(space: Space[Any], name: str, *before: int) -> int:
     )
 
 
-def misshapen(name: str, values: Any, wanted: tuple[Any, ...]) -> RunFailedError:
-    """What to raise for observations of another shape."""
+def wrong_shape(name: str, values: Any, wanted: tuple[Any, ...]) -> RunFailedError:
+    """The error for observations of another shape."""
     found = "nothing" if values is None else str(tuple(values.shape))
     shape = ", ".join(map(str, wanted))
     return RunFailedError(

@@ -1,17 +1,18 @@
-"""Which rows a decision is scored with, and which row is learned: joint, disjoint and hybrid."""
+"""Joint, disjoint and hybrid models: the rows that arms are scored with and learned by."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy
 from gymnasium import Space
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug_linucb.backend import Array, Backend
+from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions
-from rlplug_linucb.hybrid import HybridRidges
-from rlplug_linucb.layout import Layout, Seen, layout_of
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.hybrid import HybridRegressions
+from rlplug_linucb.layout import Layout, ParsedObservations, layout_of
+from rlplug_linucb.linucb import RidgeRegressions
 
 __all__ = [
     "DisjointModel",
@@ -21,20 +22,16 @@ __all__ = [
     "Rows",
     "make_model",
     "model_name",
-    "why_not",
+    "unsupported_reason",
 ]
 
 
 class Rows(NamedTuple):
-    """Rows of regressions: features, the arm of each row, and the features that arms share."""
+    """Rows of regressions: features, the arm of each row, and features with shared coefficients."""
 
     x: Array
     arms: Array | None = None
     z: Array | None = None
-
-    def part(self, rows: slice) -> Rows:
-        """Some of the rows."""
-        return Rows(*(None if one is None else one[rows] for one in self))
 
 
 class DisjointModel:
@@ -42,31 +39,27 @@ class DisjointModel:
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.widths = Rows(layout.context_dim, layout.num_arms)
-        self.regressions = Ridges(
+        self.regressions = RidgeRegressions(
             layout.num_arms,
             layout.context_dim,
             squared_discount=config.squared_discount,
-            **_common(config),
+            **_options(config),
         )
-        self.few = _few(config, layout.num_arms, layout.context_dim)
+        self.max_rank_one = _max_rank_one(config, layout.num_arms, layout.context_dim)
 
-    def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
-        ridges = self.regressions
-        mean, spread = ridges.predict(ridges.own.backend.floats(seen.context))
-        return mean[..., 0], spread
+    def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
+        """Mean and variance of every arm, both (n, arms)."""
+        regressions = self.regressions
+        mean, variance = regressions.predict(regressions.to_array(parsed.context))
+        return mean[..., 0], variance
 
-    def chosen(self, seen: Seen, actions: Array) -> Rows:
-        """The rows of the arms that were chosen."""
-        return Rows(self.regressions.backend.array(seen.context), actions)
-
-    def row(self, seen: Seen, arm: int) -> tuple[int, Array]:
-        """The regression that learns of this arm, and its row, of one observation."""
-        return arm, self.regressions.own.backend.floats(seen.context[0])
+    def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
+        """The rows of the chosen arms."""
+        return Rows(self.regressions.to_array(parsed.context, None), actions)
 
 
 class JointModel:
-    """One regression for all arms, on features that tell them apart: their own, or one-hot."""
+    """One regression for all arms, on their own features or on their one-hot index."""
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.layout = layout
@@ -74,56 +67,48 @@ class JointModel:
         context, arm = layout.context_dim, layout.arm_dim or layout.num_arms
         width = context + arm if not self.interactions else context * arm + layout.arm_dim
         self.widths = Rows(width)
-        self.regressions = Ridges(
-            1, width, squared_discount=config.squared_discount, **_common(config)
+        self.regressions = RidgeRegressions(
+            1, width, squared_discount=config.squared_discount, **_options(config)
         )
-        self.few = _few(config, 1, width)
+        self.max_rank_one = _max_rank_one(config, 1, width)
 
-    def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
-        mean, spread = self.regressions.predict(self.design(seen))
-        return mean[..., 0], spread
+    def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
+        """Mean and variance of every arm, both (n, arms)."""
+        mean, variance = self.regressions.predict(self.design(parsed))
+        return mean[..., 0], variance
 
-    def design(self, seen: Seen) -> Array:
-        """A row for every arm, (n, arms, d)."""
-        backend = self.regressions.own.backend
-        if seen.arms is None:
-            arms = backend.eye(self.layout.num_arms)[None]
-        else:
-            arms = backend.floats(seen.arms)
-        return arms if seen.context is None else self._rows(backend, seen, arms)
+    def design(self, parsed: ParsedObservations) -> Array:
+        """The row of every arm, (n, arms, d)."""
+        if parsed.arms is None:
+            return self._with_context(parsed, self._one_hot()[None])
+        return self._with_context(parsed, self.regressions.to_array(parsed.arms))
 
-    def chosen(self, seen: Seen, actions: Array) -> Rows:
-        """The rows of the arms that were chosen."""
-        backend = self.regressions.backend
+    def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
+        """The rows of the chosen arms."""
         if self.layout.featured:
-            arms = _of_chosen(backend, seen.arms, actions)
+            arms = _chosen(self, parsed.arms, actions)
         else:
-            arms = backend.eye(self.layout.num_arms)[actions]
-        return Rows(self._rows(backend, seen, arms))
+            arms = self._one_hot()[actions]
+        return Rows(self._with_context(parsed, arms))
 
-    def row(self, seen: Seen, arm: int) -> tuple[int, Array]:
-        """The regression that learns of this arm, and its row, of one observation."""
-        backend = self.regressions.own.backend
-        if seen.context is None:
-            return 0, backend.floats(seen.arms[0, arm])
-        return 0, self.chosen(seen, backend.integers([arm])).x[0]
-
-    def _rows(self, backend: Backend, seen: Seen, arms: Array) -> Array:
-        if seen.context is None:
+    def _with_context(self, parsed: ParsedObservations, arms: Array) -> Array:
+        if parsed.context is None:
             return arms
-        context = backend.floats(seen.context)
+        context = self.regressions.to_array(parsed.context)
         if not self.interactions:
-            return _beside(backend, context, arms)
+            return _concatenate(context, arms)
         products = _products(context, arms)
-        return _beside(backend, arms, products) if self.layout.featured else products
+        return _concatenate(arms, products) if self.layout.featured else products
+
+    def _one_hot(self) -> Array:
+        return self.regressions.to_array(numpy.eye(self.layout.num_arms))
 
 
 class HybridModel:
     """A regression per arm on the context, and one that arms share (Li et al. 2010, algorithm 2).
 
-    What they share is weighed by the context for fixed arms, by the arms' features (and their
-    products with the context) for featured ones.
+    The shared one is on the context for fixed arms, on the arms' features (and their products with
+    the context) for featured ones.
     """
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
@@ -132,34 +117,29 @@ class HybridModel:
         context, arm = layout.context_dim, layout.arm_dim
         shared = context if not arm else arm + (context * arm if self.interactions else 0)
         self.widths = Rows(context, layout.num_arms, shared)
-        self.regressions = HybridRidges(layout.num_arms, context, shared, **_common(config))
-        self.few = _few(config, layout.num_arms, context)
+        self.regressions = HybridRegressions(layout.num_arms, context, shared, **_options(config))
+        self.max_rank_one = _max_rank_one(config, layout.num_arms, context)
 
-    def score(self, seen: Seen) -> tuple[Array, Array]:
-        """Mean and variance of every arm, both (n, arms), or (arms,) for one observation."""
-        return self.regressions.predict(*self.design(seen))
+    def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
+        """Mean and variance of every arm, both (n, arms)."""
+        return self.regressions.predict(*self.design(parsed))
 
-    def design(self, seen: Seen) -> tuple[Array, Array]:
-        """The context (n, d) that each arm weighs anew, and what they share, (n, arms, k)."""
-        backend = self.regressions.backend
-        context = backend.floats(seen.context)
+    def design(self, parsed: ParsedObservations) -> tuple[Array, Array]:
+        """The context x (n, d) and, for every arm, the features z (n, arms, k) it shares."""
+        context = self.regressions.to_array(parsed.context)
         if not self.layout.featured:
             return context, context[:, None]
-        return context, self._shared(backend, context, backend.floats(seen.arms))
+        return context, self._shared(context, self.regressions.to_array(parsed.arms))
 
-    def chosen(self, seen: Seen, actions: Array) -> Rows:
-        """The rows of the arms that were chosen."""
-        backend = self.regressions.backend
-        context = backend.floats(seen.context)
+    def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
+        """The rows of the chosen arms."""
+        context = self.regressions.to_array(parsed.context)
         if not self.layout.featured:
             return Rows(context, actions, context)
-        arms = _of_chosen(backend, seen.arms, actions)
-        return Rows(context, actions, self._shared(backend, context, arms))
+        return Rows(context, actions, self._shared(context, _chosen(self, parsed.arms, actions)))
 
-    def _shared(self, backend: Backend, context: Array, arms: Array) -> Array:
-        if not self.interactions:
-            return arms
-        return _beside(backend, arms, _products(context, arms))
+    def _shared(self, context: Array, arms: Array) -> Array:
+        return _concatenate(arms, _products(context, arms)) if self.interactions else arms
 
 
 Model: TypeAlias = DisjointModel | JointModel | HybridModel
@@ -198,10 +178,10 @@ def model_name(layout: Layout, config: LinearOptions) -> Literal["joint", "disjo
     return name
 
 
-def why_not(
+def unsupported_reason(
     observation_space: Space[Any], action_space: Space[Any], config: LinearOptions
 ) -> str | None:
-    """Why these spaces, or these options with them, cannot be handled; None if they can."""
+    """Why these spaces are not supported with these options; None if they are."""
     try:
         model_name(layout_of(observation_space, action_space, config.arms), config)
     except UnsupportedSpaceError as error:
@@ -209,7 +189,7 @@ def why_not(
     return None
 
 
-def _common(config: LinearOptions) -> dict[str, Any]:
+def _options(config: LinearOptions) -> dict[str, Any]:
     return {
         "l2_lambda": config.l2_lambda,
         "discount": config.discount,
@@ -217,17 +197,18 @@ def _common(config: LinearOptions) -> dict[str, Any]:
     }
 
 
-def _few(config: LinearOptions, groups: int, dim: int) -> int:
-    """Up to how many rows rank-one updates cost less than solving what the rows touched."""
+def _max_rank_one(config: LinearOptions, groups: int, dim: int) -> int:
+    """Up to how many rows rank-one updates cost less than solving for the groups of the rows."""
     return groups * max(1, dim // 16) if config.discount == 1.0 else 1
 
 
-def _of_chosen(backend: Backend, arms: Array, actions: Array) -> Array:
-    arms = backend.array(arms)
+def _chosen(model: JointModel | HybridModel, arms: Any, actions: Array) -> Array:
+    """The features (n, f) of the chosen arms, of (n, arms, f)."""
+    to_array = model.regressions.to_array
     if len(arms) == 1:
-        arm = int(actions[0])
-        return backend.floats(arms[0, arm : arm + 1])
-    return backend.floats(arms[backend.xp.arange(len(arms)), actions])
+        return to_array(arms[:, int(actions[0])])
+    arms = to_array(arms, None)
+    return to_array(arms[namespace(arms).arange(len(arms)), actions])
 
 
 def _products(context: Array, arms: Array) -> Array:
@@ -238,11 +219,11 @@ def _products(context: Array, arms: Array) -> Array:
     return products.reshape(*products.shape[:-2], width)
 
 
-def _beside(backend: Backend, left: Array, right: Array) -> Array:
-    """The features of both side by side; a row that belongs to all arms is repeated for each."""
-    xp = backend.xp
+def _concatenate(left: Array, right: Array) -> Array:
+    """Features side by side; a context (n, d) is repeated for each arm of (n, k, f)."""
+    xp = namespace(left)
     if left.ndim < right.ndim:
         left = left[:, None]
     shape = xp.broadcast_shapes(left.shape[:-1], right.shape[:-1])
-    both = [xp.broadcast_to(one, (*shape, one.shape[-1])) for one in (left, right)]
+    both = [xp.broadcast_to(part, (*shape, part.shape[-1])) for part in (left, right)]
     return xp.concatenate(both, -1)

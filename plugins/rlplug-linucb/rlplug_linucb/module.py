@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -11,221 +12,235 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
-from rlplug_linucb.backend import Array, NumpyBackend
-from rlplug_linucb.checks import bad_values
-from rlplug_linucb.choice import choose, choose_one
+from rlplug_linucb.arrays import Array, BufferViews, namespace
+from rlplug_linucb.checks import checked_columns, checked_rows, checked_weights, non_finite
+from rlplug_linucb.choice import choose
 from rlplug_linucb.config import LinUCBConfig
-from rlplug_linucb.hybrid import HybridSums
-from rlplug_linucb.layout import Layout, Seen
-from rlplug_linucb.lesson import (
-    checked_params,
-    checked_rows,
-    checked_weights,
-    learn_one,
-    learn_rows,
-    sum_rows,
-)
-from rlplug_linucb.models import HybridModel, Model, Rows, make_model
-from rlplug_linucb.movable import Movable
+from rlplug_linucb.hybrid import HybridRegressions, HybridSums
+from rlplug_linucb.layout import Layout, ParsedObservations
+from rlplug_linucb.linucb import Scores, upper_confidence_bound
+from rlplug_linucb.models import Model, Rows, make_model
 from rlplug_linucb.sums import Sums
 
-__all__ = ["LinUCBModule", "Scores"]
+__all__ = ["LinUCBModule"]
+
+_CHUNK = 8192
+"""Rows that are copied at a time while they are summed."""
 
 
-class Scores(NamedTuple):
-    """What every arm is worth, each of shape (n, arms)."""
-
-    pred_label: Any
-    """The expected reward."""
-    pred_sigma: Any
-    """Its standard deviation, for noise of unit variance."""
-    ucb: Any
-    """`pred_label + alpha * pred_sigma`."""
-
-
-class LinUCBModule(Movable, Module):
-    """A linear bandit: score, choose, update; it needs nothing but itself.
+class LinUCBModule(BufferViews, Module):
+    """A linear bandit: score, choose, update; it can be used without a run.
 
     Observations are an array of contexts (n, d), or a mapping with `context`, `arms` (n, arms, f)
-    and `action_mask`, as the layout says. All that it learned is in its `state_dict`.
+    and `action_mask`, as the layout says. All that it learns is in its `state_dict`.
     """
 
     alpha: Tensor
+    _alpha: Array
 
     def __init__(self, layout: Layout, config: LinUCBConfig | None = None) -> None:
         super().__init__()
         config = resolve(LinUCBConfig() if config is None else config, 0)
         self.layout = layout
         self.model: Model = make_model(layout, config)
-        # Submodules are slow to look up: the model, which is none, knows its regressions too.
+        # Registers the parameters; `self.model.regressions` is faster to look up.
         self.regressions = self.model.regressions
         self.register_buffer("alpha", torch.tensor([float(config.alpha)], dtype=torch.float64))
-        self.reopen()
+        self.renew_views()
 
-    def reopen(self) -> None:
-        """Take hold of alpha where it is now: a buffer takes longer to look up than to read."""
-        alpha = self.alpha
-        self.own = alpha.numpy() if alpha.device.type == "cpu" else alpha
+    def make_views(self) -> dict[str, Any]:
+        """A view of alpha."""
+        return {"_alpha": self.alpha.numpy() if self.alpha.device.type == "cpu" else self.alpha}
 
     @property
     def on_cpu(self) -> bool:
         """Whether NumPy arrays are read without a copy."""
-        return isinstance(self.model.regressions.backend, NumpyBackend)
+        return self.model.regressions.on_cpu
 
     # -- acting --------------------------------------------------------------------------------
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
-        seen = self.layout.read(act.observations, act.action_mask)
-        return self.pick(seen, _scored(self.model, seen, float(self.own[0])), act.random)
+        parsed = self.layout.parse(act.observations, act.action_mask)
+        return self.pick(parsed, self._score(parsed, float(self._alpha[0])), act.random)
 
     def forward_inference(self, act: ActInput) -> Acted:
-        """The arms of the highest expected reward; of equal ones, the first."""
-        seen = self.layout.read(act.observations, act.action_mask)
-        return Acted(self.pick(seen, _scored(self.model, seen, 0.0), None).actions)
+        """The arms of the highest predicted reward; of equal ones, the first."""
+        parsed = self.layout.parse(act.observations, act.action_mask)
+        return Acted(self.pick(parsed, self._score(parsed, 0.0), None).actions)
 
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
     ) -> Any:
-        """The arms to try next, one per row: `forward_exploration` without its wrapping."""
-        seen = self.layout.read(observations, action_mask)
-        _, _, ucb = _scored(self.model, seen, float(self.own[0]))
-        arms = _best(seen, ucb, random)
-        return torch.from_numpy(arms) if seen.as_tensors else arms
+        """The actions of `forward_exploration`, one per row."""
+        parsed = self.layout.parse(observations, action_mask)
+        arms = _best(parsed, self._score(parsed, float(self._alpha[0])).ucb, random)
+        return torch.from_numpy(arms) if parsed.as_tensors else arms
 
     def score(self, observations: Any, alpha: float | None = None) -> Scores:
-        """Expected reward, its deviation and upper bound for every arm of every row."""
-        seen = self.layout.read(observations)
-        scores = _scored(self.model, seen, float(self.own[0]) if alpha is None else alpha)
-        scores = Scores(*(one.reshape(seen.rows, -1) for one in scores))
+        """Predicted reward, its standard deviation and the UCB of every arm of every row."""
+        parsed = self.layout.parse(observations)
+        scores = self._score(parsed, float(self._alpha[0]) if alpha is None else alpha)
         if not numpy.isfinite(scores.ucb).all():
-            raise bad_values({"context": seen.context, "arms": seen.arms})
-        return Scores(*map(torch.from_numpy, scores)) if seen.as_tensors else scores
+            raise non_finite({"context": parsed.context, "arms": parsed.arms})
+        return Scores(*map(torch.from_numpy, scores)) if parsed.as_tensors else scores
 
     def set_alpha(self, alpha: float) -> None:
-        """Widen or narrow the bound from now on."""
-        if float(self.own[0]) != alpha:
-            self.own[0] = alpha
+        """Set the width of the confidence bound."""
+        if float(self._alpha[0]) != alpha:
+            self._alpha[0] = alpha
 
     def pick(
         self,
-        seen: Seen,
+        parsed: ParsedObservations,
         scores: Sequence[Any],
         random: numpy.random.Generator | None,
         by: str = "ucb",
     ) -> Acted:
-        """The arms of the highest third score, and their three scores; the third is told as `by`.
-
-        For one observation scores are of shape (arms,).
-        """
-        mean, sigma, worth = scores
-        arms = _best(seen, worth, random)
-        chosen: Any
-        if worth.ndim == 1:
-            arm = int(arms[0])
-            chosen = slice(arm, arm + 1)
-        else:
-            chosen = numpy.arange(len(arms)), arms
-        extras = {"pred_label": mean[chosen], "pred_sigma": sigma[chosen], by: worth[chosen]}
-        if seen.as_tensors:
+        """The arms of the highest last score, and their three scores; `by` names the last."""
+        arms = _best(parsed, scores[-1], random)
+        rows = numpy.arange(len(arms))
+        names = ("pred_label", "pred_sigma", by)
+        extras = {name: one[rows, arms] for name, one in zip(names, scores, strict=True)}
+        if parsed.as_tensors:
             tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
             return Acted(torch.from_numpy(arms), extras=tensors)
         return Acted(arms, extras=extras)
 
+    # Features that are not finite are found by their scores, which raise an error of their own.
+    @numpy.errstate(over="ignore", invalid="ignore")
+    def _score(self, parsed: ParsedObservations, alpha: float) -> Scores:
+        mean, variance = self.model.predict(parsed)
+        if isinstance(mean, Tensor):
+            mean, variance = mean.cpu().numpy(), variance.cpu().numpy()
+        return upper_confidence_bound(mean, variance, alpha)
+
     # -- learning ------------------------------------------------------------------------------
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
-        """Learn what the chosen arms earned; a row of weight w counts as w such rows."""
-        model = self.model
+        """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
         columns = (observations, actions, rewards, weights)
-        seen, arms, labels, weights = checked_rows(model, self.layout, *columns)
-        rows = len(labels)
-        if rows == 1 and not isinstance(model, HybridModel):
-            learned = learn_one(model, seen, arms, labels, weights)
-        elif rows <= model.few:
-            learned = learn_rows(model.regressions, model.chosen(seen, arms), labels, weights)
-        else:
-            sums = self._sums(seen, arms, labels, weights)
-            model.regressions.absorb(sums.arrays(), rows)
-            return
-        if not learned:
-            raise bad_values(_columns(seen, labels, weights))
+        parsed, arms, rewards, weights = checked_columns(self.model, self.layout, *columns)
+        if len(rewards) > self.model.max_rank_one:
+            sums = self._sums(parsed, arms, rewards, weights)
+            self.model.regressions.absorb(sums.arrays(), len(rewards))
+        elif not self._update_each(self.model.rows(parsed, arms), rewards, weights):
+            raise non_finite(_columns(parsed, rewards, weights))
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
     ) -> None:
-        """Learn rows of the regression itself: x (n, d), label y (n,), weight (n,).
+        """Learn rows of the regression itself: x (n, d), reward y (n,), weight (n,).
 
-        A disjoint model needs the arm of each row, a hybrid one also what arms share, z (n, k).
+        A disjoint model needs the arm of each row, a hybrid one also the shared features z (n, k).
         """
-        regressions = self.model.regressions
-        labels = regressions.backend.column(y)
-        rows = checked_params(self.model, x, arms, z, len(labels))
-        weights = checked_weights(regressions.backend, weight, len(labels))
-        if len(labels) > self.model.few:
-            sums = sum_rows(regressions, rows.part, labels, weights)
+        rewards = self.model.regressions.to_array(y).reshape(-1)
+        rows = checked_rows(self.model, x, arms, z, len(rewards))
+        weights = checked_weights(self.model, weight, len(rewards))
+        if len(rewards) > self.model.max_rank_one:
+            sums = self._sum(lambda part: _part(rows, part), rewards, weights)
             if sums is not None:
-                regressions.absorb(sums.arrays(), len(labels))
+                self.model.regressions.absorb(sums.arrays(), len(rewards))
                 return
-        elif learn_rows(regressions, rows, labels, weights):
+        elif self._update_each(rows, rewards, weights):
             return
-        raise bad_values({"x": x, "z": z, "y": y, "weight": weight})
+        raise non_finite({"x": x, "z": z, "y": y, "weight": weight})
 
     def statistics(
         self, observations: Any, actions: Any, rewards: Any, weights: Any = None
     ) -> list[Tensor]:
         """The sums of these rows, to be added to those of other learners and absorbed."""
         columns = (observations, actions, rewards, weights)
-        sums = self._sums(*checked_rows(self.model, self.layout, *columns))
-        return [self.model.regressions.backend.tensor(one) for one in sums.arrays()]
+        sums = self._sums(*checked_columns(self.model, self.layout, *columns))
+        return [torch.as_tensor(one) for one in sums.arrays()]
 
     def absorb(self, statistics: Sequence[Tensor], rows: int) -> None:
-        """Learn from `statistics`; `rows` is how many rows each learner took in, one by one."""
+        """Add `statistics`; `rows` is the number of rows of each learner, for the discount."""
         regressions = self.model.regressions
-        regressions.absorb([regressions.backend.array(one) for one in statistics], rows)
+        regressions.absorb([regressions.to_array(one) for one in statistics], rows)
 
     def discount_(self, gamma: float) -> None:
-        """Let all that was learned so far weigh `gamma` times as much."""
+        """Multiply the weight of all data so far by `gamma`."""
         self.model.regressions.discount_(gamma)
 
     def fallbacks(self) -> Mapping[str, int]:
-        """How often inverses were solved anew, and how often that took jitter or more."""
+        """How many inverses were computed, and for how many Cholesky needed a fallback."""
         return self.model.regressions.fallbacks()
 
+    def _update_each(self, rows: Rows, rewards: Array, weights: Array | None) -> bool:
+        """Learn rows one by one, in order; False, and nothing learned, if one is not finite."""
+        regressions = self.model.regressions
+        x, r = regressions.to_array(rows.x), _targets(regressions, rewards, rows.z)
+        squares = _sum_of_squares(x) + _sum_of_squares(r)
+        if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
+            return False
+        for index in range(len(rewards)):
+            regressions.update(
+                0 if rows.arms is None else int(rows.arms[index]),
+                x[index],
+                r[index],
+                1.0 if weights is None else float(weights[index]),
+            )
+        return True
+
     def _sums(
-        self, seen: Seen, arms: Array, labels: Array, weights: Array | None
+        self, parsed: ParsedObservations, arms: Array, rewards: Array, weights: Array | None
     ) -> Sums | HybridSums:
         def rows_of(part: slice) -> Rows:
-            return self.model.chosen(seen.part(part), arms[part])
+            return self.model.rows(parsed.part(part), arms[part])
 
-        sums = sum_rows(self.model.regressions, rows_of, labels, weights)
+        sums = self._sum(rows_of, rewards, weights)
         if sums is None:
-            raise bad_values(_columns(seen, labels, weights))
+            raise non_finite(_columns(parsed, rewards, weights))
         return sums
 
+    # Rows that are not finite are found by their sums, which raise an error of their own.
+    @numpy.errstate(over="ignore", invalid="ignore")
+    def _sum(
+        self, rows_of: Callable[[slice], Rows], rewards: Array, weights: Array | None
+    ) -> Sums | HybridSums | None:
+        """The sums of rows that are built in chunks; None if they are not finite."""
+        regressions = self.model.regressions
+        sums: Sums | HybridSums
+        if isinstance(regressions, HybridRegressions):
+            sums = HybridSums(regressions)
+        else:
+            sums = Sums(regressions)
+        for start in range(0, len(rewards), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            rows = rows_of(part)
+            r = _targets(regressions, rewards[part], rows.z)
+            sums.add(rows.x, r, None if weights is None else weights[part], rows.arms)
+        finite = math.isfinite(float(rewards.sum())) and sums.finite()
+        return sums if finite else None
 
-def _columns(seen: Seen, labels: Array, weights: Array | None) -> Mapping[str, Any]:
-    """What rows are made of, by the names that complaints use."""
-    return {"context": seen.context, "arms": seen.arms, "rewards": labels, "weights": weights}
 
-
-# What is not finite is found by its results, and told in words.
-@numpy.errstate(over="ignore", invalid="ignore")
-def _scored(model: Model, seen: Seen, alpha: float) -> tuple[Any, Any, Any]:
-    """As `score`, but (arms,) for one observation: single decisions must be quick."""
-    mean, spread = model.score(seen)
-    if type(mean) is not numpy.ndarray:
-        mean, spread = mean.cpu().numpy(), spread.cpu().numpy()
-    sigma = numpy.sqrt(spread)
-    # Where features are not finite, neither is the deviation, nor nought times it.
-    return mean, sigma, mean + alpha * sigma
-
-
-def _best(seen: Seen, worth: Any, random: numpy.random.Generator | None) -> Any:
-    """The arms that are worth most."""
+def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generator | None) -> Any:
+    """The arm of the highest value in each row."""
     try:
-        if worth.ndim == 1:
-            return numpy.array([choose_one(worth, seen.mask, random)])
-        return choose(worth, seen.mask, random)
+        return choose(values, parsed.mask, random)
     except FloatingPointError:
-        raise bad_values({"context": seen.context, "arms": seen.arms}) from None
+        raise non_finite({"context": parsed.context, "arms": parsed.arms}) from None
+
+
+def _columns(parsed: ParsedObservations, rewards: Array, weights: Any) -> Mapping[str, Any]:
+    return {"context": parsed.context, "arms": parsed.arms, "rewards": rewards, "weights": weights}
+
+
+def _part(rows: Rows, part: slice) -> Rows:
+    return Rows(*(None if one is None else one[part] for one in rows))
+
+
+def _targets(regressions: Any, rewards: Array, z: Array | None) -> Array:
+    """What each row is to predict: the reward (n, 1), or (n, 1 + k) with the features z."""
+    if z is None:
+        return rewards[:, None]
+    return namespace(rewards).concatenate([rewards[:, None], regressions.to_array(z)], -1)
+
+
+def _sum_of_squares(values: Array) -> float:
+    """Not finite if any value is not."""
+    # Unlike `dot`, `vdot` does not warn of an overflow.
+    if isinstance(values, numpy.ndarray):
+        return float(numpy.vdot(values, values))
+    return float((values * values).sum())

@@ -17,9 +17,9 @@ from torch import Tensor
 from rlplug import ActInput, Batch, LearnerView
 from rlplug.config import Schedule
 from rlplug.feeds import Stream
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 CONTEXT = spaces.Box(-1, 1, (3,), numpy.float64)
 FOUR = spaces.Discrete(4)

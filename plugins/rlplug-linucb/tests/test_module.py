@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from rlplug_linucb import Layout, LinUCBConfig, LinUCBModule
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.linucb import RidgeRegressions
 
 from rlplug import ActInput
 from rlplug.errors import RunFailedError
@@ -173,7 +173,7 @@ def test_torch_computes_what_numpy_computes(
     arms, rewards, weights = random.integers(0, 4, 200), random.random(200), random.random(200)
     answers = []
     for devices in (frozenset({"cpu"}), frozenset[str]()):
-        monkeypatch.setattr(Ridges, "numpy_devices", devices)
+        monkeypatch.setattr(RidgeRegressions, "numpy_devices", devices)
         one = module(layout, **options)
         for start, stop in ((0, 1), (1, 2), (2, 5), (5, 200)):
             part = {name: values[start:stop] for name, values in seen.items()}

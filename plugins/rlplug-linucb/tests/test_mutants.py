@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy
-import pytest
 import torch
 from rlplug_linucb import LinUCB, LinUCBConfig, LinUCBModule
 
 from rlplug import Acted, option
-from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.table import check_named
+from rlplug.testing.conformance import mutant_test
 
 
 class WithModule(LinUCB):
@@ -28,8 +26,8 @@ class WithModule(LinUCB):
 
 class MaskForgotten(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
-            return super().pick(seen._replace(mask=None), scores, random, by)
+        def pick(self, parsed, scores, random, by="ucb"):
+            return super().pick(parsed._replace(mask=None), scores, random, by)
 
 
 class NeverExplores(WithModule):
@@ -77,15 +75,15 @@ class CentresContexts(WithModule):
 
 class BreaksTiesGlobally(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
+        def pick(self, parsed, scores, random, by="ucb"):
             numpy.random.shuffle(numpy.arange(3))
-            return super().pick(seen, scores, random, by)
+            return super().pick(parsed, scores, random, by)
 
 
 class BreaksTiesInInference(WithModule):
     class Planted(LinUCBModule):
-        def pick(self, seen, scores, random, by="ucb"):
-            return super().pick(seen, scores, numpy.random.default_rng(), by)
+        def pick(self, parsed, scores, random, by="ucb"):
+            return super().pick(parsed, scores, numpy.random.default_rng(), by)
 
 
 @attrs.frozen(kw_only=True)
@@ -183,12 +181,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)

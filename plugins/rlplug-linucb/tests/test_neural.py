@@ -25,9 +25,9 @@ from rlplug.bandits import ClassificationBandit
 from rlplug.config import Schedule
 from rlplug.config.strict import structure
 from rlplug.errors import RunFailedError
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 CONTEXT = spaces.Box(-1, 1, (3,), numpy.float64)
 FOUR = spaces.Discrete(4)

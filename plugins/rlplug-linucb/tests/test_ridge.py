@@ -9,22 +9,24 @@ import pickle
 import numpy
 import pytest
 import torch
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.linucb import RidgeRegressions
 from sklearn.linear_model import Ridge
 
 
-def learned(rows: int, dim: int, *, seed: int = 0, scale: float = 0.0, **options: float) -> Ridges:
+def learned(
+    rows: int, dim: int, *, seed: int = 0, scale: float = 0.0, **options: float
+) -> RidgeRegressions:
     """A single regression after rows whose features differ by up to 10^scale in size."""
-    ridges = Ridges(1, dim, **options)  # type: ignore[arg-type] # numbers of either kind
+    ridges = RidgeRegressions(1, dim, **options)  # type: ignore[arg-type] # numbers of either kind
     random = numpy.random.default_rng(seed)
     for row in random.standard_normal((rows, dim)) * numpy.logspace(0, scale, dim):
-        ridges.learn_row(0, row, numpy.array([row.sum()]), 1.0)
+        ridges.update(0, row, numpy.array([row.sum()]), 1.0)
     return ridges
 
 
-def exact(ridges: Ridges) -> tuple[numpy.ndarray, numpy.ndarray]:
+def exact(ridges: RidgeRegressions) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Inverse and coefficients from the sums alone."""
-    ridges.fold()
+    ridges.add_recent()
     gram, moment = ridges.sums[0, : ridges.dim].numpy(), ridges.sums[0, ridges.dim].numpy()
     matrix = gram + ridges.l2_lambda * numpy.eye(ridges.dim)
     # Scaling rows and columns to unit diagonal keeps the reference accurate.
@@ -36,9 +38,9 @@ def exact(ridges: Ridges) -> tuple[numpy.ndarray, numpy.ndarray]:
 def test_coefficients_equal_scikit_learns_ridge() -> None:
     random = numpy.random.default_rng(1)
     x, y, weight = random.standard_normal((40, 5)), random.standard_normal(40), random.random(40)
-    ridges = Ridges(1, 5, l2_lambda=2.5)
+    ridges = RidgeRegressions(1, 5, l2_lambda=2.5)
     for row, label, one in zip(x, y, weight, strict=True):
-        ridges.learn_row(0, row, label[None], one)
+        ridges.update(0, row, label[None], one)
     theirs = Ridge(alpha=2.5, fit_intercept=False).fit(x, y, sample_weight=weight)
     assert ridges.solved[0, 5].numpy() == pytest.approx(theirs.coef_, abs=1e-12)
 
@@ -66,13 +68,13 @@ def test_inverses_are_solved_anew_as_often_as_refresh_every_says() -> None:
 
 
 def test_a_row_that_would_cost_digits_is_solved_instead() -> None:
-    ridges = Ridges(1, 2, l2_lambda=1e-9)
-    ridges.learn_row(0, numpy.array([1.0, 1.0]), numpy.array([1.0]), 1.0)
+    ridges = RidgeRegressions(1, 2, l2_lambda=1e-9)
+    ridges.update(0, numpy.array([1.0, 1.0]), numpy.array([1.0]), 1.0)
     assert ridges.is_stale()
 
 
 def test_a_matrix_that_rounding_made_indefinite_is_jittered_and_counted() -> None:
-    ridges = Ridges(1, 2, l2_lambda=1e-30)
+    ridges = RidgeRegressions(1, 2, l2_lambda=1e-30)
     ridges.absorb([numpy.ones(1), numpy.array([[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]])], 1)
     means, _ = ridges.predict(numpy.array([[1.0, 1.0]]))
     assert ridges.fallbacks() == {"refreshed": 1, "jittered": 1, "pseudo_inverted": 0}
@@ -80,23 +82,28 @@ def test_a_matrix_that_rounding_made_indefinite_is_jittered_and_counted() -> Non
 
 
 def test_a_matrix_that_no_jitter_helps_is_pseudo_inverted_and_counted() -> None:
-    ridges = Ridges(1, 2, l2_lambda=1e-30)
+    ridges = RidgeRegressions(1, 2, l2_lambda=1e-30)
     ridges.absorb([numpy.ones(1), numpy.array([[[1.0, 1.0], [1.0, 0.999], [1.0, 1.0]]])], 1)
     _, spread = ridges.predict(numpy.array([[1.0, 1.0]]))
     assert ridges.fallbacks() == {"refreshed": 1, "jittered": 0, "pseudo_inverted": 1}
     assert numpy.isfinite(spread).all()
 
 
-def continued(ridges: Ridges) -> numpy.ndarray:
+def continued(ridges: RidgeRegressions) -> numpy.ndarray:
     """What is predicted after one more row: it shows whether views still are views."""
-    ridges.learn_row(0, numpy.array([1.0, 0.0, 2.0]), numpy.array([3.0]), 1.0)
+    ridges.update(0, numpy.array([1.0, 0.0, 2.0]), numpy.array([3.0]), 1.0)
     means, spread = ridges.predict(numpy.eye(3))
     return numpy.concatenate([means[:, 0, 0], spread[:, 0]])
 
 
 def test_copies_learn_on_exactly_where_the_original_stood_and_apart_from_it() -> None:
     ridges = learned(70, 3)
-    copies = [copy.deepcopy(ridges), pickle.loads(pickle.dumps(ridges)), Ridges(1, 3), Ridges(1, 3)]
+    copies = [
+        copy.deepcopy(ridges),
+        pickle.loads(pickle.dumps(ridges)),
+        RidgeRegressions(1, 3),
+        RidgeRegressions(1, 3),
+    ]
     copies[2].load_state_dict(ridges.state_dict())
     copies[3].load_state_dict(copy.deepcopy(ridges.state_dict()), assign=True)
     expected = continued(ridges)
@@ -113,7 +120,7 @@ def test_a_saved_state_loads_without_pickle() -> None:
     file = io.BytesIO()
     torch.save(ridges.state_dict(), file)
     file.seek(0)
-    other = Ridges(1, 3)
+    other = RidgeRegressions(1, 3)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert continued(other).tolist() == continued(ridges).tolist()
 

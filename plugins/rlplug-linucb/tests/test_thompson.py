@@ -8,16 +8,16 @@ import numpy
 import pytest
 from gymnasium import spaces
 from rlplug_linucb import Layout, LinTS, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
-from rlplug_linucb.ridge import Ridges
+from rlplug_linucb.linucb import RidgeRegressions
 
 from rlplug import ActInput, Batch
 from rlplug.bandits import LinearBandit
 from rlplug.config import Schedule
 from rlplug.config.strict import structure
 from rlplug.errors import RunFailedError
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 FIXED = Layout(num_arms=3, context_dim=2)
 FEATURED = Layout(num_arms=3, context_dim=2, arm_dim=2)
@@ -146,7 +146,7 @@ def test_torch_draws_what_numpy_draws(
 ) -> None:
     answers = []
     for devices in (frozenset({"cpu"}), frozenset[str]()):
-        monkeypatch.setattr(Ridges, "numpy_devices", devices)
+        monkeypatch.setattr(RidgeRegressions, "numpy_devices", devices)
         one = taught(layout, **options)
         for count in (1, 20):
             draws = one.score(seen(layout, count, seed=1), numpy.random.default_rng(2))

@@ -1,4 +1,4 @@
-"""The options of PPO and A2C, and the presets."""
+"""Options of PPO and A2C."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ __all__ = ["PRESETS", "A2CConfig", "OnPolicyOptions", "PPOConfig"]
 
 @attrs.frozen(kw_only=True)
 class OnPolicyOptions(ActorCriticOptions):
-    """Options shared by PPO and A2C."""
+    """Options that PPO and A2C share."""
 
-    gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
-    vf_coef: float = option(0.5, "Weight of the value loss, the mean squared error.", at_least(0))
+    gamma: float = option(0.99, "Discount factor.", between(0, 1))
+    vf_coef: float = option(0.5, "Coefficient of the value loss (mean squared error).", at_least(0))
     ent_coef: float = option(
-        0.0, "Weight of the policy's entropy, which is rewarded.", at_least(0), schedulable=True
+        0.0, "Coefficient of the entropy bonus; 0 disables it.", at_least(0), schedulable=True
     )
     bootstrap_truncated: bool = option(
-        True, "Episodes cut by a time limit go on in value; false takes the limit for a failure."
+        True,
+        "Bootstrap from the final value of truncated episodes; false treats them as terminated.",
     )
     truncated_bptt: int = option(
         0,
-        "With memory: steps through which gradients flow back; 0: to the start of the episode "
-        "or of the rollout.",
+        "With memory: steps of truncated backpropagation through time; 0: back to the start of the "
+        "episode or rollout.",
         at_least(0),
     )
 
     def __attrs_post_init__(self) -> None:
         if self.truncated_bptt and self.memory == "none":
             raise ValueError(
-                "truncated_bptt has no effect without memory: "
+                "truncated_bptt needs a recurrent network, but memory is 'none': "
                 "set memory to 'lstm' or 'gru', or leave truncated_bptt out"
             )
 
@@ -44,60 +45,58 @@ class OnPolicyOptions(ActorCriticOptions):
 class PPOConfig(OnPolicyOptions):
     """Options of PPO."""
 
-    learning_rate: float = option(3e-4, "Step size of Adam.", at_least(0), schedulable=True)
-    adam_eps: float = option(1e-5, "Keeps Adam's steps small where gradients are.", above(0))
-    n_steps: int = option(
-        128, "Steps of each environment that make one rollout, and one update.", at_least(1)
-    )
+    learning_rate: float = option(3e-4, "Adam learning rate.", at_least(0), schedulable=True)
+    adam_eps: float = option(1e-5, "Adam eps, added to the denominator.", above(0))
+    n_steps: int = option(128, "Steps per environment in each rollout.", at_least(1))
     batch_size: int = option(
-        256, "Rows of a minibatch; the last of a pass takes what is left.", at_least(1)
+        256, "Minibatch size; the last one of an epoch may be smaller.", at_least(1)
     )
-    n_epochs: int = option(10, "Passes over each rollout.", at_least(1))
+    n_epochs: int = option(10, "Epochs over each rollout.", at_least(1))
     gae_lambda: float = option(
-        0.95, "How far advantages look ahead: 0 one step, 1 to the end.", between(0, 1)
+        0.95,
+        "Lambda of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo.",
+        between(0, 1),
     )
     normalize_advantage: bool = option(
-        True, "Bring the advantages of each minibatch to mean 0 and deviation 1."
+        True, "Normalize advantages per minibatch to mean 0 and standard deviation 1."
     )
     clip_range: float = option(
         0.2,
-        "How far the probability ratio may leave 1 before its gradient is cut.",
+        "Clip range of the probability ratio.",
         at_least(0),
         schedulable=True,
     )
     clip_range_vf: float = option(
         0.0,
-        "How far a value may leave its old one before its gradient is cut; 0: as far as it likes.",
+        "Value clip range; 0 disables.",
         at_least(0),
         schedulable=True,
     )
     target_kl: float = option(
         0.0,
-        "End the passes over a rollout once the policy has moved 1.5 times so far; 0: never.",
+        "Stop the epochs over a rollout once the KL exceeds 1.5 times this; 0 disables.",
         at_least(0),
     )
     kl_coef: float = option(
-        0.0, "First weight of a penalty on moving the policy, adapted; 0: none.", at_least(0)
+        0.0, "Initial coefficient of the adaptive KL penalty; 0 disables it.", at_least(0)
     )
-    kl_target: float = option(
-        0.01, "Divergence per update towards which that weight is adapted.", above(0)
-    )
+    kl_target: float = option(0.01, "Target KL per update of the adaptive KL penalty.", above(0))
 
 
 @attrs.frozen(kw_only=True)
 class A2CConfig(OnPolicyOptions):
     """Options of A2C."""
 
-    learning_rate: float = option(7e-4, "Step size of RMSprop.", at_least(0), schedulable=True)
-    rmsprop_eps: float = option(1e-5, "Keeps RMSprop's steps small where gradients are.", above(0))
-    n_steps: int = option(
-        5, "Steps of each environment that make one rollout, and one update.", at_least(1)
-    )
+    learning_rate: float = option(7e-4, "RMSprop learning rate.", at_least(0), schedulable=True)
+    rmsprop_eps: float = option(1e-5, "RMSprop eps, added to the denominator.", above(0))
+    n_steps: int = option(5, "Steps per environment in each rollout.", at_least(1))
     gae_lambda: float = option(
-        1.0, "How far advantages look ahead: 0 one step, 1 to the end.", between(0, 1)
+        1.0,
+        "Lambda of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo.",
+        between(0, 1),
     )
     normalize_advantage: bool = option(
-        False, "Bring the advantages of each rollout to mean 0 and deviation 1."
+        False, "Normalize advantages per rollout to mean 0 and standard deviation 1."
     )
 
 

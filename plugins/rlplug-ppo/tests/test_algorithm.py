@@ -17,13 +17,13 @@ from rlplug_ppo.algorithm import adapt
 from rlplug import RequestError, UnsupportedSpaceError, run
 from rlplug.batch import Batch
 from rlplug.config import Schedule
-from rlplug.config.learning import LearnerSection
+from rlplug.config.sections import LearnerSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, EnvironmentFailedError
 from rlplug.feeds import Rollout
-from rlplug.hooks.calls import HookCalls, Participant
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import describe
+from rlplug.registry import Participant, describe
 
 BOX = spaces.Box(-1, 1, (3,))
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
@@ -185,9 +185,7 @@ class Odd(gymnasium.Env[Any, Any]):
         return numpy.zeros(2, numpy.float32), reward, self.steps % 7 == 0, False, {}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def short(maker: Any, steps: int = 64, **options: Any) -> Mapping[str, Any]:
@@ -195,12 +193,12 @@ def short(maker: Any, steps: int = 64, **options: Any) -> Mapping[str, Any]:
     return run(PPO, maker, steps=steps, options={**QUIET, **given, **options}).metrics
 
 
-def test_a_run_records_what_people_know(tmp_path: Path) -> None:
+def test_a_run_records_what_people_know(home: Path) -> None:
     from mlflow import MlflowClient
 
     given = {"n_steps": 16, "batch_size": 32, "sampling.num_envs": 2, "evaluation.episodes": 0}
     done = run(PPO, Odd, steps=64, options=given)
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
     recorded = client.get_run(done.run_id).data.metrics
     named = {
         "rollout": ("return_mean", "length_mean"),
@@ -245,7 +243,7 @@ def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
 
 
 def test_a_memory_is_not_cut_where_there_is_none() -> None:
-    with pytest.raises(ConfigError, match="truncated_bptt has no effect without memory"):
+    with pytest.raises(ConfigError, match="truncated_bptt needs a recurrent network"):
         short(Odd, truncated_bptt=4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlplug.testing import AlgorithmConformance, Subject
-from rlplug.testing.table import check_named
+from rlplug.testing.checks import check_named
 
 SMALL = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 

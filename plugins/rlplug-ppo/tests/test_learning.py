@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from rlplug_ppo import A2C, PPO
 
 from rlplug import run
 from rlplug.testing.cases import Case
-from rlplug.testing.experience import Player
+from rlplug.testing.collector import Collector
 from rlplug.testing.probes import TMaze
 
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_the_preset_for_cartpole_balances_it() -> None:
@@ -45,7 +41,7 @@ def earned_in_the_maze(memory: str) -> float:
         "memory_size": 16,
     }
     module = run(PPO, TMaze, steps=8_000, seed=1, options={**QUIET, **options}).module
-    player = Player(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
+    player = Collector(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
     with torch.no_grad():
         player.batch(40, greedy=True)
     turns = [reward for reward in player.rewards if reward]

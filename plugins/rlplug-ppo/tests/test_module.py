@@ -15,7 +15,7 @@ from rlplug_ppo.advantages import evaluate_rollout
 from torch import Tensor
 
 from rlplug import ActInput, Batch
-from rlplug.batch.nested import mapped
+from rlplug.batch.nested import tree_map
 from rlplug.config.sections import EnvSection
 from rlplug.envs import make_environments
 from rlplug.feeds import FeedSetting
@@ -119,7 +119,7 @@ def played(
         (work,) = feed.take(sampler.collect(index * 48), index * 48)
         # The next rollout is written where this one lies.
         batches.append(
-            Batch({name: mapped(part, Tensor.clone) for name, part in work.batch.items()})
+            Batch({name: tree_map(Tensor.clone, part) for name, part in work.batch.items()})
         )
         # By time and environment as they were drawn, environment by environment as rows lie.
         log_probs.append(numpy.stack(module.noted).T.reshape(-1))

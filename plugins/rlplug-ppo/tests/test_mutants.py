@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy
-import pytest
 import torch
 from rlplug_ppo import PPO, ActorCriticModule
 from rlplug_ppo.advantages import evaluate_rollout
 
 from rlplug import Acted
-from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.table import check_named
+from rlplug.testing.conformance import mutant_test
 
 OPTIONS = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 
@@ -120,12 +118,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "words"), MUTANTS, ids=lambda one: getattr(one, "__name__", None)
-)
-def test_a_planted_bug_is_caught_by_the_check_meant_for_it(
-    kind: type[Any], check: str, words: str
-) -> None:
-    with pytest.raises(CheckFailed) as caught:
-        check_named(check)(Subject.of(kind, options=OPTIONS))
-    assert words in str(caught.value)
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS, options=OPTIONS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -67,9 +66,7 @@ for n_steps, num_envs, updates, memory in json.loads(sys.argv[1]):
 """
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def room(*runs: tuple[int, int, int, str]) -> list[list[int]]:

@@ -1,12 +1,11 @@
-"""`rlplug plugins`: what is installed, what it offers, and the hooks it is made of."""
+"""`rlplug plugins`: list, show and check installed plugins; print the hook reference."""
 
 from __future__ import annotations
 
 import click
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins.check import check
-from rlplug.cli.plugins.hooks import hooks
 from rlplug.cli.plugins.list import list_plugins
 from rlplug.cli.plugins.show import show
 
@@ -16,7 +15,28 @@ __all__ = ["plugins"]
 @click.group()
 @debug_option
 def plugins() -> None:
-    """See what is installed and how plugins are made."""
+    """List, show and check plugins, and print the hooks."""
+
+
+@click.command()
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print the guide and the full reference.",
+)
+@debug_option
+def hooks(markdown: bool) -> None:
+    """List the hooks that plugins can implement."""
+    from rlplug.hooks import reference
+
+    if markdown:
+        click.echo(reference.markdown(), nl=False)
+        return
+    for entry in reference.entries():
+        click.echo(f"{click.style(entry.name, bold=True)}({', '.join(entry.arguments)})")
+        click.echo(f"    {entry.summary}")
+        click.echo(f"    called: {entry.called}\n")
+    click.echo("full reference with examples: rlplug plugins hooks --markdown")
 
 
 plugins.add_command(list_plugins)

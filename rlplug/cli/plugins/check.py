@@ -1,4 +1,4 @@
-"""`rlplug plugins check NAME`: the conformance kit without pytest."""
+"""`rlplug plugins check NAME`: run the conformance checks without pytest."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlplug.cli.complete import names_of
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.registry import ADDON, ALGORITHM
 
 if TYPE_CHECKING:
@@ -19,14 +18,14 @@ _SIGNS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "does not appl
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=names_of(ALGORITHM, ADDON))
-@click.option("--slow", is_flag=True, help="Run the slow checks as well.")
-@click.option("--only", metavar="CHECK", multiple=True, help="Run this check (repeatable).")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_plugins(ALGORITHM, ADDON))
+@click.option("--slow", is_flag=True, help="Also run the slow checks.")
+@click.option("--only", metavar="CHECK", multiple=True, help="Run only this check; repeatable.")
 @debug_option
 def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
-    """Check that plugins do what the contract says; exit code 1 if one does not."""
+    """Run the conformance checks on plugins; exits with 1 if one fails."""
+    from rlplug.testing.checks import check_named, checks_for
     from rlplug.testing.subject import Subject
-    from rlplug.testing.table import check_named, checks_for
 
     failed = 0
     for name in names:
@@ -37,7 +36,7 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
         for one in chosen:
             outcomes.append(one.outcome(subject))
             _show(outcomes[-1])
-        _sum_up(outcomes)
+        _print_summary(outcomes)
         failed += sum(one.status == "failed" for one in outcomes)
     return 1 if failed else 0
 
@@ -54,7 +53,7 @@ def _show(outcome: Outcome) -> None:
         click.echo(f"            {line}")
 
 
-def _sum_up(outcomes: list[Outcome]) -> None:
+def _print_summary(outcomes: list[Outcome]) -> None:
     counts = {status: sum(one.status == status for one in outcomes) for status in _SIGNS}
     seconds = sum(one.seconds for one in outcomes)
     parts = [f"{count} {status}" for status, count in counts.items() if count]

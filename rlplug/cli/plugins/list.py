@@ -1,6 +1,6 @@
-"""`rlplug plugins list`: read from metadata alone, so that it is instant and cannot break.
+"""`rlplug plugins list`: reads package metadata only, so that it is instant and cannot fail.
 
-It prints without rich, whose tables take longer to import than the list takes to make.
+It prints without rich, which takes longer to import than the rest of the command.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import debug_option
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Kind, Registry, is_name
 
 __all__ = ["list_plugins"]
@@ -25,15 +25,15 @@ _COLOURS = {"ok": "green", "unfit": "red", "clash": "red", "odd": "yellow"}
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
-    "--requirements", is_flag=True, help="Print pins with which pip installs the same plugins."
+    "--requirements", is_flag=True, help="Print pinned requirements that install the same plugins."
 )
 @debug_option
 def list_plugins(as_json: bool, requirements: bool) -> None:
     """List the installed algorithms and add-ons."""
     if as_json and requirements:
-        raise click.UsageError("--json and --requirements are two forms of one list: choose one.")
+        raise click.UsageError("--json and --requirements exclude each other.")
     registry = Registry.installed()
     if requirements:
         for pin in sorted({f"{one.distribution}=={one.version}" for one in registry.found}):
@@ -77,7 +77,7 @@ def _aligned(words: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """The lines of a last column: what the terminal leaves, unbroken without one."""
+    """The lines of the last column, wrapped to the terminal's width if there is one."""
     if sys.stdout is None or not sys.stdout.isatty():
         return [text]
     width = max(shutil.get_terminal_size().columns - indent, 24)

@@ -1,4 +1,4 @@
-"""`rlplug plugins show NAME`: everything a person needs to use one plugin."""
+"""`rlplug plugins show NAME`: the hooks, options and presets of one plugin."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 import attrs
 import click
 
-from rlplug.cli.complete import names_of
-from rlplug.cli.debug import debug_option
+from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.cli.terminal import console, print_options
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 
 __all__ = ["show"]
 
 
 @click.command()
-@click.argument("name", shell_complete=names_of(ALGORITHM, ADDON))
+@click.argument("name", shell_complete=complete_plugins(ALGORITHM, ADDON))
 @debug_option
 def show(name: str) -> None:
     """Show the package, hooks, options and presets of one plugin."""
@@ -31,8 +30,8 @@ def show(name: str) -> None:
     shown.print(f"class    {found.target}")
     if found.kind == ALGORITHM:
         shown.print(
-            f"runs     {kind.default_env or 'an --env that you name'}, "
-            f"{kind.default_steps:,} steps, unless you say otherwise"
+            f"default  {kind.default_env or 'no environment: name one with --env'}, "
+            f"{kind.default_steps:,} steps"
         )
     if kind.__doc__:
         shown.print("\n" + inspect.cleandoc(kind.__doc__), markup=False)
@@ -51,13 +50,13 @@ def _find(registry: Registry, name: str) -> FoundPlugin:
 
 
 def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
-    """The hooks of the class, checked as a run would check them."""
-    from rlplug.hooks.resolved import Participant, resolve
+    """The hooks that the class implements, checked as in a run."""
+    from rlplug.hooks.binding import bind
 
-    with found.asked("__init__"):
+    with found.calling("__init__"):
         plugin = kind(kind.Config())
     participant = Participant(found, plugin, kind.Config())
-    return [hook for hook, implementations in resolve([participant]).items() if implementations]
+    return [hook for hook, implementations in bind([participant]).items() if implementations]
 
 
 def _print_options(shown: Any, config: type[Any]) -> None:
@@ -67,7 +66,7 @@ def _print_options(shown: Any, config: type[Any]) -> None:
     listed = rows(config)
     if listed:
         print_options(shown, listed)
-        shown.print("  those of every run: rlplug options", style="dim")
+        shown.print("  options of every run: rlplug options", style="dim")
     else:
         shown.print("  none")
 
@@ -78,7 +77,7 @@ def _print_presets(shown: Any, found: FoundPlugin, kind: Any) -> None:
         return
     first = next(iter(presets))
     shown.print(
-        f"\n[bold]Presets[/bold], each a set of options: rlplug run --algo {found.name} "
+        f"\n[bold]Presets[/bold], named sets of options: rlplug run --algo {found.name} "
         f"--preset {first}"
     )
     for name, options in presets.items():
@@ -106,5 +105,5 @@ def _print_toml(shown: Any, found: FoundPlugin, kind: Any) -> None:
     text = tomli_w.dumps({"run": run, **section})
     for path, value in getattr(kind, "defaults", {}).items():
         text += f"\n# {path} = {json.dumps(value)}     (this algorithm's default)\n"
-    shown.print("\n[bold]As run.toml[/bold], ready to copy: rlplug run --config run.toml")
+    shown.print("\n[bold]As run.toml[/bold], to copy: rlplug run --config run.toml")
     shown.print(text.rstrip(), markup=False)

@@ -1,4 +1,4 @@
-"""Small algorithms: hosts for add-ons under test, and plugins that pass every check."""
+"""Small algorithms that pass every check, and that add-ons are checked with."""
 
 from rlplug.testing.algorithms.arm_means import ArmMeans
 from rlplug.testing.algorithms.policy_gradient import PolicyGradient, PolicyGradientModule

@@ -1,4 +1,4 @@
-"""Mean rewards per action, learned without gradients."""
+"""Epsilon-greedy over mean rewards per action: an algorithm without gradients."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["ArmMeans", "ArmMeansConfig", "ArmMeansModule"]
 class ArmMeansConfig:
     """Options of ArmMeans."""
 
-    epsilon: float = option(0.2, "Share of random actions.", between(0, 1))
+    epsilon: float = option(0.2, "Probability of a random action.", between(0, 1))
 
 
 class ArmMeansModule(Module):
-    """How often each action was chosen, and what it earned."""
+    """Counts and summed rewards of each action."""
 
     counts: Tensor
     sums: Tensor
@@ -39,51 +39,51 @@ class ArmMeansModule(Module):
         self.register_buffer("counts", torch.zeros(actions, dtype=torch.float64))
         self.register_buffer("sums", torch.zeros(actions, dtype=torch.float64))
 
-    def best(self, n: int, mask: Any) -> Any:
-        """The action of the highest mean among those allowed, n times."""
+    def greedy(self, n: int, mask: Any) -> Any:
+        """The allowed action with the highest mean, n times."""
         means = (self.sums / self.counts.clamp(min=1)).cpu().numpy()
         rows = numpy.tile(means, (n, 1))
         return (rows if mask is None else numpy.where(numpy.asarray(mask), rows, -1e9)).argmax(1)
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        """The best action, or now and then any that is allowed."""
+        """Epsilon-greedy among the allowed actions."""
         n = len(act.observations)
         scores = act.random.random((n, len(self.counts)))
         if act.action_mask is not None:
             scores = numpy.where(numpy.asarray(act.action_mask), scores, -1.0)
-        anyhow = act.random.random(n) < self.epsilon
-        return Acted(numpy.where(anyhow, scores.argmax(1), self.best(n, act.action_mask)))
+        random = act.random.random(n) < self.epsilon
+        return Acted(numpy.where(random, scores.argmax(1), self.greedy(n, act.action_mask)))
 
     def forward_inference(self, act: ActInput) -> Acted:
-        """The best action."""
-        return Acted(self.best(len(act.observations), act.action_mask))
+        """The greedy action."""
+        return Acted(self.greedy(len(act.observations), act.action_mask))
 
 
 class ArmMeans(Algorithm):
-    """Plays the action that earned most, whatever it observes."""
+    """Plays the action with the highest mean reward, whatever it observes."""
 
     Config: ClassVar[type[Any]] = ArmMeansConfig
     default_env: ClassVar[str] = "LinearBandit-v0"
 
     def feed(self) -> Stream:
-        """Every step once."""
+        """Each step once."""
         return Stream()
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
-        """Flat boxes and discrete actions."""
+        """One-dimensional Box observations and Discrete actions."""
         return flat_and_discrete(observation_space, action_space)
 
     def build(self, action_space: gymnasium.Space[Any], config: ArmMeansConfig) -> ArmMeansModule:
-        """Counts and sums of nought."""
+        """Counts and sums of zero."""
         return ArmMeansModule(flatdim(action_space), config.epsilon)
 
     def configure_optimizers_for_module(self) -> None:
-        """No gradient moves a mean."""
+        """No optimizers."""
 
     def additional_update(self, module: ArmMeansModule, batch: Batch) -> Mapping[str, Any]:
-        """Count."""
+        """Add the batch to counts and sums."""
         actions = batch["actions"].long()
         module.counts.index_add_(0, actions, torch.ones_like(actions, dtype=torch.float64))
         module.sums.index_add_(0, actions, batch["rewards"].double())

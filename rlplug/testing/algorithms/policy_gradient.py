@@ -1,4 +1,4 @@
-"""An actor and a critic that learn from each step once: a policy gradient in a hundred lines."""
+"""One-step actor-critic."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["PolicyGradient", "PolicyGradientConfig", "PolicyGradientModule"]
 
 @attrs.frozen(kw_only=True)
 class PolicyGradientConfig:
-    """Options of the small policy gradient."""
+    """Options of PolicyGradient."""
 
-    learning_rate: float = option(0.003, "Step size of Adam.", above(0), schedulable=True)
-    gamma: float = option(0.99, "Weight of the next state's value.", between(0, 1))
-    ent_coef: float = option(0.01, "Weight of the policy's entropy.", at_least(0), schedulable=True)
-    vf_coef: float = option(0.5, "Weight of the value loss.", at_least(0))
-    width: int = option(32, "Units of the hidden layers.", at_least(1))
-    steps_per_update: int = option(1, "Steps of the environments per update.", at_least(1))
+    learning_rate: float = option(0.003, "Learning rate of Adam.", above(0), schedulable=True)
+    gamma: float = option(0.99, "Discount factor.", between(0, 1))
+    ent_coef: float = option(0.01, "Entropy coefficient.", at_least(0), schedulable=True)
+    vf_coef: float = option(0.5, "Value loss coefficient.", at_least(0))
+    width: int = option(32, "Width of the hidden layers.", at_least(1))
+    steps_per_update: int = option(1, "Steps of each environment per update.", at_least(1))
 
 
 class PolicyGradientModule(Module):
-    """A policy and a value, each with a hidden layer of its own."""
+    """Policy and value networks with one hidden layer each."""
 
     def __init__(self, inputs: int, actions: int, width: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class PolicyGradientModule(Module):
         self.critic = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 1))
 
     def logits(self, observations: Any, mask: Any = None) -> Tensor:
-        """Shape (n, actions); those of masked actions are as low as can be."""
+        """Shape (n, actions); the lowest finite number for masked actions."""
         logits: Tensor = self.actor(self.floats(observations))
         if mask is None:
             return logits
@@ -53,25 +53,25 @@ class PolicyGradientModule(Module):
         return values
 
     def floats(self, observations: Any) -> Tensor:
-        """Observations in the format and on the device of the weights."""
+        """Observations in the dtype and on the device of the weights."""
         weight = next(self.parameters())
         return torch.as_tensor(observations, dtype=weight.dtype, device=weight.device)
 
     @torch.no_grad()
     def forward_exploration(self, act: ActInput) -> Acted:
-        """Draws from the policy."""
+        """GlobalGenerators from the policy."""
         logits = self.logits(act.observations, act.action_mask).cpu().double().numpy()
-        # The largest of logits with Gumbel noise is a draw from their softmax.
+        # Gumbel-max trick: the argmax is a sample from the softmax.
         noise = -numpy.log(-numpy.log(act.random.random(logits.shape) + 1e-300) + 1e-300)
         return Acted((logits + noise).argmax(1))
 
     @torch.no_grad()
     def forward_inference(self, act: ActInput) -> Acted:
-        """The most likely action."""
+        """The most probable action."""
         return Acted(self.logits(act.observations, act.action_mask).argmax(1).cpu().numpy())
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Log-probabilities and values."""
+        """Log-probabilities of all actions, and values."""
         logits = self.logits(batch["observations"], batch.get("action_mask"))
         return {
             "log_probs": logits.log_softmax(1),
@@ -80,20 +80,20 @@ class PolicyGradientModule(Module):
 
 
 class PolicyGradient(Algorithm):
-    """Raises the probability of actions that did better than the critic expected."""
+    """Actor-critic with one-step advantages."""
 
     Config: ClassVar[type[Any]] = PolicyGradientConfig
     default_env: ClassVar[str] = "CartPole-v1"
     defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
 
     def feed(self) -> Stream:
-        """Every step once, a few together."""
+        """Each step once."""
         return Stream(steps_per_update=self.config.steps_per_update)
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
-        """Flat boxes and discrete actions."""
+        """One-dimensional Box observations and Discrete actions."""
         return flat_and_discrete(observation_space, action_space)
 
     def build(
@@ -102,14 +102,14 @@ class PolicyGradient(Algorithm):
         action_space: gymnasium.Space[Any],
         config: PolicyGradientConfig,
     ) -> PolicyGradientModule:
-        """The two networks."""
+        """The module with both networks."""
         inputs, actions = flatdim(observation_space), flatdim(action_space)
         return PolicyGradientModule(inputs, actions, config.width)
 
     def prepare_batch(
         self, module: PolicyGradientModule, config: PolicyGradientConfig, batch: Batch
     ) -> Mapping[str, Tensor]:
-        """One-step targets, and how far they lie above the values."""
+        """One-step TD targets and advantages."""
         future = module.values(batch["next_observations"]) * ~batch["terminated"]
         targets = batch["rewards"] + config.gamma * future
         return {"targets": targets, "advantages": targets - module.values(batch["observations"])}
@@ -117,7 +117,7 @@ class PolicyGradient(Algorithm):
     def compute_loss_for_module(
         self, config: PolicyGradientConfig, batch: Batch, fwd_out: Mapping[str, Tensor]
     ) -> Loss:
-        """The policy's loss, the critic's and the entropy."""
+        """Policy loss, value loss and entropy bonus."""
         log_probs = fwd_out["log_probs"]
         chosen = log_probs.gather(1, batch["actions"].long()[:, None])[:, 0]
         policy = -(chosen * batch["advantages"]).mean()
@@ -134,7 +134,7 @@ class PolicyGradient(Algorithm):
 def flat_and_discrete(
     observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> str | None:
-    """Why these are not a Box of one dimension and Discrete actions counted from 0."""
+    """The reason if these are not a one-dimensional Box and Discrete actions from 0."""
     if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
         return f"it needs a Box of one dimension to observe, found {observation_space}"
     if not isinstance(action_space, Discrete) or action_space.start != 0:

@@ -1,1 +1,153 @@
-"""The checks, by what they look at; `rlplug.testing.table` lists them all."""
+"""The checks: the name of each, its description, whether it is for algorithms or add-ons."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import attrs
+
+from rlplug.errors import PluginError, did_you_mean
+from rlplug.registry import ALGORITHM, Kind
+from rlplug.seeding import forked
+from rlplug.testing.checks import (
+    acting,
+    addons,
+    bootstrapping,
+    declaration,
+    devices,
+    learning,
+    options,
+    probes,
+    reproducibility,
+    spaces,
+)
+from rlplug.testing.probes import PROBES
+from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure
+from rlplug.testing.subject import Subject
+
+__all__ = ["CHECKS", "Check", "check_named", "checks_for"]
+
+For = Literal["both", "algorithm", "addon"]
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """A check of one property of a plugin."""
+
+    name: str
+    description: str
+    function: Callable[[Subject], None]
+    whom: For = "both"
+    quick: bool = True
+
+    def applies_to(self, kind: Kind) -> bool:
+        """Whether it is for this kind of plugin."""
+        return self.whom in ("both", "algorithm" if kind == ALGORITHM else "addon")
+
+    def __call__(self, subject: Subject) -> None:
+        """Raises `CheckFailed`, or `DoesNotApply` if the check has nothing to look at."""
+        with forked(0), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                self.function(subject)
+            except (CheckFailed, DoesNotApply):
+                raise
+            except Exception as error:
+                raise as_failure(error, self.description, subject.kind) from error
+
+    def outcome(self, subject: Subject) -> Outcome:
+        """Run it; returns the result and the time it took."""
+        started = time.perf_counter()
+        status: Literal["passed", "failed", "does not apply"] = "passed"
+        text = ""
+        try:
+            self(subject)
+        except CheckFailed as failure:
+            status, text = "failed", str(failure)
+        except DoesNotApply as reason:
+            status, text = "does not apply", str(reason)
+        return Outcome(
+            check=self.name,
+            description=self.description,
+            status=status,
+            text=text,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _check(function: Callable[[Subject], None], whom: For = "both", *, quick: bool = True) -> Check:
+    name = function.__name__.removeprefix("check_")
+    description = (function.__doc__ or "").strip().partition("\n")[0]
+    return Check(name=name, description=description, function=function, whom=whom, quick=quick)
+
+
+CHECKS: tuple[Check, ...] = (
+    _check(declaration.check_is_found_once),
+    _check(declaration.check_importing_is_quiet),
+    _check(options.check_options_are_typed_and_documented),
+    _check(declaration.check_hooks_are_well_formed),
+    _check(spaces.check_builds_for_the_spaces_it_supports, "algorithm"),
+    _check(acting.check_actions_are_in_the_action_space, "algorithm"),
+    _check(acting.check_acting_is_repeatable, "algorithm"),
+    _check(acting.check_acting_changes_nothing, "algorithm"),
+    _check(acting.check_masks_are_respected, "algorithm"),
+    _check(learning.check_metrics_are_finite_numbers),
+    _check(learning.check_every_parameter_learns),
+    _check(learning.check_hooks_move_no_parameter),
+    _check(learning.check_batches_stay_as_they_are),
+    _check(learning.check_loss_is_a_mean),
+    _check(learning.check_targets_follow, "algorithm"),
+    _check(bootstrapping.check_terminated_steps_do_not_bootstrap, "algorithm"),
+    _check(bootstrapping.check_truncated_steps_bootstrap, "algorithm"),
+    _check(bootstrapping.check_fragments_do_not_leak, "algorithm"),
+    _check(reproducibility.check_state_is_complete),
+    _check(reproducibility.check_state_survives_a_file),
+    _check(reproducibility.check_same_seed_same_numbers),
+    _check(reproducibility.check_seed_is_used),
+    _check(reproducibility.check_instances_do_not_meet),
+    _check(reproducibility.check_generators_of_others_stay),
+    _check(reproducibility.check_another_process_gives_the_same_numbers),
+    _check(options.check_every_option_is_read),
+    _check(spaces.check_modules_of_several_spaces),
+    _check(devices.check_tensors_are_parameters_or_buffers),
+    _check(devices.check_learns_with_float64),
+    _check(devices.check_learns_on_a_gpu),
+    _check(devices.check_compiled_equals_uncompiled, quick=False),
+    _check(addons.check_works_with_an_addon_that_changes_nothing, "algorithm"),
+    _check(addons.check_another_addon_may_take_part, "addon"),
+    _check(addons.check_neutral_options_change_nothing, "addon"),
+    _check(addons.check_order_makes_no_difference_when_neutral, "addon"),
+    _check(addons.check_works_or_refuses_with_every_algorithm, "addon"),
+    *(
+        Check(
+            name=f"solves_{probe.name}",
+            description=f"It learns the known actions and values of the probe {probe.name!r}.",
+            function=probes.solves(probe),
+            whom="algorithm",
+        )
+        for probe in PROBES
+    ),
+    _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
+    _check(probes.check_remembers_the_sign, "algorithm"),
+)
+"""Every check, basic ones first: their failures explain those of later ones."""
+
+
+def checks_for(kind: Kind, *, slow: bool = False) -> tuple[Check, ...]:
+    """The checks for algorithms or add-ons, with `slow` all of them."""
+    return tuple(one for one in CHECKS if one.applies_to(kind) and (slow or one.quick))
+
+
+def check_named(name: str) -> Check:
+    """The check of this name."""
+    for one in CHECKS:
+        if one.name == name:
+            return one
+    known = [one.name for one in CHECKS]
+    raise PluginError(
+        f"there is no check {name!r}. {did_you_mean(name, known, sentence=True)}".rstrip(),
+        f"there are: {', '.join(known)}",
+    )

@@ -1,4 +1,4 @@
-"""Checks of how a module acts."""
+"""Checks of `forward_exploration` and `forward_inference`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from rlplug.learner.state import pack
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.testing.bench import Bench, bench_of, copied
 from rlplug.testing.cases import Case
-from rlplug.testing.comparing import first_difference, leaves_of
-from rlplug.testing.draws import moved_generators
-from rlplug.testing.experience import as_arrays, see
-from rlplug.testing.report import CheckFailed, place
+from rlplug.testing.collector import stack_observations, to_array
+from rlplug.testing.comparison import cloned, first_difference, leaves_of, require_equal
+from rlplug.testing.harness import Harness, changed_generators, make_harness
+from rlplug.testing.report import CheckFailed, location
 from rlplug.testing.subject import Subject
 
 __all__ = [
@@ -26,52 +25,52 @@ __all__ = [
     "check_masks_are_respected",
 ]
 
-WAYS = ("forward_exploration", "forward_inference")
+METHODS = ("forward_exploration", "forward_inference")
 
 
 def check_actions_are_in_the_action_space(subject: Subject) -> None:
-    """n observations give n actions of the action space, n states and extras, no gradients."""
+    """n observations give n actions in the action space and n rows of extras, without gradients."""
     for case in subject.cases:
-        bench = bench_of(subject, case)
-        bench.live(1)
+        harness = make_harness(subject, case)
+        harness.train(1)
         for n in (1, 5):
-            for way in WAYS:
-                _check_actions(subject, bench.module, case, way, n)
+            for method in METHODS:
+                _check_actions(subject, harness.module, case, method, n)
 
 
 def check_acting_is_repeatable(subject: Subject) -> None:
-    """Equal observations give equal actions; exploring draws from `act.random` alone."""
+    """The same observations and generator give the same actions."""
     case = subject.case()
-    bench = bench_of(subject, case)
-    # Before anything is learned, ties are common; afterwards, there are none.
+    harness = make_harness(subject, case)
+    # Ties are common before the first update, and rare afterwards.
     for _ in range(2):
         for n in (1, 8):
-            _check_repeatable(bench.module, case, n)
-        bench.live(2)
+            _check_repeatable(harness.module, case, n)
+        harness.train(2)
 
 
 def check_acting_changes_nothing(subject: Subject) -> None:
-    """Acting leaves observations, weights, buffers, mode and global generators as they were."""
+    """Acting changes no observations, weights, buffers, torch modes or global generators."""
     for case in subject.cases:
-        bench = bench_of(subject, case)
-        bench.live(2)
-        for way in WAYS:
-            _check_untouched(bench, case, way)
+        harness = make_harness(subject, case)
+        harness.train(2)
+        for method in METHODS:
+            _check_untouched(harness, case, method)
 
 
 def check_masks_are_respected(subject: Subject) -> None:
-    """No masked action is ever chosen, exploring or not, however few are left."""
+    """No masked action is chosen, by either method."""
     subject.case(lambda one: one.masked, "it supports no environment with action masks")
     for case in [one for one in subject.cases if one.masked]:
-        bench = bench_of(subject, case)
+        harness = make_harness(subject, case)
         for _ in range(4):
-            for way in WAYS:
-                _check_mask(bench.module, case, way, seed=bench.timestep)
-            bench.live(2)
+            for method in METHODS:
+                _check_mask(harness.module, case, method, seed=harness.timestep)
+            harness.train(2)
 
 
 def _check_repeatable(module: Module, case: Case, n: int) -> None:
-    for way, looked_for, hint in (
+    for method, looked_for, hint in (
         ("forward_inference", "the same best actions for the same observations", ""),
         (
             "forward_exploration",
@@ -79,99 +78,100 @@ def _check_repeatable(module: Module, case: Case, n: int) -> None:
             ": something else than act.random was drawn from",
         ),
     ):
-        tries = [_acted(module, way, _input(case, module, n)).actions for _ in range(5)]
-        for other in tries[1:]:
-            difference = first_difference(as_arrays(tries[0]), as_arrays(other))
+        repeats = [_acted(module, method, _input(case, module, n)).actions for _ in range(5)]
+        for other in repeats[1:]:
+            difference = first_difference(to_array(repeats[0]), to_array(other))
             if difference is not None:
                 found = f"actions {difference}{hint}"
-                raise CheckFailed(looked_for, found, place(type(module), way))
+                raise CheckFailed(looked_for, found, location(type(module), method))
 
 
-def _check_mask(module: Module, case: Case, way: str, *, seed: int) -> None:
+def _check_mask(module: Module, case: Case, method: str, *, seed: int) -> None:
     act = _input(case, module, 64, seed=seed)
     mask = numpy.array(act.action_mask)
-    actions = as_arrays(_acted(module, way, act).actions)
+    actions = to_array(_acted(module, method, act).actions)
     wrong = numpy.flatnonzero(mask[numpy.arange(len(mask)), actions] == 0)
     if len(wrong):
         raise CheckFailed(
             "no action that act.action_mask forbids",
             f"action {actions[wrong[0]]} under the mask {mask[wrong[0]].astype(int).tolist()}",
-            place(type(module), way),
+            location(type(module), method),
         )
 
 
-def _check_actions(subject: Subject, module: Module, case: Case, way: str, n: int) -> None:
-    acted = _acted(module, way, _input(case, module, n))
-    where = place(type(module), way)
+def _check_actions(subject: Subject, module: Module, case: Case, method: str, n: int) -> None:
+    acted = _acted(module, method, _input(case, module, n))
+    where = location(type(module), method)
     looked_for = f"{n} actions in {case.action_space} for {n} observations"
     if not isinstance(acted, Acted):
         raise CheckFailed("an rlplug.Acted", type(acted).__name__, where)
     for path, leaf in leaves_of({"actions": acted.actions, "extras": acted.extras}):
         if isinstance(leaf, Tensor) and leaf.requires_grad:
             raise CheckFailed("acting without gradients", f"{path} requires one", where)
-        if numpy.shape(as_arrays(leaf))[:1] != (n,):
-            raise CheckFailed(looked_for, f"{path} of shape {numpy.shape(as_arrays(leaf))}", where)
+        if numpy.shape(to_array(leaf))[:1] != (n,):
+            raise CheckFailed(looked_for, f"{path} of shape {numpy.shape(to_array(leaf))}", where)
     space = case.action_space
-    for action in as_arrays(acted.actions):
-        given = numpy.asarray(action, space.dtype) if space.shape else action
-        whole = space.dtype is None or numpy.asarray(action).dtype.kind == space.dtype.kind
-        if not space.contains(given) and not (whole and space.contains(numpy.int64(action))):
+    for action in to_array(acted.actions):
+        converted = numpy.asarray(action, space.dtype) if space.shape else action
+        same_kind = space.dtype is None or numpy.asarray(action).dtype.kind == space.dtype.kind
+        if not space.contains(converted) and not (
+            same_kind and space.contains(numpy.int64(action))
+        ):
             raise CheckFailed(looked_for, f"{action!r}", where)
 
 
-def _check_untouched(bench: Bench, case: Case, way: str) -> None:
-    module = bench.module
-    where = place(type(module), way)
+def _check_untouched(harness: Harness, case: Case, method: str) -> None:
+    module = harness.module
+    where = location(type(module), method)
     act = _input(case, module, 8)
-    seen = copy.deepcopy(act.observations), copy.deepcopy(act.action_mask)
-    before, mode, grad = copied(module.state_dict()), module.training, torch.is_grad_enabled()
-    others = _attributes(module)
-    with moved_generators() as moved:
-        _acted(module, way, act)
-    if moved:
-        found = f"{', '.join(moved)}"
-        raise CheckFailed("draws from act.random, and from no global generator", found, where)
-    difference = first_difference(seen, (act.observations, act.action_mask))
-    if difference is not None:
-        raise CheckFailed("observations left as they were", f"changed: {difference}", where)
+    inputs = copy.deepcopy((act.observations, act.action_mask))
+    before, mode, grad = cloned(module.state_dict()), module.training, torch.is_grad_enabled()
+    attributes = _attributes(module)
+    with changed_generators() as changed:
+        _acted(module, method, act)
+    if changed:
+        looked_for = "draws from act.random, and from no global generator"
+        raise CheckFailed(looked_for, ", ".join(changed), where)
+    require_equal(
+        inputs,
+        (act.observations, act.action_mask),
+        "observations left as they were",
+        where,
+        found="changed: ",
+    )
     after = module.state_dict()
-    if way == "forward_exploration":
-        # Noisy layers draw new noise to explore; what is trained must not move.
+    if method == "forward_exploration":
+        # Noisy layers resample their noise buffers to explore.
         names = [name for name, param in module.named_parameters() if param.requires_grad]
         before, after = ({name: part[name] for name in names} for part in (before, after))
-    difference = first_difference(before, after)
-    if difference is not None:
-        raise CheckFailed("weights and buffers that stand still", f"moved: {difference}", where)
-    if way == "forward_inference" and (changed := first_difference(others, _attributes(module))):
-        raise CheckFailed("attributes that stand still", f"changed: {changed}", where)
+    require_equal(before, after, "unchanged weights and buffers", where, found="moved: ")
+    if method == "forward_inference":
+        found = "changed: "
+        require_equal(attributes, _attributes(module), "unchanged attributes", where, found=found)
     if (module.training, torch.is_grad_enabled()) != (mode, grad):
-        raise CheckFailed("modes of torch left as they were", "train() or grad changed", where)
+        raise CheckFailed("the same training mode and grad mode", "one of them changed", where)
 
 
 def _attributes(module: Module) -> dict[str, Any]:
-    """What a module keeps in plain attributes, as far as it is numbers, texts and lists."""
-    kept: dict[str, Any] = {}
+    """A copy of the numbers, texts and collections in a module's plain attributes."""
+    attributes: dict[str, Any] = {}
     for name, value in vars(module).items():
         if name not in vars(torch.nn.Module()):
             try:
-                kept[name] = pack(value, {}, name)
+                attributes[name] = pack(value, {}, name)
             except Exception:
                 continue
-    return copy.deepcopy(kept)
+    return copy.deepcopy(attributes)
 
 
 def _input(case: Case, module: Module, n: int, seed: int = 0) -> ActInput:
-    """The same n observations for the same seed, with generators of the same seed."""
-    seen = []
-    for index in range(n):
-        environment = case.make()
-        seen.append(environment.reset(seed=1000 * seed + index))
-    observations, mask = see(case.observation_space, [o for o, _ in seen], [i for _, i in seen])
-    return ActInput(
-        observations, mask, module.initial_state(n), 100, numpy.random.default_rng(seed)
-    )
+    """n observations and a generator, all from this seed."""
+    resets = [case.make().reset(seed=1000 * seed + index) for index in range(n)]
+    observations, infos = zip(*resets, strict=True)
+    stacked, mask = stack_observations(case.observation_space, observations, infos)
+    return ActInput(stacked, mask, module.initial_state(n), 100, numpy.random.default_rng(seed))
 
 
-def _acted(module: Module, way: str, act: ActInput) -> Acted:
-    acted: Acted = getattr(module, way)(act)
+def _acted(module: Module, method: str, act: ActInput) -> Acted:
+    acted: Acted = getattr(module, method)(act)
     return acted

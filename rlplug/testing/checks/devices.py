@@ -1,4 +1,4 @@
-"""Checks of devices, number formats and compilation."""
+"""Checks of devices, dtypes and compilation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from rlplug.config.compute import ComputeSection
-from rlplug.testing.bench import Bench, bench_of
-from rlplug.testing.comparing import largest_difference
-from rlplug.testing.report import CheckFailed, DoesNotApply, place
+from rlplug.config.sections import ComputeSection
+from rlplug.testing.comparison import require_close
+from rlplug.testing.harness import Harness, make_harness
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 
 __all__ = [
@@ -23,75 +23,76 @@ __all__ = [
 
 
 def check_tensors_are_parameters_or_buffers(subject: Subject) -> None:
-    """What is kept in plain attributes is neither saved nor moved to another device."""
-    bench = bench_of(subject)
-    bench.live(3)
-    for root in _parts(bench):
-        known = {_memory(one) for one in (*root.parameters(), *root.buffers())}
-        for owner, name, tensor in _loose(root):
-            if _memory(tensor) not in known:
-                raise CheckFailed(
-                    "tensors of modules that are parameters or buffers",
-                    f"{type(owner).__name__}.{name} is a plain tensor: it stays behind when "
-                    "the module is moved, and is not saved",
-                    place(type(owner), "__init__") + f': self.register_buffer("{name}", …)',
-                )
+    """No module keeps a plain tensor: it would be neither saved nor moved to another device."""
+    harness = make_harness(subject)
+    harness.train(3)
+    for member in harness.learner.members.values():
+        for root in member.parts():
+            _check_plain_tensors(root)
 
 
 def check_learns_with_float64(subject: Subject) -> None:
     """With `compute.dtype = "float64"` it builds, acts and learns, all weights in float64."""
-    bench = bench_of(subject, compute=ComputeSection(device="cpu", dtype="float64"))
-    bench.live(3)
-    for name, param in bench.parameters().items():
+    harness = make_harness(subject, compute=ComputeSection(device="cpu", dtype="float64"))
+    harness.train(3)
+    for name, param in harness.parameters().items():
         if param.is_floating_point() and param.dtype != torch.float64:
-            raise CheckFailed("weights in float64", f"{name!r} is {param.dtype}", _made(subject))
+            raise CheckFailed(
+                "weights in float64",
+                f"{name!r} is {param.dtype}",
+                location(subject.kind, "build", "build_extra"),
+            )
 
 
 def check_learns_on_a_gpu(subject: Subject) -> None:
-    """On a CUDA device it learns what it learns on the CPU, up to rounding."""
+    """On a CUDA device it learns the same weights as on the CPU, up to rounding."""
     if not torch.cuda.is_available():
         raise DoesNotApply("there is no CUDA device here")
-    here = bench_of(subject)
-    there = bench_of(subject, compute=ComputeSection(device="cuda", tf32=False))
-    for _ in range(3):
-        batch = here.play()
-        here.update(batch)
-        there.update(batch)
-    there.live(1)
-    _check_close(subject, here, there, "on the CPU and on a GPU")
+    cpu = make_harness(subject)
+    gpu = make_harness(subject, compute=ComputeSection(device="cuda", tf32=False))
+    _train_both(cpu, gpu, updates=3)
+    gpu.train(1)
+    _check_close(subject, cpu, gpu, "on the CPU and on a GPU")
 
 
 def check_compiled_equals_uncompiled(subject: Subject) -> None:
     """With `compute.compile` it learns the same, or the core says that it runs uncompiled."""
-    here = bench_of(subject)
-    if not here.learner.optimizers.of("default"):
+    plain = make_harness(subject)
+    if not plain.learner.optimizers.of("default"):
         raise DoesNotApply("nothing is learned by gradients")
-    there = bench_of(subject, compute=ComputeSection(device="cpu", compile=True))
+    compiled = make_harness(subject, compute=ComputeSection(device="cpu", compile=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(4):
-            batch = here.play()
-            here.update(batch)
-            there.update(batch)
-    _check_close(subject, here, there, "compiled and uncompiled")
+        _train_both(plain, compiled, updates=4)
+    _check_close(subject, plain, compiled, "compiled and uncompiled")
 
 
-def _check_close(subject: Subject, here: Bench, there: Bench, what: str) -> None:
-    path, apart = largest_difference(here.weights(), there.weights())
-    if apart > 1e-3:
-        raise CheckFailed(
-            f"the same weights {what}",
-            f"{path} differs by {apart:.1%} of its size",
-            place(subject.kind, "compute_loss_for_module", "additional_update"),
-        )
+def _train_both(one: Harness, other: Harness, *, updates: int) -> None:
+    for _ in range(updates):
+        batches = one.collect()
+        one.update(batches)
+        other.update(batches)
 
 
-def _parts(bench: Bench) -> Iterator[nn.Module]:
-    for member in bench.learner.members.values():
-        yield from member.parts()
+def _check_close(subject: Subject, one: Harness, other: Harness, how: str) -> None:
+    where = location(subject.kind, "compute_loss_for_module", "additional_update")
+    require_close(one.weights(), other.weights(), 1e-3, f"the same weights {how}", where)
 
 
-def _loose(root: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+def _check_plain_tensors(root: nn.Module) -> None:
+    known = {_address(one) for one in (*root.parameters(), *root.buffers())}
+    for owner, name, tensor in _plain_tensors(root):
+        if _address(tensor) not in known:
+            raise CheckFailed(
+                "tensors of modules that are parameters or buffers",
+                f"{type(owner).__name__}.{name} is a plain tensor: it stays behind when the "
+                "module is moved, and is not saved",
+                location(type(owner), "__init__") + f': self.register_buffer("{name}", …)',
+            )
+
+
+def _plain_tensors(root: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """The tensors in attributes, lists, tuples and dicts of all submodules."""
     for part in root.modules():
         for name, value in vars(part).items():
             if name in ("_parameters", "_buffers", "_modules"):
@@ -103,9 +104,5 @@ def _loose(root: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
                     yield part, name, one
 
 
-def _memory(tensor: Tensor) -> int:
+def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _made(subject: Subject) -> str:
-    return place(subject.kind, "build", "build_extra")

@@ -1,29 +1,30 @@
-"""Checks of the spaces that a plugin says it supports."""
+"""Checks of `supports`, and of several modules with different spaces."""
 
 from __future__ import annotations
 
 from gymnasium import spaces
 
-from rlplug.testing.bench import bench_of
-from rlplug.testing.cases import Case, refusals
-from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, place
+from rlplug.testing.cases import Case
+from rlplug.testing.comparison import require_close
+from rlplug.testing.harness import make_harness
+from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
 from rlplug.testing.subject import Subject
 
 __all__ = ["check_builds_for_the_spaces_it_supports", "check_modules_of_several_spaces"]
 
 
 def check_builds_for_the_spaces_it_supports(subject: Subject) -> None:
-    """Where `supports` says nothing it acts and learns; where it refuses it names what it found."""
+    """It acts and learns in every space that it supports, and names the space that it refuses."""
     if not subject.cases:
         raise CheckFailed(
             "spaces that it supports among those of the kit",
             "none; of a Box and Discrete actions it says: "
-            + next((reason for _, reason in refusals(subject)), "nothing"),
-            place(subject.kind, "supports") + ": or give the conformance class an `environment`",
+            + next((reason for _, reason in subject.refusals()), "nothing"),
+            location(subject.kind, "supports") + ": or give the conformance class an `environment`",
         )
     for case in subject.cases:
         try:
-            bench_of(subject, case).live(2)
+            make_harness(subject, case).train(2)
         except CheckFailed:
             raise
         except Exception as error:
@@ -31,41 +32,35 @@ def check_builds_for_the_spaces_it_supports(subject: Subject) -> None:
             raise CheckFailed(
                 f"that it acts and learns in {case.name!r}, which `supports` accepts",
                 failure.found,
-                f"{failure.look_at}, or {place(subject.kind, 'supports')}",
+                f"{failure.look_at}, or {location(subject.kind, 'supports')}",
             ) from error
-    for case, reason in [] if subject.is_addon else refusals(subject):
+    for case, reason in [] if subject.is_addon else subject.refusals():
         _check_reason(subject, case, reason)
 
 
 def check_modules_of_several_spaces(subject: Subject) -> None:
-    """Two modules of different spaces learn side by side as each does alone."""
+    """A module learns the same beside a module of other spaces as alone."""
     names = ("box, discrete", "box of another size, discrete")
     chosen = [case for case in subject.cases if case.name in names] or list(subject.cases[:2])
     if not chosen:
         raise DoesNotApply("it supports none of the kit's spaces")
     left, right = chosen[0], chosen[-1]
-    alone = bench_of(subject, {"left": left})
-    both = bench_of(subject, {"left": left, "right": right})
+    alone = make_harness(subject, {"left": left})
+    both = make_harness(subject, {"left": left, "right": right})
     for _ in range(12):
-        batch, batches = alone.play(), both.play()
-        # The steps of both modules together are the time of a schedule.
+        batch, batches = alone.collect(), both.collect()
+        # Schedules count the steps of all modules.
         alone.timestep += sum(one.rows for one in batches.values()) - batch["left"].rows
         alone.update(batch)
         both.update(batches)
-    _check_alike(subject, alone.weights()["left"], both.weights()["left"])
-
-
-def _check_alike(subject: Subject, alone: object, beside: object) -> None:
-    from rlplug.testing.comparing import largest_difference
-
-    path, apart = largest_difference(alone, beside)
-    if apart > 1e-5:
-        raise CheckFailed(
-            "a module that learns the same beside another one as alone",
-            f"{path} differs by {apart:.1%} of its size",
-            place(subject.kind) + ": what is kept on `self` is shared by modules; key it by "
-            "module_id, or keep it in the module",
-        )
+    require_close(
+        alone.weights()["left"],
+        both.weights()["left"],
+        1e-5,
+        "a module that learns the same beside another one as alone",
+        location(subject.kind) + ": what is kept on `self` is shared by modules; key it by "
+        "module_id, or keep it in the module",
+    )
 
 
 def _check_reason(subject: Subject, case: Case, reason: object) -> None:
@@ -76,7 +71,7 @@ def _check_reason(subject: Subject, case: Case, reason: object) -> None:
         raise CheckFailed(
             "a reason in one line that names the space it found",
             f"for {case.name!r}: {text!r}",
-            place(subject.kind, "supports"),
+            location(subject.kind, "supports"),
         )
 
 

@@ -1,22 +1,23 @@
-"""Environments with exact answers, solved in seconds: what fails there is a bug, not bad luck."""
+"""Environments with known answers that a correct algorithm solves within seconds."""
 
-from rlplug.testing.probes.bandits import AbsentBestArm, KnownBestArm
-from rlplug.testing.probes.long import (
+from rlplug.testing.probes.multi_step import (
     DelayedReward,
     DiscountedTwoSteps,
     Ending,
     StayOrLeave,
     TimeLimit,
+    TMaze,
 )
 from rlplug.testing.probes.one_step import (
+    AbsentBestArm,
     ConstantReward,
+    KnownBestArm,
     MaskedBest,
     RewardByAction,
     RewardByBoth,
     RewardByObservation,
 )
 from rlplug.testing.probes.probe import PROBES, Answer, Probe
-from rlplug.testing.probes.t_maze import TMaze
 
 __all__ = [
     "PROBES",

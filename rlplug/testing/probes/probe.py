@@ -1,4 +1,4 @@
-"""What a probe asks: actions and values at some observations, with exact answers."""
+"""The probes: environments with known optimal actions and values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import attrs
 import gymnasium
 import numpy
 
-from rlplug.testing.probes.bandits import KnownBestArm
-from rlplug.testing.probes.long import (
+from rlplug.testing.probes.multi_step import (
     DelayedReward,
     DiscountedTwoSteps,
     Ending,
@@ -20,6 +19,7 @@ from rlplug.testing.probes.long import (
 )
 from rlplug.testing.probes.one_step import (
     ConstantReward,
+    KnownBestArm,
     MaskedBest,
     RewardByAction,
     RewardByBoth,
@@ -31,39 +31,38 @@ __all__ = ["PROBES", "Answer", "Probe"]
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What is right at one observation."""
+    """The optimal action or value of one observation."""
 
     observation: tuple[float, ...]
     mask: tuple[int, ...] | None = None
     action: int | None = None
-    """The best action; None if all are the same."""
+    """The optimal action; None if it makes no difference."""
     value: float | None = None
-    """The best return from there."""
+    """The optimal value."""
     start: bool = True
-    """Whether episodes start there: what has a memory is asked nothing else."""
+    """Whether episodes start there; recurrent modules are tested at no other observation."""
 
 
 @attrs.frozen(kw_only=True)
 class Probe:
-    """An environment with exact answers, and what it tells if they are missed."""
+    """An environment with known answers, and the likely cause if an algorithm misses them."""
 
     name: str
     make: Callable[[], gymnasium.Env[Any, Any]]
     answers: Callable[[float], list[Answer]]
-    """Given gamma."""
-    meaning: str
-    """What is likely to be wrong."""
+    """The answers for a value of gamma."""
+    likely_cause: str
     one_step: bool = True
     gamma: float = 0.9
-    """What the option `gamma` is set to."""
+    """The option `gamma` of the run."""
     for_memory: bool = True
-    """False if what a memory holds at a time limit is never seen again: then it has no answer."""
+    """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
     steps: int = 3_000
     tolerance: float = 0.15
-    """How far values may be off, relative to the largest."""
+    """Tolerance of values, relative to the largest."""
 
 
-def _states(*values: float) -> list[Answer]:
+def _values(*values: float) -> list[Answer]:
     rows = numpy.eye(len(values)).tolist()
     return [
         Answer(observation=tuple(row), value=value, start=index == 0)
@@ -71,7 +70,7 @@ def _states(*values: float) -> list[Answer]:
     ]
 
 
-def _chosen(action: int, states: int) -> Callable[[float], list[Answer]]:
+def _first_action(action: int, states: int) -> Callable[[float], list[Answer]]:
     first = tuple(numpy.eye(states)[0].tolist())
     return lambda gamma: [Answer(observation=first, action=action)]
 
@@ -81,7 +80,7 @@ PROBES: tuple[Probe, ...] = (
         name="constant_reward",
         make=ConstantReward,
         answers=lambda gamma: [Answer(observation=(1.0,), value=1.0)],
-        meaning="the value loss, its sign or its step size",
+        likely_cause="the value loss, its sign or its learning rate",
     ),
     Probe(
         name="reward_by_observation",
@@ -90,13 +89,13 @@ PROBES: tuple[Probe, ...] = (
             Answer(observation=(-1.0,), value=-1.0),
             Answer(observation=(1.0,), value=1.0),
         ],
-        meaning="observations on their way to the value: order of rows, encoder, batching",
+        likely_cause="observations that do not reach the value: order of rows, encoder, batching",
     ),
     Probe(
         name="discounted_two_steps",
         make=DiscountedTwoSteps,
-        answers=lambda gamma: _states(gamma, 1.0),
-        meaning="discounting, or targets that never follow",
+        answers=lambda gamma: _values(gamma, 1.0),
+        likely_cause="discounting, or targets that never follow",
         one_step=False,
         gamma=0.5,
         steps=5_000,
@@ -105,7 +104,7 @@ PROBES: tuple[Probe, ...] = (
         name="reward_by_action",
         make=RewardByAction,
         answers=lambda gamma: [Answer(observation=(1.0,), action=1)],
-        meaning="the sign of the policy's loss, or which action a reward is credited to",
+        likely_cause="the sign of the policy's loss, or which action a reward is credited to",
     ),
     Probe(
         name="reward_by_observation_and_action",
@@ -114,13 +113,13 @@ PROBES: tuple[Probe, ...] = (
             Answer(observation=(-1.0,), action=0),
             Answer(observation=(1.0,), action=1),
         ],
-        meaning="observations and actions that do not belong to the same row",
+        likely_cause="observations and actions that do not belong to the same row",
     ),
     Probe(
         name="delayed_reward",
         make=DelayedReward,
-        answers=_chosen(1, 3),
-        meaning="values of the next state: an off-by-one, or a baseline of the wrong row",
+        answers=_first_action(1, 3),
+        likely_cause="values of the next state: an off-by-one, or a baseline of the wrong row",
         one_step=False,
         steps=5_000,
     ),
@@ -128,7 +127,7 @@ PROBES: tuple[Probe, ...] = (
         name="time_limit",
         make=TimeLimit,
         answers=lambda gamma: [Answer(observation=(1.0,), value=1.0 / (1.0 - gamma))],
-        meaning="truncation treated as termination",
+        likely_cause="truncation treated as termination",
         one_step=False,
         for_memory=False,
         steps=8_000,
@@ -136,16 +135,16 @@ PROBES: tuple[Probe, ...] = (
     Probe(
         name="ending",
         make=Ending,
-        answers=lambda gamma: _states(1 + gamma + gamma**2, 1 + gamma, 1.0),
-        meaning="bootstrapping through termination",
+        answers=lambda gamma: _values(1 + gamma + gamma**2, 1 + gamma, 1.0),
+        likely_cause="bootstrapping through termination",
         one_step=False,
         steps=5_000,
     ),
     Probe(
         name="stay_under_a_time_limit",
         make=partial(StayOrLeave, truncated=True),
-        answers=_chosen(0, 2),
-        meaning="truncation treated as termination",
+        answers=_first_action(0, 2),
+        likely_cause="truncation treated as termination",
         one_step=False,
         for_memory=False,
         steps=8_000,
@@ -153,8 +152,8 @@ PROBES: tuple[Probe, ...] = (
     Probe(
         name="leave_before_an_end",
         make=partial(StayOrLeave, truncated=False),
-        answers=_chosen(1, 2),
-        meaning="bootstrapping through termination",
+        answers=_first_action(1, 2),
+        likely_cause="bootstrapping through termination",
         one_step=False,
         steps=5_000,
     ),
@@ -165,14 +164,14 @@ PROBES: tuple[Probe, ...] = (
             Answer(observation=(1.0,), mask=(1, 1, 1), action=2),
             Answer(observation=(1.0,), mask=(1, 1, 0), action=1),
         ],
-        meaning="masks in acting, or log-probabilities of masked policies in the loss",
+        likely_cause="masks in acting, or log-probabilities of masked policies in the loss",
     ),
     Probe(
         name="known_best_arm",
         make=KnownBestArm,
         answers=lambda gamma: [Answer(observation=(1.0,), action=2)],
-        meaning="exploration, or what an arm is credited with",
+        likely_cause="exploration, or what an arm is credited with",
         steps=5_000,
     ),
 )
-"""The probes that every algorithm is tried on; absent arms and memory have checks of their own."""
+"""The probes for every algorithm; absent arms and recurrent modules have checks of their own."""

@@ -1,4 +1,4 @@
-"""LinUCB on what a network makes of the context, which is trained by gradient."""
+"""LinUCB on the features of a network that is trained by gradient."""
 
 from rlplug_linucb.neural.algorithm import NeuralLinUCB
 from rlplug_linucb.neural.config import NeuralLinUCBConfig

@@ -14,8 +14,13 @@ from rlplug import Algorithm, Batch, LearnerView, UnsupportedSpaceError, hookimp
 from rlplug.feeds import Stream
 from rlplug.nn import make_encoder
 from rlplug.seeding import forked
+from rlplug_linucb.algorithm import (
+    label_column,
+    prediction_metrics,
+    row_weights,
+    update_across_learners,
+)
 from rlplug_linucb.layout import number_of_arms
-from rlplug_linucb.learning import foretold, labels_in, learn_together, weights_in
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
 from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule, context_in
 from rlplug_linucb.neural.window import Kept, Window
@@ -32,13 +37,13 @@ class NeuralLinUCB(Algorithm):
     config: NeuralLinUCBConfig
 
     def feed(self) -> Stream:
-        """Every decision is learned from as soon as its reward is there."""
+        """Each row is learned from once its reward is known."""
         return Stream(steps_per_update=self.config.update_every, one_step_episodes=True)
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
-        """Why these spaces cannot be handled; None if they can."""
+        """Why these spaces are not supported; None if they are."""
         try:
             number_of_arms(action_space)
             context = context_space_in(observation_space)
@@ -56,7 +61,7 @@ class NeuralLinUCB(Algorithm):
         action_space: gymnasium.Space[Any],
         config: NeuralLinUCBConfig,
     ) -> NeuralLinUCBModule:
-        """A module that knows nothing yet."""
+        """The untrained module."""
         arms = number_of_arms(action_space)
         return NeuralLinUCBModule(context_space_in(observation_space), arms, config)
 
@@ -64,22 +69,22 @@ class NeuralLinUCB(Algorithm):
     def build_extra(
         self, observation_space: gymnasium.Space[Any], config: NeuralLinUCBConfig, seed: int
     ) -> Window:
-        """The window of recent rows."""
+        """The buffer of recent rows."""
         return Window(context_space_in(observation_space), config.buffer_size, seed)
 
     @hookimpl
     def prepare_batch(
         self, extra: Window, config: NeuralLinUCBConfig, batch: Batch
     ) -> Mapping[str, Tensor]:
-        """Take the new rows into the window, and draw the rows of this gradient step."""
+        """Add the new rows to the buffer, and draw the rows of this gradient step."""
         extra.add(_rows(batch))
-        # Columns have one entry for each new row: here several drawn ones.
+        # Each column has one entry per new row: here, several drawn rows.
         drawn = extra.draw((batch.rows, -(-config.batch_size // batch.rows)))
         return {f"{DRAWN}{name}": column for name, column in drawn._asdict().items()}
 
     @hookimpl
     def compute_loss_for_module(self, batch: Batch, fwd_out: Mapping[str, Tensor]) -> Tensor:
-        """The squared error of the chosen arms' predicted rewards."""
+        """Weighted mean squared error of the chosen arms' predicted rewards."""
         drawn = f"{DRAWN}actions" in batch
         rows = Kept(*(batch[f"{DRAWN}{name}"] for name in Kept._fields)) if drawn else _rows(batch)
         _, actions, labels, weights = rows
@@ -97,7 +102,7 @@ class NeuralLinUCB(Algorithm):
         timestep: int,
         learner: LearnerView,
     ) -> Mapping[str, float]:
-        """Learn the rows in closed form, or refit all that the window holds."""
+        """Learn the rows in closed form, or refit on all rows of the buffer."""
         bandit = module.bandit
         bandit.set_alpha(config.alpha)
         rows = _rows(batch)
@@ -109,8 +114,8 @@ class NeuralLinUCB(Algorithm):
             if learner.world_size == 1:
                 bandit.update(*learned)
             else:
-                learn_together(bandit, learned, learner)
-        return {**foretold(batch, rows.labels), **bandit.fallbacks()}
+                update_across_learners(bandit, learned, learner)
+        return {**prediction_metrics(batch, rows.labels), **bandit.fallbacks()}
 
 
 def context_space_in(observation_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -137,8 +142,8 @@ def context_space_in(observation_space: gymnasium.Space[Any]) -> gymnasium.Space
 
 
 def _rows(batch: Batch) -> Kept:
-    labels = batch[labels_in(batch)].reshape(-1)
-    weights = weights_in(batch, batch.__getitem__)
+    labels = batch[label_column(batch)].reshape(-1)
+    weights = row_weights(batch, batch.__getitem__)
     return Kept(
         context_in(batch["observations"]),
         batch["actions"].reshape(-1).long(),

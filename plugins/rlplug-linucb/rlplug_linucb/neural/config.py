@@ -1,4 +1,4 @@
-"""The options of neural LinUCB."""
+"""Options of neural LinUCB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NeuralLinUCBConfig:
 
     alpha: float = option(
         0.3,
-        "Width of the confidence bound in standard deviations; 0 chooses by the mean alone.",
+        "Width of the confidence bound in standard deviations; 0 is greedy.",
         at_least(0),
         schedulable=True,
     )
@@ -27,31 +27,33 @@ class NeuralLinUCBConfig:
     )
     net_arch: tuple[int, ...] = option(
         (64, 64),
-        "Widths of the hidden layers; the last is how many features arms are regressed on.",
+        "Widths of the hidden layers; the last one is the number of features of the regressions.",
         not_empty,
         check_widths,
     )
     activation: Literal["relu", "tanh", "elu", "silu", "leaky_relu"] = option(
         "relu", "Activation after each hidden layer."
     )
-    ortho_init: bool = option(True, "Orthogonal initial weights; false: those of torch.")
+    ortho_init: bool = option(True, "Orthogonal initialisation; false: PyTorch's default.")
     encoder: str = option(
-        "", "Own encoder, as module:Class; empty: chosen from the observation space."
+        "", "Custom encoder, as module:Class; empty: chosen from the observation space."
     )
-    learning_rate: float = option(5e-3, "Step size of Adam.", above(0), schedulable=True)
+    learning_rate: float = option(5e-3, "Learning rate of Adam.", above(0), schedulable=True)
     update_every: int = option(
         4,
-        "Steps of the (vector) environment that are learned from together, with one gradient step.",
+        "Steps of the (vector) environment per update, which takes one gradient step.",
         at_least(1),
     )
     batch_size: int = option(
-        64, "Rows of a gradient step, drawn from the window; never fewer than are new.", at_least(1)
+        64,
+        "Rows per gradient step, drawn from the buffer; at least as many as are new.",
+        at_least(1),
     )
     buffer_size: int = option(
-        10_000, "Rows in the window that the network and every refit learn from.", at_least(1)
+        10_000, "Most recent rows kept for gradient steps and refits.", at_least(1)
     )
     refit_every: int = option(
         200,
-        "Environment steps after which arms are regressed anew, on what the network has become.",
+        "Environment steps between refits of the regressions on the network's current features.",
         at_least(1),
     )

@@ -1,4 +1,4 @@
-"""NeuralLinUCBModule: a network that is trained, and LinUCB on what it was at the last refit."""
+"""NeuralLinUCBModule: LinUCB on the features of a network, as of the last refit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from rlplug import Acted, ActInput, Batch, LearnerView, Module
 from rlplug.config.schedule import resolve
 from rlplug.nn import Body, Network, NetworkOptions, QHead
 from rlplug_linucb.config import LinUCBConfig
-from rlplug_linucb.layout import Layout, misshapen
-from rlplug_linucb.module import LinUCBModule, Scores
+from rlplug_linucb.layout import Layout, wrong_shape
+from rlplug_linucb.linucb import Scores
+from rlplug_linucb.module import LinUCBModule
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
 from rlplug_linucb.neural.window import Kept
 
 __all__ = ["DRAWN", "NeuralLinUCBModule", "context_in"]
 
 DRAWN = "drawn_"
-"""Before the names of columns that were drawn from the window: several rows for each new one."""
+"""Prefix of columns drawn from the buffer, with several rows for each new one."""
 
 
 class NeuralLinUCBModule(Module):
-    """A bandit whose arms are regressed on the last hidden layer of a network.
+    """A bandit with a regression per arm on the last hidden layer of a network.
 
-    The regressions stand on `settled`, a copy of the network's body that moves only when they are
-    refitted: what they learned and what they are asked are always features of the same network.
+    Features come from `settled`, a frozen copy of the network's body that is updated only when the
+    regressions are refitted: their sums and their predictions must be of the same features.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class NeuralLinUCBModule(Module):
         self.network = Network(body, QHead(body.out_features, num_arms))
         self.settled = Network(Body(context_space, options), nn.Sequential())
         self.settled.requires_grad_(False)
-        self.settle()
+        self.update_frozen_copy()
         layout = Layout(num_arms=num_arms, context_dim=body.out_features + 1)
         self.bandit = LinUCBModule(
             layout, LinUCBConfig(alpha=config.alpha, l2_lambda=config.l2_lambda)
@@ -61,29 +62,29 @@ class NeuralLinUCBModule(Module):
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
-        return self.bandit.forward_exploration(self._seen(act))
+        return self.bandit.forward_exploration(self._with_features(act))
 
     def forward_inference(self, act: ActInput) -> Acted:
-        """The arms of the highest expected reward; of equal ones, the first."""
-        return self.bandit.forward_inference(self._seen(act))
+        """The arms of the highest predicted reward; of equal ones, the first."""
+        return self.bandit.forward_inference(self._with_features(act))
 
     def score(self, observations: Any) -> Scores:
-        """Expected reward, its deviation and upper bound for every arm of every row."""
+        """Predicted reward, its standard deviation and the UCB of every arm of every row."""
         return self.bandit.score(self.features(context_in(observations)))
 
     def features(self, contexts: Any) -> Any:
-        """The settled network's last hidden layer and a column of ones, (n, width + 1).
+        """The frozen copy's last hidden layer and a column of ones, (n, width + 1).
 
         A tensor for a tensor, an array for an array.
         """
         if contexts is None or contexts.shape[1:] != self.context_shape:
-            raise misshapen("context", contexts, ("n", *(self.context_shape or ())))
+            raise wrong_shape("context", contexts, ("n", *(self.context_shape or ())))
         hidden = self.settled.act(contexts)[0]
         features = numpy.ones((len(hidden), hidden.shape[1] + 1))
         features[:, :-1] = hidden
         return torch.from_numpy(features) if isinstance(contexts, Tensor) else features
 
-    def _seen(self, act: ActInput) -> ActInput:
+    def _with_features(self, act: ActInput) -> ActInput:
         mask, observations = act.action_mask, act.observations
         if mask is None and isinstance(observations, Mapping):
             mask = observations.get("action_mask")
@@ -93,20 +94,20 @@ class NeuralLinUCBModule(Module):
     # -- learning ------------------------------------------------------------------------------
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """What every arm would earn in the drawn contexts, or in those of the batch itself."""
+        """Predicted reward of every arm in the drawn contexts, or in those of the batch itself."""
         if f"{DRAWN}observations" in batch:
             contexts = batch[f"{DRAWN}observations"].flatten(0, 1)
         else:
             contexts = context_in(batch["observations"])
         return {"values": self.network(contexts)}
 
-    def settle(self) -> None:
-        """Let arms be regressed on what the network is now."""
+    def update_frozen_copy(self) -> None:
+        """Copy the network's weights into the frozen copy."""
         self.settled.body.load_state_dict(self.network.body.state_dict())
 
     def refit(self, rows: Kept, learner: LearnerView) -> None:
-        """Settle, forget, and learn rows anew, with those of other learners."""
-        self.settle()
+        """Update the frozen copy, and regress the rows of all learners on its features."""
+        self.update_frozen_copy()
         bandit = self.bandit
         features = self.features(rows.observations)
         sums = bandit.statistics(features, rows.actions, rows.labels, rows.weights)

@@ -1,4 +1,4 @@
-"""The window: the most recent rows, for gradient steps and refits."""
+"""A buffer of the most recent rows, for gradient steps and refits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Kept", "Window"]
 
 
 class Kept(NamedTuple):
-    """Rows that the network learns from."""
+    """Columns of rows to learn from."""
 
     observations: Tensor
     actions: Tensor
@@ -22,14 +22,14 @@ class Kept(NamedTuple):
 
 
 class Window(nn.Module):
-    """Keeps the last `size` rows, and draws from them in an order that is saved with them."""
+    """Keeps the last `size` rows, and draws from them; the generator's state is saved with them."""
 
     observations: Tensor
     actions: Tensor
     labels: Tensor
     weights: Tensor
     counts: Tensor
-    """The seed of draws, how many were made, how many rows came, the step of the last refit."""
+    """Seed, number of draws, number of rows added, step of the last refit."""
 
     def __init__(self, space: Space[object], size: int, seed: int) -> None:
         super().__init__()
@@ -42,11 +42,11 @@ class Window(nn.Module):
         self.register_buffer("counts", torch.tensor([seed, 0, 0, 0]))
 
     def __len__(self) -> int:
-        """How many rows it holds."""
+        """Number of rows held."""
         return min(int(self.counts[2]), len(self.actions))
 
     def add(self, rows: Kept) -> None:
-        """Take rows in; the oldest make room for them."""
+        """Add rows, replacing the oldest."""
         size, came, count = len(self.actions), int(self.counts[2]), len(rows.actions)
         first = max(0, count - size)
         places = torch.arange(came + first, came + count, device=self.actions.device) % size
@@ -55,10 +55,10 @@ class Window(nn.Module):
         self.counts[2] = came + count
 
     def draw(self, shape: tuple[int, int]) -> Kept:
-        """Rows by chance, with replacement; every column begins with this shape."""
+        """Draw rows uniformly with replacement; every column begins with this shape."""
         seed, draws, *_ = self.counts.tolist()
         self.counts[1] = draws + 1
-        # A generator that starts from the count of draws needs no state of its own to be saved.
+        # A counter-based generator has no state to save but the number of draws.
         random = numpy.random.Generator(numpy.random.Philox(key=seed, counter=[0, 0, 0, draws]))
         places = random.integers(0, len(self), shape[0] * shape[1])
         drawn = torch.from_numpy(places).to(self.actions.device)
@@ -66,7 +66,7 @@ class Window(nn.Module):
         return Kept(*(column.view(*shape, *column.shape[1:]) for column in picked))
 
     def rows(self) -> Kept:
-        """All that it holds."""
+        """All rows held."""
         return Kept(*(column[: len(self)] for column in self._columns()))
 
     @property

@@ -1,0 +1,133 @@
+"""LinTSModule: linear Thompson sampling (Agrawal and Goyal, 2013) on LinUCB's regressions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import attrs
+import numpy
+import torch
+from torch import Tensor
+
+from rlplug import Acted, ActInput, Module
+from rlplug.config.schedule import resolve
+from rlplug_linucb.arrays import Array, namespace
+from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
+from rlplug_linucb.layout import Layout, ParsedObservations
+from rlplug_linucb.linucb import RidgeRegressions
+from rlplug_linucb.models import DisjointModel, JointModel, Model
+from rlplug_linucb.module import LinUCBModule
+
+__all__ = ["Draws", "LinTSModule"]
+
+
+class Draws(NamedTuple):
+    """Scores of every arm, each of shape (n, arms)."""
+
+    pred_label: Any
+    """Predicted reward."""
+    pred_sigma: Any
+    """Standard deviation of the prediction, for noise of unit variance."""
+    sampled: Any
+    """Reward predicted by coefficients drawn from the posterior."""
+
+
+class LinTSModule(Module):
+    """A linear bandit that chooses by Thompson sampling: score, choose, update."""
+
+    def __init__(self, layout: Layout, config: LinTSConfig | None = None) -> None:
+        super().__init__()
+        config = resolve(LinTSConfig() if config is None else config, 0)
+        common = {field.name: getattr(config, field.name) for field in attrs.fields(LinearOptions)}
+        # v scales the same standard deviations as alpha does.
+        self.bandit = LinUCBModule(layout, LinUCBConfig(alpha=config.v, **common))
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """The best arms for coefficients drawn from the posterior by `act.random`."""
+        bandit = self.bandit
+        parsed = bandit.layout.parse(act.observations, act.action_mask)
+        return bandit.pick(parsed, self._draw(parsed, act.random), act.random, "sampled")
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        """The arms of the highest predicted reward; of equal ones, the first."""
+        return self.bandit.forward_inference(act)
+
+    def choose(
+        self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
+    ) -> Any:
+        """The actions of `forward_exploration`, one per row."""
+        act = ActInput(observations, action_mask=action_mask, random=random)
+        return self.forward_exploration(act).actions
+
+    def score(self, observations: Any, random: numpy.random.Generator) -> Draws:
+        """Predicted reward, its standard deviation and a draw of it for every arm of every row."""
+        parsed = self.bandit.layout.parse(observations)
+        draws = self._draw(parsed, random)
+        return Draws(*map(torch.from_numpy, draws)) if parsed.as_tensors else draws
+
+    def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
+        """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
+        self.bandit.update(observations, actions, rewards, weights)
+
+    # Features that are not finite are found by their scores, which raise an error of their own.
+    @numpy.errstate(over="ignore", invalid="ignore")
+    def _draw(self, parsed: ParsedObservations, random: numpy.random.Generator) -> Draws:
+        model, v = self.bandit.model, float(self.bandit.alpha)
+        if v == 0.0:
+            mean, variance = model.predict(parsed)
+            deviation = 0.0 * variance
+        else:
+            mean, variance, deviation = draw(model, parsed, random)
+        sigma = namespace(variance).sqrt(variance)
+        draws = (mean, sigma, mean + v * deviation)
+        return Draws(*(one.cpu().numpy() if isinstance(one, Tensor) else one for one in draws))
+
+
+def draw(
+    model: Model, parsed: ParsedObservations, random: numpy.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Means and variances (n, arms), and deviations of one posterior draw from the means at v = 1.
+
+    The posterior is N(theta, v² A⁻¹); every observation gets a draw of its own.
+    """
+    if isinstance(model, DisjointModel):
+        mean, variance = model.predict(parsed)
+        return mean, variance, _draw_independent(model.regressions, variance, random)
+    if isinstance(model, JointModel):
+        rows = model.design(parsed)
+        means, variance = model.regressions.predict(rows)
+        return means[..., 0], variance, _draw_shared(model.regressions, rows, random)
+    # Given the shared coefficients, arms are independent: one draw of those, and one per arm.
+    mean, variance, rows = model.regressions.predict_by_arm(*model.design(parsed))
+    shared_mean, shared_variance = model.regressions.shared.predict(rows)
+    deviation = _draw_shared(model.regressions.shared, rows, random)
+    deviation = deviation + _draw_independent(model.regressions.arms, variance, random)
+    return mean + shared_mean[..., 0], variance + shared_variance, deviation
+
+
+def _draw_independent(
+    regressions: RidgeRegressions, variance: Array, random: numpy.random.Generator
+) -> Array:
+    """Deviations of predictions (n, arms) by separate regressions: independent normal draws."""
+    noise = regressions.to_array(random.standard_normal(variance.shape))
+    return namespace(variance).sqrt(variance) * noise
+
+
+def _draw_shared(
+    regressions: RidgeRegressions, rows: Array, random: numpy.random.Generator
+) -> Array:
+    """Deviations of predictions of rows (n, arms, d) by one draw of coefficients for each n."""
+    noise = regressions.to_array(random.standard_normal((len(rows), regressions.dim)))
+    coefficients = noise @ _square_root(regressions.A_inv[0]).T
+    return (rows @ coefficients[:, :, None])[..., 0]
+
+
+def _square_root(covariance: Array) -> Array:
+    """A matrix R with R Rᵀ equal to the covariance."""
+    linalg: Any = namespace(covariance).linalg
+    try:
+        return linalg.cholesky(covariance)
+    except (numpy.linalg.LinAlgError, RuntimeError):
+        # Rounding may leave an eigenvalue of zero slightly negative.
+        values, vectors = linalg.eigh(covariance)
+        return vectors * abs(values) ** 0.5

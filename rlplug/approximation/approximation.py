@@ -1,0 +1,231 @@
+"""A network together with its optimizer, target, clipping, schedule and checkpoints."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.nn.modes import evaluating
+from rlplug.nn.targets import TargetNetwork, TrivialTarget
+from rlplug.nn.tensors import device_of
+from rlplug.optim.clipping import clip, measure
+from rlplug.optim.forms import read_scheduler
+from rlplug.optim.schedulers import SchedulerRun
+
+__all__ = ["Approximation", "DummyWriter", "FeatureNetwork", "Writer"]
+
+ApproximationT = TypeVar("ApproximationT", bound="Approximation")
+FeatureNetworkT = TypeVar("FeatureNetworkT", bound="FeatureNetwork")
+
+_UPDATES_BETWEEN_CHECKPOINTS = 200
+
+
+class Approximation:
+    """A network that `reinforce` trains: loss, gradients, clipping, optimizer step, target update.
+
+    By default it saves its weights every 200 updates to `<name>.safetensors` in the writer's
+    folder, `runs` without a writer; `DummyCheckpointer()` saves nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        checkpointer: Checkpointer | None = None,
+        clip_grad: float = 0.0,
+        device: torch.device | str | None = None,
+        loss_scaling: float = 1.0,
+        name: str = "approximation",
+        scheduler: Any = None,
+        target: TargetNetwork | None = None,
+        writer: Writer | None = None,
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.device = torch.device(device) if device is not None else device_of(model)
+        self._optimizer = optimizer
+        self._clip_grad = clip_grad
+        self._loss_scaling = loss_scaling
+        self._target = (target or TrivialTarget()).init(model)
+        self._writer: Writer = writer or DummyWriter()
+        self._scheduler = _every_update(scheduler, name)
+        self._checkpointer = checkpointer or PeriodicCheckpointer(_UPDATES_BETWEEN_CHECKPOINTS)
+        file = Path(self._writer.log_dir) / f"{name}.safetensors"
+        self._checkpointer.init(model, file)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The output of the network."""
+        return self.model(*inputs)
+
+    def no_grad(self, *inputs: Any) -> Any:
+        """The output without gradients."""
+        with torch.no_grad():
+            return self.model(*inputs)
+
+    def eval(self, *inputs: Any) -> Any:
+        """The output in eval mode without gradients; the mode is restored afterwards."""
+        with torch.no_grad(), evaluating(self.model):
+            return self.model(*inputs)
+
+    def target(self, *inputs: Any) -> Any:
+        """The output of the target network, without gradients."""
+        return self._target(*inputs)
+
+    def reinforce(self: ApproximationT, loss: Tensor) -> ApproximationT:
+        """Backpropagate a loss and take one step."""
+        scaled = loss * self._loss_scaling
+        torch.autograd.backward(scaled)
+        return self.step(scaled)
+
+    def step(self: ApproximationT, loss: Tensor | None = None) -> ApproximationT:
+        """Take one step with the accumulated gradients.
+
+        In this order: report the loss, clip, step the optimizer, zero the gradients, step the
+        scheduler, update the target, save a checkpoint.
+        """
+        if loss is not None:
+            self._writer.add_loss(self.name, loss.detach())
+        if self._optimizer is not None:
+            if self._clip_grad:
+                _clip_gradients(self.model, self._clip_grad, self.name)
+            self._optimizer.step()
+        self.zero_grad()
+        self._step_scheduler(loss)
+        self._target.update()
+        self._checkpointer()
+        return self
+
+    def zero_grad(self: ApproximationT) -> ApproximationT:
+        """Clear the accumulated gradients."""
+        self.model.zero_grad(set_to_none=True)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the model, target, optimizer and scheduler."""
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "target": self._target.state_dict(),
+        }
+        if self._optimizer is not None:
+            state["optimizer"] = self._optimizer.state_dict()
+        if self._scheduler is not None:
+            state["scheduler"] = self._scheduler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the model, target, optimizer and scheduler."""
+        self.model.load_state_dict(state["model"])
+        self._target.load_state_dict(state["target"])
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+
+    def _step_scheduler(self, loss: Tensor | None) -> None:
+        if self._scheduler is None or self._optimizer is None:
+            return
+        for index, group in enumerate(self._optimizer.param_groups):
+            suffix = f"/{index}" if index else ""
+            self._writer.add_schedule(f"{self.name}/learning_rate{suffix}", float(group["lr"]))
+        self._scheduler.stepped({} if loss is None else {"loss": loss.detach()})
+
+
+class FeatureNetwork(Approximation):
+    """A network shared by several heads: its output is detached from the graph.
+
+    The gradients of the heads accumulate at the detached output; `reinforce()`, without a loss,
+    backpropagates them through the network once and takes one step.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The features, detached; their gradients accumulate until `reinforce`."""
+        features: Tensor = self.model(*inputs)
+        detached = features.detach().requires_grad_()
+        if features.requires_grad:
+            self._outputs.append((features, detached))
+        return detached
+
+    def reinforce(self: FeatureNetworkT, loss: Tensor | None = None) -> FeatureNetworkT:
+        """Backpropagate the gradients of the heads and take one step."""
+        if loss is not None:
+            raise RequestError(
+                f"feature network {self.name!r} was given a loss of its own.",
+                "try: reinforce the heads with their losses, then features.reinforce()",
+            )
+        outputs, self._outputs = self._outputs, []
+        reached = [
+            (features, detached.grad) for features, detached in outputs if detached.grad is not None
+        ]
+        if not reached:
+            raise RequestError(
+                f"no head sent gradients back to feature network {self.name!r}.",
+                "try: reinforce a head on features(observations) before features.reinforce()",
+            )
+        gradients = [gradient * self._loss_scaling for _, gradient in reached]
+        torch.autograd.backward([features for features, _ in reached], gradients)
+        return self.step()
+
+    def zero_grad(self: FeatureNetworkT) -> FeatureNetworkT:
+        """Clear the accumulated gradients, those of the features too."""
+        self._outputs.clear()
+        return super().zero_grad()
+
+
+class Writer(Protocol):
+    """Receives losses and learning rates; checkpoints go to its `log_dir`."""
+
+    log_dir: Path
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Report a loss, a tensor on its device."""
+
+    def add_schedule(self, name: str, value: float) -> None:
+        """Report a scheduled value, such as a learning rate."""
+
+
+class DummyWriter:
+    """Ignores what is reported."""
+
+    def __init__(self, log_dir: str | Path = "runs") -> None:
+        self.log_dir = Path(log_dir)
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Ignore it."""
+
+    def add_schedule(self, name: str, value: float) -> None:
+        """Ignore it."""
+
+
+def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:
+    """The scheduler, stepped after every update by default."""
+    if scheduler is None:
+        return None
+    config = scheduler if isinstance(scheduler, dict) else {"scheduler": scheduler}
+    monitor = {"monitor": "loss"} if isinstance(config.get("scheduler"), ReduceLROnPlateau) else {}
+    who = f"approximation {name!r}"
+    return SchedulerRun(read_scheduler({"interval": "step", **monitor, **config}, who))
+
+
+def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if not gradients:
+        return
+    norms = measure(gradients)
+    if not math.isfinite(norms.total):
+        raise RunFailedError(
+            f"the gradients of {name!r} have the norm {float(norms.total)}.",
+            "try: a smaller learning rate, or look for NaN in its inputs",
+        )
+    clip(gradients, norms, limit, "global_norm")

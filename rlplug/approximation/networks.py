@@ -1,0 +1,155 @@
+"""Value functions of states and of actions."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rlplug.approximation.approximation import Approximation
+from rlplug.approximation.checkpointer import DummyCheckpointer
+from rlplug.nn.projection import project
+from rlplug.nn.tensors import device_of
+
+__all__ = ["Identity", "QContinuous", "QDist", "QNetwork", "VNetwork"]
+
+IdentityT = TypeVar("IdentityT", bound="Identity")
+
+
+class QNetwork(Approximation):
+    """Q-values of discrete actions: of all, or those of `q(observations, actions)`."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Any = None, name: str = "q", **options: Any
+    ) -> None:
+        super().__init__(_DiscreteQ(model), optimizer, name=name, **options)
+
+
+class QContinuous(Approximation):
+    """Q-values of continuous actions: `q(observations, actions, terminated)`.
+
+    The model takes both concatenated. The value of terminated observations is 0.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Any = None, name: str = "q", **options: Any
+    ) -> None:
+        super().__init__(_ContinuousQ(model), optimizer, name=name, **options)
+
+
+class VNetwork(Approximation):
+    """State values: `v(observations, terminated)`; those of terminated observations are 0."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Any = None, name: str = "v", **options: Any
+    ) -> None:
+        super().__init__(_StateValue(model), optimizer, name=name, **options)
+
+
+class QDist(Approximation):
+    """Return distributions of discrete actions over fixed atoms (C51), as probabilities.
+
+    `q(observations)` has shape (n, actions, atoms), `q(observations, actions)` (n, atoms). The
+    model returns `n_actions * n_atoms` logits. Terminated observations have a return of 0.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        n_actions: int = 1,
+        n_atoms: int = 51,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        name: str = "q_dist",
+        **options: Any,
+    ) -> None:
+        atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
+        self._returns = _ReturnDistribution(model, n_actions, atoms)
+        super().__init__(self._returns, optimizer, name=name, **options)
+
+    @property
+    def atoms(self) -> Tensor:
+        """The support of the distributions."""
+        return self._returns.atoms
+
+    def project(self, probabilities: Tensor, positions: Tensor) -> Tensor:
+        """Project distributions onto the atoms: shapes (n, m), (n, m) to (n, atoms)."""
+        return project(probabilities, positions, self.atoms)
+
+
+class Identity(Approximation):
+    """Returns its input, and learns nothing."""
+
+    def __init__(self, device: torch.device | str | None = None, name: str = "identity") -> None:
+        super().__init__(nn.Identity(), device=device, name=name, checkpointer=DummyCheckpointer())
+
+    def reinforce(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
+        """Do nothing: it has no parameters."""
+        return self
+
+    def step(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
+        """Do nothing."""
+        return self
+
+
+class _DiscreteQ(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, observations: Any, actions: Tensor | None = None) -> Tensor:
+        values: Tensor = self.model(observations)
+        if actions is None:
+            return values
+        return values.gather(1, actions.long().reshape(-1, 1)).squeeze(1)
+
+
+class _ContinuousQ(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, observations: Tensor, actions: Tensor, terminated: Tensor | None = None
+    ) -> Tensor:
+        inputs = torch.cat([observations, actions.to(observations.dtype)], -1)
+        return _zero_if(terminated, self.model(inputs).squeeze(-1))
+
+
+class _StateValue(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, observations: Any, terminated: Tensor | None = None) -> Tensor:
+        return _zero_if(terminated, self.model(observations).squeeze(-1))
+
+
+class _ReturnDistribution(nn.Module):
+    atoms: Tensor
+
+    def __init__(self, model: nn.Module, n_actions: int, atoms: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self._n_actions = n_actions
+        self.register_buffer("atoms", atoms)
+
+    def forward(
+        self, observations: Any, actions: Tensor | None = None, terminated: Tensor | None = None
+    ) -> Tensor:
+        logits = self.model(observations).reshape(-1, self._n_actions, self.atoms.shape[0])
+        probabilities = torch.softmax(logits, -1)
+        if terminated is not None:
+            one = torch.ones(1, 1, device=probabilities.device, dtype=probabilities.dtype)
+            nothing = project(one, torch.zeros_like(one), self.atoms)
+            probabilities = torch.where(terminated.reshape(-1, 1, 1), nothing, probabilities)
+        if actions is None:
+            return probabilities
+        rows = torch.arange(len(probabilities), device=probabilities.device)
+        return probabilities[rows, actions.long().reshape(-1)]
+
+
+def _zero_if(terminated: Tensor | None, values: Tensor) -> Tensor:
+    return values if terminated is None else torch.where(terminated, 0.0, values)

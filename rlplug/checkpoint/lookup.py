@@ -1,0 +1,73 @@
+"""Find a checkpoint by the id or name of a run, or by its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlplug.checkpoint.manifest import best_in, checkpoints_in, is_checkpoint, verify
+from rlplug.errors import RequestError, did_you_mean
+from rlplug.tracking.artifacts import fetch_run
+from rlplug.tracking.location import runs_folder, runs_in, tracking_uri
+
+__all__ = ["find_checkpoint", "find_run"]
+
+_SHOWN = 5
+
+
+def find_checkpoint(run: str, which: str = "best") -> Path:
+    """The `best` or `last` checkpoint of a run, or a folder; its files are verified.
+
+    `best` is that of the best evaluation, or the last one if there were no evaluations.
+    """
+    if which not in ("best", "last"):
+        chosen = Path(which)
+    elif is_checkpoint(Path(run)):
+        chosen = Path(run)
+    else:
+        folder = find_run(run)
+        found = checkpoints_in(folder / "checkpoints")
+        if not found:
+            raise RequestError(
+                f"run {run!r} has no checkpoint in {folder}.",
+                "try: a run that saved a checkpoint",
+            )
+        best = best_in(found) if which == "best" else []
+        chosen = best[0] if best else found[-1]
+    verify(chosen)
+    return chosen
+
+
+def find_run(run: str) -> Path:
+    """The folder of a run, by id or name, in the runs folder or else downloaded from MLflow."""
+    folder = Path(run)
+    if (folder / "checkpoints").is_dir():
+        return folder
+    root = runs_folder()
+    known = {one.run_id: one.run_name for one in runs_in(root)}
+    if run in known:
+        return root / "work" / run
+    named = [run_id for run_id, name in known.items() if name == run]
+    begun = [run_id for run_id in known if len(run) >= 4 and run_id.startswith(run)]
+    for candidates in (named, begun):
+        if len(candidates) == 1:
+            return root / "work" / candidates[0]
+        if candidates:
+            raise RequestError(
+                f"{run!r} matches {len(candidates)} runs:",
+                *(f"{run_id}  {known[run_id]}" for run_id in candidates[:_SHOWN]),
+                "try: the full id of one",
+            )
+    fetched = fetch_run(run, tracking_uri("", root), root)
+    if fetched is not None:
+        return fetched
+    guess = did_you_mean(run, [*known, *known.values()], sentence=True)
+    raise RequestError(
+        f"there is no run {run!r} in {root}, nor in MLflow. {guess}".rstrip(),
+        *_listed(known),
+        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it is recorded",
+    )
+
+
+def _listed(known: dict[str, str]) -> list[str]:
+    newest = list(known.items())[:_SHOWN]
+    return [f"{run_id}  {name}" for run_id, name in newest] or ["there are no runs yet"]

@@ -1,0 +1,145 @@
+"""The state in a checkpoint that acting needs: the policy, with its spaces and normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy
+from gymnasium import spaces
+
+from rlplug.checkpoint.checkpoints import POLICY
+from rlplug.errors import RequestError
+from rlplug.learner import state
+
+if TYPE_CHECKING:
+    from rlplug.envs import Environments, Normalization
+    from rlplug.learner import Learner
+
+__all__ = [
+    "SavedPolicy",
+    "init_from",
+    "restore_policy",
+    "space_from_dict",
+    "space_to_dict",
+    "split_state",
+]
+
+_ACTING = ("modules", "extra", "plugin_states")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class SavedPolicy:
+    """The part of a checkpoint that acting needs."""
+
+    modules: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    plugin_states: Mapping[str, Any]
+    observation_space: spaces.Space[Any]
+    """Of one environment, before normalization."""
+    action_space: spaces.Space[Any]
+    normalization: Mapping[str, Any]
+    """Its state; empty without one."""
+    environment: Mapping[str, Any]
+    """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one."""
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> SavedPolicy:
+        """Read it from a checkpoint's folder, without unpickling."""
+        tree = state.read(checkpoint / POLICY)
+        tree["observation_space"] = space_from_dict(tree["observation_space"])
+        tree["action_space"] = space_from_dict(tree["action_space"])
+        return cls(**tree)
+
+
+def split_state(
+    learner: Learner, environments: Environments, *, has_id: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The current state that acting needs, and the rest of the learner's state."""
+    state = learner.get_state()
+    vector, normalization = environments.vector, environments.normalization
+    # Each bandit environment draws a problem of its own, unless it is given the seed.
+    problem = getattr(vector.unwrapped, "problem_seed", None)
+    policy = {
+        **{name: state.pop(name) for name in _ACTING},
+        "observation_space": space_to_dict(vector.single_observation_space),
+        "action_space": space_to_dict(vector.single_action_space),
+        "normalization": {} if normalization is None else normalization.get_state(),
+        "environment": {
+            "name": environments.name,
+            "has_id": has_id,
+            "arguments": {} if problem is None else {"problem_seed": problem},
+        },
+    }
+    return policy, state
+
+
+def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
+    """Load the saved policy into a learner."""
+    learner.set_module_state(saved.modules)
+    for module_id, extras in learner.extra.items():
+        for plugin, extra in extras.items():
+            known = saved.extra.get(module_id, {})
+            if plugin in known:
+                extra.load_state_dict(known[plugin])
+    learner.calls.load_state(saved.plugin_states)
+
+
+def init_from(learner: Learner, normalization: Normalization | None, saved: SavedPolicy) -> None:
+    """Start a new run with the weights and the normalization of another one."""
+    here = normalization is not None and normalization.changes_observations
+    # The last moments are of rewards, the others of observations.
+    there = len(saved.normalization.get("moments", ())) > 1
+    if here != there:
+        words = {True: "normalized", False: "raw"}
+        raise RequestError(
+            f"the weights of run.init_from were trained on {words[there]} observations, "
+            f"but this run's are {words[here]}.",
+            f"try: --set env.normalize_observation={str(there).lower()}",
+        )
+    learner.set_module_state(saved.modules)
+    if normalization is not None and saved.normalization:
+        normalization.set_state(saved.normalization)
+
+
+def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A Gymnasium space as plain values and arrays; a space of unknown type only as text."""
+    kind = type(space)
+    if kind is spaces.Box:
+        low, high = getattr(space, "low"), getattr(space, "high")  # noqa: B009 # of any Box
+        return {"kind": "Box", "low": low, "high": high, "dtype": str(space.dtype)}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
+    if isinstance(space, spaces.MultiBinary):
+        n = space.n if isinstance(space.n, int) else list(space.shape)
+        return {"kind": "MultiBinary", "n": n}
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "parts": {key: space_to_dict(one) for key, one in space.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "parts": [space_to_dict(one) for one in space.spaces]}
+    return {"kind": "unknown", "text": str(space)}
+
+
+def space_from_dict(values: Mapping[str, Any]) -> spaces.Space[Any]:
+    """The space that `space_to_dict` was given."""
+    kind = values["kind"]
+    if kind == "Box":
+        return spaces.Box(values["low"], values["high"], dtype=numpy.dtype(values["dtype"]).type)
+    if kind == "Discrete":
+        return spaces.Discrete(values["n"], start=values["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(values["nvec"], start=values["start"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(values["n"])
+    if kind == "Dict":
+        return spaces.Dict({key: space_from_dict(one) for key, one in values["parts"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_dict(one) for one in values["parts"]])
+    raise RequestError(
+        f"the checkpoint's space {values['text']} has a type that cannot be stored.",
+        "try: an environment with Gymnasium's own spaces",
+    )

@@ -1,0 +1,44 @@
+"""Parameters that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rlplug.registry import Kind, Registry
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = ["complete_plugins", "debug_option"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def debug_option(command: Command) -> Command:
+    """Add `--debug`; `main` reads it from the raw arguments, as parsing them can fail."""
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."
+    )(command)
+
+
+def complete_plugins(
+    *kinds: Kind,
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Shell completion of the installed plugins of these kinds."""
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(plugin.name, help=plugin.summary)
+            for kind in kinds
+            for plugin in Registry.installed().of_kind(kind)
+            if plugin.name.startswith(incomplete)
+        ]
+
+    return complete

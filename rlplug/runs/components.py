@@ -1,0 +1,221 @@
+"""The components of a run, made from its options: all that trains, without any tracking."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import attrs
+
+from rlplug.checkpoint import Checkpoints, find_checkpoint
+from rlplug.checkpoint.policy import SavedPolicy, init_from
+from rlplug.config.sections import RunConfig
+from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.errors import PluginError, RlplugError, UnsupportedSpaceError
+from rlplug.evaluation import Evaluator
+from rlplug.evaluation.video import check_drawing
+from rlplug.feeds import Feed, FeedSetting, OpenFeed
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import Learner
+from rlplug.learner.device import settings_kept
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.periodic import PeriodicTasks
+from rlplug.runs.prepare import Prepared
+from rlplug.runs.result import Interrupts
+from rlplug.sampling import VectorSampler
+from rlplug.tracking import Tracking
+from rlplug.trainer import Trainer
+
+__all__ = ["Components", "make_components"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Components:
+    """What trains in a run."""
+
+    calls: HookCalls
+    environments: Environments
+    learner: Learner
+    feed: OpenFeed
+    sampler: VectorSampler
+    trainer: Trainer
+
+    def periodic(
+        self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
+    ) -> PeriodicTasks:
+        """Give the trainer evaluations and checkpoints to run at intervals."""
+        section, evaluator, make_video_env = config.evaluation, None, None
+        training = self.environments
+        if section.episodes:
+            evaluator = Evaluator(
+                lambda num_envs: _for_evaluation(config, maker, training, num_envs),
+                episodes=section.episodes,
+                parallel=section.parallel,
+                seed=config.run.seed,
+                check=interrupts.check,
+            )
+            if section.video:
+                make_video_env = partial(_for_video, config, maker, training)
+        self.trainer.periodic = periodic = PeriodicTasks(
+            config=config,
+            calls=self.calls,
+            learner=self.learner,
+            environments=self.environments,
+            tracking=tracking,
+            checkpoints=Checkpoints(tracking.folder / "checkpoints", config.checkpoint.keep),
+            evaluator=evaluator,
+            make_video_env=make_video_env,
+            has_id=isinstance(maker, str),
+        )
+        return periodic
+
+
+def make_components(
+    prepared: Prepared, maker: EnvMaker, interrupts: Interrupts, stack: ExitStack
+) -> Components:
+    """Make environments, learner, feed, sampler and trainer, or raise what is wrong."""
+    config, calls = prepared.config, prepared.hooks()
+    feed = _feed(prepared)
+    environments = _environments(prepared, maker, feed)
+    stack.callback(environments.vector.close)
+    stack.enter_context(settings_kept())
+    learner = _learner(calls, environments, prepared)
+    if config.run.init_from:
+        saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
+        init_from(learner, environments.normalization, saved)
+    if config.evaluation.video and config.evaluation.episodes:
+        check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
+    opened = feed.open(_setting(prepared, environments, learner))
+    _warn_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
+    sampler = VectorSampler(
+        environments,
+        learner.modules[DEFAULT_MODULE],
+        seed=config.run.seed,
+        steps=opened.steps_per_collect,
+        keep_next=opened.wants_next,
+        by_environment=opened.by_environment,
+        state_interval=opened.state_interval,
+        run_steps=config.run.steps,
+    )
+    trainer = Trainer(
+        calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
+    )
+    return Components(
+        calls=calls,
+        environments=environments,
+        learner=learner,
+        feed=opened,
+        sampler=sampler,
+        trainer=trainer,
+    )
+
+
+def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
+    """Warn if rounding up to whole collections makes the run notably longer."""
+    rounded = -(-steps // steps_per_collect) * steps_per_collect
+    if rounded > 1.1 * steps:
+        _LOG.warning(
+            "rlplug: steps are collected %s at a time: the run takes %s instead of %s.",
+            *(f"{number:,}" for number in (steps_per_collect, rounded, steps)),
+        )
+
+
+def _for_evaluation(
+    config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int, **more: Any
+) -> Environments:
+    """Separate environments, of the same problem instance where there are several."""
+    arguments: dict[str, Any] = {**config.env.arguments, **more}
+    problem = getattr(training.vector.unwrapped, "problem_seed", None)
+    if problem is not None:
+        arguments["problem_seed"] = problem
+    return make_environments(
+        maker,
+        num_envs,
+        attrs.evolve(config.env, arguments=arguments),
+        # Vector environments do not render.
+        vectorization="sync" if more else config.sampling.vectorization,
+        training=False,
+    )
+
+
+def _for_video(config: RunConfig, maker: EnvMaker, training: Environments) -> Environments:
+    return _for_evaluation(config, maker, training, 1, render_mode="rgb_array")
+
+
+def _feed(prepared: Prepared) -> Feed:
+    with prepared.algorithm.found.calling("feed"):
+        feed = prepared.algorithm.plugin.feed()
+    if not isinstance(feed, Feed):
+        raise PluginError(
+            f"{prepared.algorithm.label}: feed() returned {type(feed).__name__}.",
+            "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
+        )
+    return feed
+
+
+def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
+    """What the feed is told about the run."""
+    config = prepared.config
+    return FeedSetting(
+        observation_space=environments.vector.single_observation_space,
+        action_space=environments.action_space,
+        num_envs=environments.num_envs,
+        steps=config.run.steps,
+        seed=config.run.seed,
+        double=config.compute.dtype == "float64",
+        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
+        frame_stack=environments.frame_stack,
+        normalization=environments.normalization,
+    )
+
+
+def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
+    """The training environments, refused if the algorithm does not support them."""
+    config = prepared.config
+    environments = make_environments(
+        maker,
+        config.sampling.num_envs,
+        config.env,
+        vectorization=config.sampling.vectorization,
+    )
+    algorithm = prepared.algorithm
+    try:
+        compatibility = Compatibility(environments, maker, config)
+        reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
+        if reason is not None:
+            raise UnsupportedSpaceError(
+                f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
+                *compatibility.suggestions(algorithm.found, prepared.registry),
+            )
+    except BaseException:
+        environments.vector.close()
+        raise
+    return environments
+
+
+def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
+    config = prepared.config
+    learner = Learner(
+        calls,
+        {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
+        seed=config.run.seed,
+        learning=config.learner,
+        compute=config.compute,
+    )
+    try:
+        learner.build()
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"the module of {prepared.algorithm.label} could not be built:",
+            f"{type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+            "try: other options, or fix the plugin     (--debug shows the traceback)",
+        ) from error
+    return learner

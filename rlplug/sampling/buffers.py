@@ -1,0 +1,75 @@
+"""Rollout buffer: memory for the steps of one collection, allocated once and reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+
+from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.errors import PluginError
+from rlplug.spaces import ACTION_MASK
+
+__all__ = ["RolloutBuffer", "StepViews"]
+
+
+class RolloutBuffer:
+    """Columns of `steps × num_envs` rows, ordered by time or environment by environment.
+
+    Their names, shapes and dtypes are those of the first step written.
+    """
+
+    def __init__(self, steps: int, num_envs: int, *, by_environment: bool) -> None:
+        self.columns: dict[str, Any] = {}
+        self.grids: dict[str, Any] = {}
+        """The same memory with two leading dimensions, time and environment."""
+        self._shape = (num_envs, steps) if by_environment else (steps, num_envs)
+        self._by_environment = by_environment
+
+    def write(self, time: int, columns: Mapping[str, Any]) -> None:
+        """Write one step."""
+        for name, column in columns.items():
+            grid = self.grids.get(name)
+            if grid is None:
+                grid = self.allocate(name, column, time)
+            if type(grid) is numpy.ndarray:
+                grid[time] = column
+            else:
+                tree_map(lambda leaf, part: leaf.__setitem__(time, part), grid, to_arrays(column))
+
+    def allocate(self, name: str, example: Any, time: int = 0) -> Any:
+        """Add a column like this example of one step; returns its grid."""
+        # Environments may begin to return masks later: everything was allowed before.
+        if time and name != ACTION_MASK:
+            raise PluginError(
+                f"the module returned {name!r} only from step {time + 1} of a collection on.",
+                "return the same extras in every step",
+            )
+        first, second = self._shape
+        make = numpy.ones if name == ACTION_MASK else numpy.zeros
+        self.columns[name] = tree_map(
+            lambda part: make((first * second, *part.shape[1:]), part.dtype), to_arrays(example)
+        )
+        grid = self.grids[name] = tree_map(self._by_time, self.columns[name])
+        return grid
+
+    def _by_time(self, leaf: Any) -> Any:
+        grid = leaf.reshape(*self._shape, *leaf.shape[1:])
+        return grid.swapaxes(0, 1) if self._by_environment else grid
+
+
+class StepViews:
+    """Views of a rollout buffer for each step, for environments that write into it directly."""
+
+    def __init__(self, buffer: RolloutBuffer, num_envs: int, observations: Any) -> None:
+        self.observations = [
+            *buffer.allocate("observations", observations),
+            numpy.empty_like(observations),
+        ]
+        """One more than there are steps: the observations to act on next."""
+        self.rewards = list(buffer.allocate("rewards", numpy.zeros(num_envs)))
+        self.terminated = list(buffer.allocate("terminated", numpy.zeros(num_envs, bool)))
+        self.truncated = list(buffer.allocate("truncated", numpy.zeros(num_envs, bool)))
+        self.actions: list[Any] = []
+        """Empty until the module's first actions show their shape."""

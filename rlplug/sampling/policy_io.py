@@ -1,0 +1,173 @@
+"""Policy input and output: from observations to `ActInput`, from `Acted` to environment actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy
+from gymnasium import spaces
+
+from rlplug.batch.nested import copied, to_arrays
+from rlplug.envs import Environments
+from rlplug.errors import FAILURES, RlplugError
+from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.autoreset import Autoreset
+from rlplug.sampling.checks import EnvironmentChecks
+
+__all__ = ["Columns", "PolicyIO", "action_clipper"]
+
+Columns: TypeAlias = dict[str, Any]
+
+
+class PolicyIO:
+    """Connects a module with its environments: observations, masks, recurrent state, actions.
+
+    `normalize` is applied to observations before the module gets them; `during` says in messages
+    what the steps belong to.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        module: Module,
+        *,
+        random: numpy.random.Generator,
+        normalize: Callable[[Any], Any] | None = None,
+        keep_finals: bool = False,
+        run_steps: int = 0,
+        during: str = "",
+    ) -> None:
+        self.act = ActInput(None, random=random, steps=run_steps)
+        """Input of the module's next call."""
+        self.current: Columns = {}
+        """The observations to act on next, not normalised, and their action mask."""
+        self.autoreset = Autoreset(environments, module, keep_finals=keep_finals)
+        self.checks = EnvironmentChecks(environments, during)
+        self.clip = action_clipper(environments.action_space)
+        self.normalize = normalize
+        self._environments = environments
+        self._vector = environments.vector
+        self._num_envs = environments.num_envs
+        self._module = module
+        self._full_mask: Any = None
+        """Allows everything, for steps without a mask after steps with one."""
+
+    def reset(self, seed: int) -> None:
+        """Reset all environments from a seed."""
+        try:
+            observations, infos = self._environments.reset(seed)
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self.checks.failed("reset", 0, error) from error
+        self.autoreset.reset()
+        self.act.state = self._module.initial_state(self._num_envs)
+        self.checks.check_observations(observations, 0)
+        self.observe(observations, infos, 0)
+
+    def step(self, actions: Any, outcome: Columns, time: int, timestep: int) -> Any:
+        """Step the vector environment, put rewards and ends into `outcome`, return its infos."""
+        if type(actions) is not numpy.ndarray:
+            actions = to_arrays(actions)
+        try:
+            observations, rewards, terminated, truncated, stepped_infos = self._vector.step(
+                self.clip(actions)
+            )
+            self.checks.check_shapes(observations, rewards, terminated, truncated)
+            outcome["rewards"] = rewards
+            outcome["terminated"] = terminated
+            outcome["truncated"] = truncated
+            infos: Mapping[str, Any] = stepped_infos
+            if self.autoreset.active:
+                observations, infos = self.autoreset.handle(
+                    time, outcome, observations, infos, self.act
+                )
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self.checks.failed("step", timestep, error) from error
+        self.observe(observations, infos, timestep + self._num_envs)
+        return stepped_infos
+
+    def observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
+        """Make the module's next input of what the environments returned."""
+        self.current = current = {"observations": observations}
+        act = self.act
+        mask = _find_mask(observations, infos)
+        if mask is None:
+            mask = self._full_mask
+        else:
+            mask = self.checks.check_mask(mask, self.autoreset.resetting, timestep)
+            if self._full_mask is None:
+                self._full_mask = copied(mask)
+                self._full_mask[...] = 1
+        act.action_mask = mask
+        if mask is not None:
+            current["action_mask"] = mask
+        normalize = self.normalize
+        act.observations = observations if normalize is None else normalize(observations)
+
+    def normalize_again(self) -> None:
+        """Normalise the current observations with the statistics as they are now."""
+        if self.normalize is not None:
+            self.act.observations = self.normalize(self.current["observations"])
+
+    def record(self, acted: Acted) -> Columns:
+        """Keep the recurrent state for the next step; returns the columns to store."""
+        act = self.act
+        if act.state is not None:
+            act.state = acted.state
+        columns = {"actions": acted.actions}
+        if act.action_mask is not None:
+            columns["action_mask"] = act.action_mask
+        if acted.extras:
+            columns.update(acted.extras)
+        return columns
+
+
+def action_clipper(space: spaces.Space[Any]) -> Callable[[Any], Any]:
+    """Clips continuous actions to the bounds of their space; the unclipped ones are stored.
+
+    Their log-probabilities are those of the unclipped ones.
+    """
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        low, high, dtype = space.low, space.high, space.dtype
+        if not (numpy.isfinite(low).any() or numpy.isfinite(high).any()):
+            return lambda actions: numpy.asarray(actions, dtype)
+        return lambda actions: numpy.minimum(
+            numpy.maximum(numpy.asarray(actions, dtype), low), high
+        )
+    if isinstance(space, spaces.Dict):
+        parts = {name: action_clipper(part) for name, part in space.spaces.items()}
+        return lambda actions: {name: clip(actions[name]) for name, clip in parts.items()}
+    if isinstance(space, spaces.Tuple):
+        each = [action_clipper(part) for part in space.spaces]
+        return lambda actions: tuple(clip(part) for clip, part in zip(each, actions, strict=True))
+    return _unchanged
+
+
+def _unchanged(actions: Any) -> Any:
+    return actions
+
+
+def _find_mask(observations: Any, infos: Mapping[str, Any]) -> Any:
+    """The action mask in observations or infos; None if there is none."""
+    if type(observations) is dict and "action_mask" in observations:
+        return observations["action_mask"]
+    mask = infos.get("action_mask")
+    if mask is None:
+        return None
+    if mask.dtype == object:
+        known = next((row for row in mask if row is not None), None)
+        if known is None:
+            return None
+        every = numpy.ones_like(known)
+        return numpy.stack([every if row is None else row for row in mask])
+    told = infos.get("_action_mask")
+    if told is None or told.all():
+        return mask
+    # Gymnasium fills in zeros for environments without a mask.
+    mask = mask.copy()
+    mask[~told] = 1
+    return mask

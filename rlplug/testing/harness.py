@@ -1,0 +1,195 @@
+"""A learner under test with its own environments and random generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplug.batch import Batch
+from rlplug.config.sections import ComputeSection
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import Learner
+from rlplug.learner.state import random_state, set_random_state
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.registry import Participant
+from rlplug.seeding import forked
+from rlplug.testing.algorithms import PolicyGradient
+from rlplug.testing.cases import Case
+from rlplug.testing.collector import Collector
+from rlplug.testing.comparison import cloned, first_difference
+from rlplug.testing.subject import Subject
+
+__all__ = ["GlobalGenerators", "Harness", "changed_generators", "make_harness", "participant_of"]
+
+Results = Mapping[str, Mapping[str, Any]]
+
+_CPU = torch.device("cpu")
+
+
+class Harness:
+    """One learner with one module and one collector per case, isolated from the process.
+
+    Checks compare two of them bit for bit, so both have to run on the same engine.
+    """
+
+    def __init__(
+        self,
+        algorithm: Participant,
+        addons: Sequence[Participant],
+        cases: Mapping[str, Case],
+        *,
+        seed: int = 0,
+        compute: ComputeSection | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.cases = dict(cases)
+        self.seed = seed
+        self.generators = GlobalGenerators(seed)
+        self.timestep = 0
+        with self.generators():
+            self.calls = HookCalls(algorithm, addons)
+            self.learner = Learner(
+                self.calls,
+                {name: (one.observation_space, one.action_space) for name, one in cases.items()},
+                seed=seed,
+                compute=compute or ComputeSection(device="cpu"),
+            )
+            self.learner.build()
+            self.collectors = {
+                name: Collector(one, self.learner.modules[name], seed=seed)
+                for name, one in self.cases.items()
+            }
+
+    @property
+    def module(self) -> Module:
+        """The first module, the only one as a rule."""
+        return next(iter(self.learner.modules.values()))
+
+    def collect(self, steps: int = 8) -> dict[str, Batch]:
+        """The next batch of every module."""
+        with self.generators():
+            return {name: one.collect(steps) for name, one in self.collectors.items()}
+
+    def update(self, batches: Batch | Mapping[str, Batch]) -> Results:
+        """One update of the learner; returns its metrics."""
+        by_module = {DEFAULT_MODULE: batches} if isinstance(batches, Batch) else batches
+        self.timestep += sum(batch.rows for batch in by_module.values())
+        with self.generators():
+            return self.learner.update(by_module, timestep=self.timestep)
+
+    def train(self, updates: int, steps: int = 8) -> list[Results]:
+        """Collect a batch and update, several times."""
+        return [self.update(self.collect(steps)) for _ in range(updates)]
+
+    def weights(self) -> dict[str, Any]:
+        """A copy of all parameters and buffers of modules and extras."""
+        parts: dict[str, Any] = {}
+        for module_id, module in self.learner.modules.items():
+            parts[module_id] = cloned(module.state_dict())
+            for plugin, extra in self.learner.extra.get(module_id, {}).items():
+                parts[f"{module_id}.{plugin}"] = cloned(extra.state_dict())
+        return parts
+
+    def state(self) -> dict[str, Any]:
+        """A copy of the learner's state without the global generators."""
+        state: dict[str, Any] = cloned(self.learner.get_state())
+        state.pop("random")
+        return state
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of modules and extras that require gradients, by name."""
+        return {
+            f"{module_id}.{name}" if len(self.learner.members) > 1 else name: param
+            for module_id, member in self.learner.members.items()
+            for name, param in member.named.items()
+            if param.requires_grad
+        }
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch of the first module as `prepare_batch` returns it."""
+        learner = self.learner
+        name = next(iter(learner.modules))
+        placed = batch.to(learner.device, learner.dtype)
+        with self.generators(), torch.no_grad():
+            return self.calls.prepare_batch(
+                name, self.module, placed, {name: placed}, self.timestep, learner
+            )
+
+    def gradients(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
+        """The gradients of a batch, without a step; None if no plugin returns a loss."""
+        learner = self.learner
+        prepared = {next(iter(learner.modules)): self.prepare(batch)}
+        with self.generators():
+            losses = learner.compute_loss(learner.forward_train(prepared), prepared)
+            return learner.compute_gradients(losses) if ALL_MODULES in losses else None
+
+
+def make_harness(
+    subject: Subject,
+    case: Case | Mapping[str, Case] | None = None,
+    *,
+    seed: int = 0,
+    config: Any = None,
+    kind: type[Any] | None = None,
+    before: Sequence[Participant] = (),
+    after: Sequence[Participant] = (),
+    algorithm: type[Any] = PolicyGradient,
+    compute: ComputeSection | None = None,
+) -> Harness:
+    """A harness for an algorithm, or for an add-on with an algorithm of the kit.
+
+    `before` and `after` are further add-ons, in order before and after the add-on under test.
+    """
+    chosen = subject.case() if case is None else case
+    cases = chosen if isinstance(chosen, Mapping) else {DEFAULT_MODULE: chosen}
+    own = subject.participant(config, kind)
+    if subject.is_addon:
+        addons = [*before, own, *after]
+        return Harness(participant_of(algorithm), addons, cases, seed=seed, compute=compute)
+    return Harness(own, [*before, *after], cases, seed=seed, compute=compute)
+
+
+def participant_of(kind: type[Any]) -> Participant:
+    """An instance of an algorithm or add-on class that can take part in a run."""
+    return Subject.of(kind).participant()
+
+
+class GlobalGenerators:
+    """The global random generators of one learner: `with generators():` swaps them in."""
+
+    def __init__(self, seed: int) -> None:
+        with forked(seed):
+            self._state = random_state(_CPU)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        outside = random_state(_CPU)
+        set_random_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = random_state(_CPU)
+            set_random_state(outside)
+
+
+@contextmanager
+def changed_generators() -> Iterator[list[str]]:
+    """Fills the list with the names of the global generators that were drawn from or seeded."""
+    before = random_state(_CPU)
+    seed = torch.initial_seed()
+    changed: list[str] = []
+    yield changed
+    after = random_state(_CPU)
+    names = {"torch": "torch", "numpy": "numpy.random", "python": "random"}
+    changed += [
+        name
+        for part, name in names.items()
+        if first_difference(before[part], after[part]) is not None
+    ]
+    if torch.initial_seed() != seed:
+        changed.append("torch.manual_seed")
+    set_random_state(before)

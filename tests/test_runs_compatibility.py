@@ -1,0 +1,152 @@
+"""What is refused before a run begins, by plugins and because of them, and what is advised."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+
+from rlplug import Algorithm, Module, hookimpl
+from rlplug.config.sections import RunConfig, RunSection
+from rlplug.envs import make_environments
+from rlplug.errors import PluginError, UnsupportedSpaceError
+from rlplug.feeds import Feed, Stream
+from rlplug.registry import FoundPlugin, Registry
+from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.prepare import Request, prepare
+from rlplug.runs.run import check
+
+
+class Whatever(Algorithm):
+    """Takes any space."""
+
+    def feed(self) -> Feed:
+        return Stream()
+
+    @hookimpl
+    def build(self) -> Module:
+        return Module()
+
+
+class Choosy(Whatever):
+    """Takes a few arms."""
+
+    kind: ClassVar[type[Any]] = gymnasium.spaces.Discrete
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        return None if isinstance(action_space, self.kind) else "it needs arms"
+
+
+class Bandit(Whatever):
+    """Takes one step."""
+
+    def feed(self) -> Feed:
+        return Stream(one_step_episodes=True)
+
+
+def raises(*given: Any, **named: Any) -> Any:
+    raise KeyError("planted")
+
+
+class BrokenInit(Whatever):
+    __init__ = raises
+
+
+class BrokenFeed(Whatever):
+    feed = raises
+
+
+class BrokenSupports(Whatever):
+    supports = raises
+
+
+class BrokenBuild(Whatever):
+    @hookimpl
+    def build(self) -> Module:
+        raise KeyError("planted")
+
+
+class Yes(Whatever):
+    def supports(self, observation_space: Any, action_space: Any) -> Any:
+        return True
+
+
+def tried(registry: Registry, name: str, env: str = "Pendulum-v1") -> str:
+    run = {"algorithm": name, "env": env, "steps": 10}
+    return check(prepare(Request(flags={"run": run}), registry))
+
+
+def test_a_refusal_names_the_installed_algorithms_that_can_and_one_to_try() -> None:
+    registry = Registry.of(
+        choosy=Choosy, zeta=Whatever, alpha=Whatever, bandit=Bandit, broken=BrokenSupports
+    )
+    with pytest.raises(UnsupportedSpaceError, match="it needs arms") as raised:
+        tried(registry, "choosy")
+    assert raised.value.hints == (
+        "installed algorithms that support it: alpha, zeta",
+        "try: --algo alpha",
+    )
+
+
+def test_a_refusal_says_so_where_no_installed_algorithm_can() -> None:
+    with pytest.raises(UnsupportedSpaceError) as raised:
+        tried(Registry.of(choosy=Choosy, bandit=Bandit), "choosy")
+    assert raised.value.hints[0] == "no other installed algorithm supports it."
+
+
+def test_no_other_algorithm_is_loaded_unless_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[str] = []
+    load = Registry.load
+
+    def noted(self: Registry, plugin: FoundPlugin) -> Any:
+        loaded.append(plugin.name)
+        return load(self, plugin)
+
+    monkeypatch.setattr(Registry, "load", noted)
+    tried(Registry.of(choosy=Choosy, other=Whatever), "other")
+    assert loaded == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [(BrokenInit, "__init__"), (BrokenFeed, "feed"), (BrokenSupports, "supports")],
+)
+def test_an_error_of_a_plugin_before_the_run_names_plugin_and_method(
+    kind: type[Algorithm], what: str
+) -> None:
+    with pytest.raises(PluginError) as raised:
+        tried(Registry.of(mine=kind), "mine")
+    assert raised.value.message == f"algorithm 'mine' (not installed) failed in {what!r}:"
+    assert raised.value.hints[0] == "KeyError: 'planted'"
+    assert raised.value.exit_code == 2
+
+
+def test_an_error_in_build_names_plugin_and_hook() -> None:
+    with pytest.raises(PluginError, match="module of algorithm 'mine'") as raised:
+        tried(Registry.of(mine=BrokenBuild), "mine")
+    assert raised.value.hints[:2] == (
+        "KeyError: 'planted'",
+        "raised in hook 'build' of algorithm 'mine' (not installed)",
+    )
+
+
+def test_supports_that_gives_no_reason_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"supports\(\) returned True") as raised:
+        tried(Registry.of(mine=Yes), "mine")
+    hint = "try: return None if it supports the spaces, else the reason as a string"
+    assert raised.value.hints == (hint,)
+
+
+def test_a_name_that_two_packages_offer_is_no_advice() -> None:
+    twins = (*Registry.of(twin=Whatever).found, *Registry.of(twin=Whatever).found)
+    refused, *_ = Registry.of(choosy=Choosy).found
+    environments = make_environments("Pendulum-v1", 1, {})
+    config = RunConfig(run=RunSection(algorithm="choosy"), algorithm=None)
+    advice = Compatibility(environments, "Pendulum-v1", config).suggestions(
+        refused, Registry(twins)
+    )
+    environments.vector.close()
+    assert advice[0] == "no other installed algorithm supports it."
