@@ -58,13 +58,13 @@ class _PackedLSTM(torch.autograd.Function):
         # Not to read them, but to have torch refuse features that were changed since.
         _ = ctx.saved_tensors
         out, hidden, cell = (gradient.numpy() for gradient in gradients)
-        slopes, d_hidden, d_cell = past.back(out[past.order], hidden.copy(), cell.copy())
+        d_gates, d_hidden, d_cell = past.back(out[past.order], hidden.copy(), cell.copy())
         d_features = numpy.empty_like(past.features)
-        d_features[past.order] = numpy.dot(slopes, past.w_in)
-        d_bias = _grouped_back(slopes.sum(0))
-        d_weight_in = _grouped_back(numpy.dot(slopes.T, past.features[past.order]))
-        d_weight_hidden = _grouped_back(numpy.dot(slopes.T, past.hidden[past.before()]))
-        past.spare.append(slopes)
+        d_features[past.order] = numpy.dot(d_gates, past.w_in)
+        d_bias = _grouped_back(d_gates.sum(0))
+        d_weight_in = _grouped_back(numpy.dot(d_gates.T, past.features[past.order]))
+        d_weight_hidden = _grouped_back(numpy.dot(d_gates.T, past.hidden[past.before()]))
+        past.spare.append(d_gates)
         return (
             torch.from_numpy(d_features),
             torch.from_numpy(d_hidden),
@@ -176,20 +176,20 @@ class _Past:
         rows, size = len(self.order), self.hidden.shape[1]
         bounded = numpy.tanh(self.cells[self.first :])
         gates = self.gates.reshape(rows, 4, size)
-        slopes = _take(self.spare, rows, size, gates.dtype).reshape(gates.shape)
-        numpy.subtract(1, gates, out=slopes)
-        slopes[:, :3] *= gates[:, :3]
-        slopes[:, 3] *= 1 + gates[:, 3]
-        # Each gate's slope times what it is multiplied with on the way to the cell or the output.
-        slopes[:, 0] *= bounded
-        slopes[:, 1] *= gates[:, 3]
-        slopes[:, 2] *= self.cells[self.before()]
-        slopes[:, 3] *= gates[:, 1]
+        d_gates = _take(self.spare, rows, size, gates.dtype).reshape(gates.shape)
+        numpy.subtract(1, gates, out=d_gates)
+        d_gates[:, :3] *= gates[:, :3]
+        d_gates[:, 3] *= 1 + gates[:, 3]
+        # Each gate's derivative times what it is multiplied with towards the cell or the output.
+        d_gates[:, 0] *= bounded
+        d_gates[:, 1] *= gates[:, 3]
+        d_gates[:, 2] *= self.cells[self.before()]
+        d_gates[:, 3] *= gates[:, 1]
         through = gates[:, 0] * (1 - bounded * bounded)
         stop = rows
         for count in reversed(self.counts):
             start = stop - count
-            d_hidden, d_cell, now = hidden[:count], cell[:count], slopes[start:stop]
+            d_hidden, d_cell, now = hidden[:count], cell[:count], d_gates[start:stop]
             d_hidden += out[start:stop]
             d_cell += d_hidden * through[start:stop]
             now[:, 0] *= d_hidden
@@ -197,7 +197,7 @@ class _Past:
             d_cell *= gates[start:stop, 2]
             numpy.dot(now.reshape(count, 4 * size), self.w_hidden, out=d_hidden)
             stop = start
-        return slopes.reshape(rows, 4 * size), hidden, cell
+        return d_gates.reshape(rows, 4 * size), hidden, cell
 
 
 def _take(spare: Spare, rows: int, size: int, dtype: Any) -> NumpyArray:

@@ -1,4 +1,4 @@
-"""Activations with their slopes."""
+"""Activations and their vector-Jacobian products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
-from rlplug.nn.arrays.array import Array, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, accumulate, recorded, recording
 from rlplug.nn.arrays.elementwise import floating, unary
 
 __all__ = ["elu", "leaky_relu", "logsigmoid", "relu", "sigmoid", "silu", "softplus", "tanh"]
@@ -15,13 +15,13 @@ __all__ = ["elu", "leaky_relu", "logsigmoid", "relu", "sigmoid", "silu", "softpl
 Value: TypeAlias = Any
 
 
-def _tanh_slope(g: Value, a: Value, out: Value) -> Value:
-    slope = out * out
-    if slope.ndim == 0:
-        return (1 - slope) * g
-    numpy.subtract(1, slope, out=slope)
-    slope *= g
-    return slope
+def _tanh_vjp(g: Value, a: Value, out: Value) -> Value:
+    grad = out * out
+    if grad.ndim == 0:
+        return (1 - grad) * g
+    numpy.subtract(1, grad, out=grad)
+    grad *= g
+    return grad
 
 
 def relu(x: Array) -> Array:
@@ -32,7 +32,7 @@ def relu(x: Array) -> Array:
     if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
     # A product, for numpy.where takes up to ten times as long.
-    return recorded(out, x.tape, lambda g: receive(x, g * (out > 0)))
+    return recorded(out, x.tape, lambda g: accumulate(x, g * (out > 0)))
 
 
 def _sigmoid(a: Value) -> Value:
@@ -40,21 +40,21 @@ def _sigmoid(a: Value) -> Value:
     return numpy.tanh(a * a.dtype.type(0.5)) * a.dtype.type(0.5) + a.dtype.type(0.5)
 
 
-def _silu_slope(g: Value, a: Value, out: Value) -> Value:
+def _silu_vjp(g: Value, a: Value, out: Value) -> Value:
     share = _sigmoid(a)
     return g * (share * (1 + a * (1 - share)))
 
 
-def _logsigmoid_slope(g: Value, a: Value, out: Value) -> Value:
+def _logsigmoid_vjp(g: Value, a: Value, out: Value) -> Value:
     return g * _sigmoid(-a)
 
 
-tanh = unary(numpy.tanh, _tanh_slope)
+tanh = unary(numpy.tanh, _tanh_vjp)
 sigmoid = unary(_sigmoid, lambda g, a, out: g * (1 - out) * out)
-silu = unary(lambda a: a * _sigmoid(a), _silu_slope)
+silu = unary(lambda a: a * _sigmoid(a), _silu_vjp)
 logsigmoid = unary(
     lambda a: numpy.minimum(a, a.dtype.type(0)) - numpy.log1p(numpy.exp(-numpy.abs(a))),
-    _logsigmoid_slope,
+    _logsigmoid_vjp,
 )
 
 
@@ -70,7 +70,7 @@ def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     if not recording(x):
         return Array(out, x.tape)
     return recorded(
-        out, x.tape, lambda g: receive(x, numpy.where(far, g, g * (grown / (grown + 1))))
+        out, x.tape, lambda g: accumulate(x, numpy.where(far, g, g * (grown / (grown + 1))))
     )
 
 
@@ -84,15 +84,15 @@ def elu(x: Array, alpha: float = 1.0) -> Array:
     if not recording(x):
         return Array(out, x.tape)
     return recorded(
-        out, x.tape, lambda g: receive(x, numpy.where(low, g * (below + kind(alpha)), g))
+        out, x.tape, lambda g: accumulate(x, numpy.where(low, g * (below + kind(alpha)), g))
     )
 
 
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
     """The number if it is positive, else a small part of it."""
     a = x.value
-    slope = numpy.where(a > 0, a.dtype.type(1), a.dtype.type(negative_slope))
-    out = a * slope
+    factor = numpy.where(a > 0, a.dtype.type(1), a.dtype.type(negative_slope))
+    out = a * factor
     if not recording(x):
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, g * slope))
+    return recorded(out, x.tape, lambda g: accumulate(x, g * factor))

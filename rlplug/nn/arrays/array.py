@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlplug.nn.arrays.dtypes import TORCH_DTYPES
 
-__all__ = ["Array", "Graph", "UnsupportedError", "receive", "recorded", "recording", "unwrap"]
+__all__ = ["Array", "Graph", "UnsupportedError", "accumulate", "recorded", "recording", "unwrap"]
 
 Value: TypeAlias = Any
 """A NumPy array, or a NumPy scalar."""
@@ -36,7 +36,7 @@ class Array:
     tensor unnoticed, and nothing changes it in place. Its other methods are in `dispatch.py`.
     """
 
-    __slots__ = ("grad", "requires_grad", "room", "tape", "value")
+    __slots__ = ("grad", "grad_view", "requires_grad", "tape", "value")
 
     __array_ufunc__ = None
     __iter__ = None
@@ -51,7 +51,7 @@ class Array:
         self.requires_grad = requires_grad
         self.grad: Value = None
         """The gradient, while one is on its way back through the tape."""
-        self.room: Value = None
+        self.grad_view: Value = None
         """Of a trained parameter: where its gradient is written."""
 
     @classmethod
@@ -84,7 +84,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[tuple[Array, Back]] = []
-        self.known: dict[int, Array] = {}
+        self.leaves: dict[int, Array] = {}
         """The parameters met so far, by their ids."""
         self.stacks: dict[int, Any] = {}
         """Networks that run in one operation, by their ids."""
@@ -105,17 +105,17 @@ class Graph:
 
     def leaf(self, tensor: Tensor) -> Array:
         """A parameter, buffer or other tensor without a graph, in the same memory."""
-        known = self.known.get(id(tensor))
+        known = self.leaves.get(id(tensor))
         if known is not None:
             return known
         # Asking torch for a Parameter is slow.
         if type(tensor) is not Tensor and isinstance(tensor, nn.Parameter):
-            return self.remember(tensor)
+            return self.add_leaf(tensor)
         return Array(_numbers(tensor), self)
 
-    def remember(self, tensor: Tensor) -> Array:
+    def add_leaf(self, tensor: Tensor) -> Array:
         """A parameter, which `current` watches from now on."""
-        found = self.known[id(tensor)] = Array(_numbers(tensor.detach()), self)
+        found = self.leaves[id(tensor)] = Array(_numbers(tensor.detach()), self)
         self._tensors.append(tensor)
         self._addresses.append((tensor.data_ptr(), tensor.requires_grad))
         return found
@@ -147,6 +147,8 @@ class Graph:
         """Zeros that nobody writes to, in the shape and order of a value."""
         if not like.ndim:
             return like.dtype.type(0)
+        if like.size > _KEPT_SIZE:
+            return numpy.zeros_like(like)
         key = like.shape, like.strides, like.dtype.char
         found = self._zeros.get(key)
         if found is None:
@@ -179,7 +181,7 @@ def recorded(value: Value, graph: Graph, back: Back) -> Array:
     return out
 
 
-def receive(array: Array, gradient: Value) -> None:
+def accumulate(array: Array, gradient: Value) -> None:
     """Add to the gradient of an array, summed over what was broadcast."""
     if not array.requires_grad:
         return
@@ -223,7 +225,9 @@ def _numbers(tensor: Tensor) -> NDArray[Any]:
     try:
         return _checked(tensor.numpy())
     except (RuntimeError, TypeError) as error:
-        # One with a graph of its own, on another device, or of a format that NumPy lacks.
+        if tensor.requires_grad:
+            raise UnsupportedError("a tensor with a graph of its own among arrays") from error
+        # On another device, or of a format that NumPy lacks.
         raise UnsupportedError(f"a tensor that NumPy cannot show: {error}") from error
 
 
@@ -239,3 +243,6 @@ def _runs_backwards(value: NDArray[Any]) -> bool:
 
 _KEPT = 16
 """Arrays of ones and of zeros that are kept."""
+
+_KEPT_SIZE = 65_536
+"""Zeros in one of them."""

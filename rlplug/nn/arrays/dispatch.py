@@ -76,7 +76,7 @@ greater = elementwise.comparison(numpy.greater)
 greater_equal = elementwise.comparison(numpy.greater_equal)
 both = elementwise.comparison(numpy.bitwise_and)
 either = elementwise.comparison(numpy.bitwise_or)
-one_of_two = elementwise.comparison(numpy.bitwise_xor)
+exclusive_or = elementwise.comparison(numpy.bitwise_xor)
 
 _OPERATORS: dict[str, Function] = {
     "__add__": elementwise.add,
@@ -89,7 +89,7 @@ _OPERATORS: dict[str, Function] = {
     "__matmul__": layers.matmul,
     "__and__": both,
     "__or__": either,
-    "__xor__": one_of_two,
+    "__xor__": exclusive_or,
 }
 
 _ALONE: dict[str, Function] = {
@@ -125,7 +125,7 @@ _BOTH: dict[str, Function] = {
     "bitwise_and": both,
     "bitwise_not": _ALONE["__invert__"],
     "bitwise_or": either,
-    "bitwise_xor": one_of_two,
+    "bitwise_xor": exclusive_or,
     "broadcast_to": shapes.broadcast_to,
     "chunk": shapes.chunk,
     "clamp": selection.clamp,
@@ -164,7 +164,7 @@ _BOTH: dict[str, Function] = {
     "logical_and": lambda x, y: both(_truth(x), _truth(y)),
     "logical_not": elementwise.logical_not,
     "logical_or": lambda x, y: either(_truth(x), _truth(y)),
-    "logical_xor": lambda x, y: one_of_two(_truth(x), _truth(y)),
+    "logical_xor": lambda x, y: exclusive_or(_truth(x), _truth(y)),
     "logsumexp": reductions.logsumexp,
     "lt": less,
     "masked_fill": selection.masked_fill,

@@ -10,13 +10,14 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.nn.arrays.array import Array, Graph, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, Graph, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.arrays.dtypes import NUMPY_DTYPES, default_float, promoted
 
 __all__ = [
     "NUMBERS",
     "absolute",
     "add",
+    "as_array",
     "atanh",
     "binary",
     "cast",
@@ -28,7 +29,6 @@ __all__ = [
     "floating",
     "floor",
     "floor_divide",
-    "lifted",
     "log",
     "log1p",
     "logical_not",
@@ -52,9 +52,9 @@ __all__ = [
 ]
 
 Value: TypeAlias = Any
-Slope: TypeAlias = Callable[[Value, Value, Value], Value]
-"""From the gradient, what was given and what came out to the gradient of what was given."""
-PairSlope: TypeAlias = Callable[[Value, Value, Value, Value], Value]
+VJP: TypeAlias = Callable[[Value, Value, Value], Value]
+"""Vector-Jacobian product: from the output's gradient, the input and the output."""
+PairVJP: TypeAlias = Callable[[Value, Value, Value, Value], Value]
 """The same for one of two operands."""
 
 NUMBERS = (float, int, numpy.generic)
@@ -73,13 +73,13 @@ def operands(x: Any, y: Any) -> tuple[Array, Array]:
         elif kind is float or kind is int or isinstance(y, NUMBERS):
             return with_number(x, y)
         else:
-            y = lifted(x.tape, y)
+            y = as_array(x.tape, y)
     elif type(y) is Array and isinstance(x, NUMBERS):
         second, first = with_number(y, x)
         return first, second
     else:
         tape = tape_of(x, y)
-        x, y = lifted(tape, x), lifted(tape, y)
+        x, y = as_array(tape, x), as_array(tape, y)
     dtype = promoted(x.value, y.value)
     return cast(x, dtype), cast(y, dtype)
 
@@ -92,7 +92,7 @@ def tape_of(*values: Any) -> Graph:
     raise UnsupportedError("no array among the arguments")
 
 
-def lifted(tape: Graph, value: Any) -> Array:
+def as_array(tape: Graph, value: Any) -> Array:
     """An array, tensor or number as an array."""
     if type(value) is Array:
         return value
@@ -115,7 +115,7 @@ def cast(x: Array, dtype: numpy.dtype[Any]) -> Array:
         return x
     out = value.astype(dtype)
     if own.kind == "f" == dtype.kind and recording(x):
-        return recorded(out, x.tape, lambda g: receive(x, g.astype(own)))
+        return recorded(out, x.tape, lambda g: accumulate(x, g.astype(own)))
     return Array(out, x.tape)
 
 
@@ -124,7 +124,7 @@ def floating(x: Array) -> Array:
     return x if x.value.dtype.kind == "f" else cast(x, default_float())
 
 
-def unary(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], Array]:
+def unary(forward: Callable[[Value], Value], vjp: VJP) -> Callable[[Array], Array]:
     """A function of fractional numbers."""
 
     def function(x: Array) -> Array:
@@ -136,14 +136,14 @@ def unary(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], 
         if not x.requires_grad or not _is_recording():
             return Array(out, graph)
         made = Array(out, graph, True)
-        graph.nodes.append((made, lambda g: receive(x, slope(g, a, out))))
+        graph.nodes.append((made, lambda g: accumulate(x, vjp(g, a, out))))
         return made
 
     return function
 
 
 def binary(
-    forward: Callable[[Value, Value], Value], left: PairSlope, right: PairSlope
+    forward: Callable[[Value, Value], Value], left: PairVJP, right: PairVJP
 ) -> Callable[[Any, Any], Array]:
     """A function of two operands."""
 
@@ -158,9 +158,9 @@ def binary(
 
         def back(g: Value) -> None:
             if x.requires_grad:
-                receive(x, left(g, a, b, out))
+                accumulate(x, left(g, a, b, out))
             if y.requires_grad:
-                receive(y, right(g, a, b, out))
+                accumulate(y, right(g, a, b, out))
 
         made = Array(out, graph, True)
         graph.nodes.append((made, back))
@@ -217,9 +217,9 @@ sin = unary(numpy.sin, lambda g, a, out: g * numpy.cos(a))
 cos = unary(numpy.cos, lambda g, a, out: g * -numpy.sin(a))
 
 
-def _whole(forward: Callable[[Value], Value], slope: Slope) -> Callable[[Array], Array]:
+def _whole(forward: Callable[[Value], Value], vjp: VJP) -> Callable[[Array], Array]:
     """A function that leaves whole numbers whole."""
-    fractional = unary(forward, slope)
+    fractional = unary(forward, vjp)
     return lambda x: fractional(x) if x.value.dtype.kind == "f" else Array(forward(x.value), x.tape)
 
 
@@ -251,9 +251,9 @@ def power(x: Any, y: Any) -> Array:
     if not recording(x):
         return Array(out, x.tape)
     if y == 0:
-        return recorded(out, x.tape, lambda g: receive(x, numpy.zeros_like(g)))
+        return recorded(out, x.tape, lambda g: accumulate(x, numpy.zeros_like(g)))
     below = exponent - 1
-    return recorded(out, x.tape, lambda g: receive(x, g * (exponent * numpy.power(a, below))))
+    return recorded(out, x.tape, lambda g: accumulate(x, g * (exponent * numpy.power(a, below))))
 
 
 def _power_of_base(g: Value, a: Value, b: Value, out: Value) -> Value:

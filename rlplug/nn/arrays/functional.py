@@ -9,11 +9,11 @@ import numpy
 import torch
 
 from rlplug.nn.arrays.activations import softplus
-from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.arrays.elementwise import (
     absolute,
     add,
-    lifted,
+    as_array,
     multiply,
     negative,
     operands,
@@ -65,19 +65,19 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Array:
     def back(g: Value) -> None:
         below = g.T
         if w.requires_grad:
-            if w.room is not None and w.grad is None:
-                w.grad = below.dot(x.value, w.room)
+            if w.grad_view is not None and w.grad is None:
+                w.grad = below.dot(x.value, w.grad_view)
             else:
-                receive(w, below.dot(x.value))
+                accumulate(w, below.dot(x.value))
         if b is not None and b.requires_grad:
             # A product with ones is a sum over the rows, in a third of the time.
             ones = x.tape.ones(len(g), g.dtype)
-            if b.room is not None and b.grad is None:
-                b.grad = below.dot(ones, b.room)
+            if b.grad_view is not None and b.grad is None:
+                b.grad = below.dot(ones, b.grad_view)
             else:
-                receive(b, below.dot(ones))
+                accumulate(b, below.dot(ones))
         if x.requires_grad:
-            receive(x, w.value.T.dot(below).T)
+            accumulate(x, w.value.T.dot(below).T)
 
     made = Array(out.T, graph, True)
     graph.nodes.append((made, back))
@@ -87,7 +87,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Array:
 def matmul(x: Any, y: Any) -> Array:
     """x @ y."""
     tape = tape_of(x, y)
-    x, y = lifted(tape, x), lifted(tape, y)
+    x, y = as_array(tape, x), as_array(tape, y)
     a, b = x.value, y.value
     if a.dtype != b.dtype or a.dtype.kind != "f":
         raise UnsupportedError(f"a product of {a.dtype} and {b.dtype}")
@@ -98,14 +98,14 @@ def matmul(x: Any, y: Any) -> Array:
     def back(g: Value) -> None:
         left = a[None, :] if a.ndim == 1 else a
         right = b[:, None] if b.ndim == 1 else b
-        slope = g[..., None] if b.ndim == 1 else g
-        slope = slope[..., None, :] if a.ndim == 1 else slope
+        grad = g[..., None] if b.ndim == 1 else g
+        grad = grad[..., None, :] if a.ndim == 1 else grad
         if x.requires_grad:
-            mine = numpy.matmul(slope, right.swapaxes(-1, -2))
-            receive(x, mine[..., 0, :] if a.ndim == 1 else mine)
+            mine = numpy.matmul(grad, right.swapaxes(-1, -2))
+            accumulate(x, mine[..., 0, :] if a.ndim == 1 else mine)
         if y.requires_grad:
-            mine = numpy.matmul(left.swapaxes(-1, -2), slope)
-            receive(y, mine[..., 0] if b.ndim == 1 else mine)
+            mine = numpy.matmul(left.swapaxes(-1, -2), grad)
+            accumulate(y, mine[..., 0] if b.ndim == 1 else mine)
 
     return recorded(out, tape, back)
 
@@ -119,7 +119,7 @@ def layer_norm(
 ) -> Array:
     """Each row to mean 0 and variance 1, then scaled and shifted."""
     tape = tape_of(input, weight, bias)
-    x = lifted(tape, input)
+    x = as_array(tape, input)
     a = x.value
     axes = tuple(range(-len(normalized_shape), 0))
     if a.shape[axes[0] :] != tuple(normalized_shape):
@@ -133,7 +133,7 @@ def layer_norm(
     def back(g: Value) -> None:
         middle = numpy.add.reduce(g, axes, keepdims=True) / count
         along = numpy.add.reduce(g * out, axes, keepdims=True) / count
-        receive(x, (g - middle - out * along) * scale)
+        accumulate(x, (g - middle - out * along) * scale)
 
     result = recorded(out, tape, back) if recording(x) else Array(out, tape)
     if weight is not None:
@@ -200,7 +200,7 @@ def smooth_l1_loss(
     """Squared errors below beta, absolute ones above; the slope of the latter is 1."""
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    rows = _bent(input, target, beta, 1 / beta)
+    rows = _huber(input, target, beta, 1 / beta)
     return _reduced(rows, size_average, reduce, reduction)
 
 
@@ -210,10 +210,10 @@ def huber_loss(
     """Squared errors below delta, absolute ones above; the slope of the latter is delta."""
     if weight is not None:
         raise UnsupportedError("huber_loss with weights")
-    return _reduced(_bent(input, target, delta, 1.0), None, None, reduction)
+    return _reduced(_huber(input, target, delta, 1.0), None, None, reduction)
 
 
-def _bent(input: Any, target: Any, edge: float, scale: float) -> Array:
+def _huber(input: Any, target: Any, edge: float, scale: float) -> Array:
     """scale times half the square of errors within an edge, and straight lines beyond."""
     x, y = operands(input, target)
     kind = x.value.dtype.type
@@ -228,12 +228,12 @@ def _bent(input: Any, target: Any, edge: float, scale: float) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        slope = g * held
+        grad = g * held
         if scale != 1:
-            slope = slope * kind(scale)
-        receive(x, slope)
+            grad = grad * kind(scale)
+        accumulate(x, grad)
         if y.requires_grad:
-            receive(y, -slope)
+            accumulate(y, -grad)
 
     return recorded(out, x.tape, back)
 
@@ -268,7 +268,7 @@ def cross_entropy(
 ) -> Array:
     """-log of the probability of classes, or against the probabilities of all classes."""
     tape = tape_of(input, target)
-    x, y = lifted(tape, input), lifted(tape, target)
+    x, y = as_array(tape, input), as_array(tape, target)
     if label_smoothing or weight is not None or x.value.ndim != 2:
         raise UnsupportedError("cross_entropy with other options")
     logs = log_softmax(x, 1)
@@ -289,7 +289,7 @@ def nll_loss(
 ) -> Array:
     """The negative of what belongs to each row's class."""
     tape = tape_of(input, target)
-    x, y = lifted(tape, input), lifted(tape, target)
+    x, y = as_array(tape, input), as_array(tape, target)
     if weight is not None or x.value.ndim != 2 or (y.value == ignore_index).any():
         raise UnsupportedError("nll_loss with other options")
     rows = negative(reshape(gather(x, 1, unsqueeze(y, 1)), (-1,)))

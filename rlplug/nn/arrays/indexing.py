@@ -9,8 +9,8 @@ import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
-from rlplug.nn.arrays.elementwise import lifted, tape_of
+from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
+from rlplug.nn.arrays.elementwise import as_array, tape_of
 from rlplug.nn.arrays.shapes import mapped
 
 __all__ = [
@@ -29,7 +29,7 @@ Value: TypeAlias = Any
 def getitem(x: Any, key: Any) -> Array:
     """x[key]."""
     tape = tape_of(x, *(key if isinstance(key, tuple) else (key,)))
-    x = lifted(tape, x)
+    x = as_array(tape, x)
     a = x.value
     if type(key) is Array and key.value.dtype.kind in "iu" and key.value.ndim:
         return _rows(x, key.value)
@@ -44,14 +44,14 @@ def getitem(x: Any, key: Any) -> Array:
 
     def back(g: Value) -> None:
         if plain and out.size == a.size and out.dtype is a.dtype and _is_whole(parts):
-            receive(x, g.reshape(a.shape))
+            accumulate(x, g.reshape(a.shape))
             return
-        slope = numpy.zeros_like(a)
+        grad = numpy.zeros_like(a)
         if plain:
-            slope[parts] = g
+            grad[parts] = g
         else:
-            numpy.add.at(slope, parts, g)
-        receive(x, slope)
+            numpy.add.at(grad, parts, g)
+        accumulate(x, grad)
 
     return recorded(out, tape, back)
 
@@ -90,16 +90,16 @@ def _rows(x: Array, rows: NDArray[Any]) -> Array:
     def back(g: Value) -> None:
         if not x.requires_grad:
             return
-        if x.room is not None and x.grad is None:
-            x.room.fill(0)
-            slope = x.room
+        if x.grad_view is not None and x.grad is None:
+            x.grad_view.fill(0)
+            grad = x.grad_view
         else:
-            slope = numpy.zeros(a.shape, a.dtype)
-        add_rows(slope, rows, g)
-        if slope is x.room:
-            x.grad = slope
+            grad = numpy.zeros(a.shape, a.dtype)
+        add_rows(grad, rows, g)
+        if grad is x.grad_view:
+            x.grad = grad
         else:
-            receive(x, slope)
+            accumulate(x, grad)
 
     return recorded(out, x.tape, back)
 
@@ -120,7 +120,7 @@ def add_rows(to: Value, rows: NDArray[Any], more: Value) -> None:
 def index_select(x: Any, dim: int, index: Any) -> Array:
     """Places along a dimension."""
     tape = tape_of(x, index)
-    x, index = lifted(tape, x), lifted(tape, index)
+    x, index = as_array(tape, x), as_array(tape, index)
     places = index.value.reshape(-1)
     if dim in (0, -x.value.ndim):
         return _rows(x, places)
@@ -128,9 +128,9 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
     axis = dim % a.ndim
 
     def back(g: Value) -> Value:
-        slope = numpy.zeros_like(a)
-        add_rows(numpy.moveaxis(slope, axis, 0), places, numpy.moveaxis(g, axis, 0))
-        return slope
+        grad = numpy.zeros_like(a)
+        add_rows(numpy.moveaxis(grad, axis, 0), places, numpy.moveaxis(g, axis, 0))
+        return grad
 
     return mapped(x, a.take(places, axis), back)
 
@@ -138,7 +138,7 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
 def gather(x: Any, dim: int, index: Any) -> Array:
     """At each place of the index, what x has there along a dimension."""
     tape = tape_of(x, index)
-    x, index = lifted(tape, x), lifted(tape, index)
+    x, index = as_array(tape, x), as_array(tape, index)
     a, places = x.value, index.value
     if a.ndim != places.ndim:
         raise UnsupportedError("gather with an index of other dimensions")
@@ -155,12 +155,12 @@ def gather(x: Any, dim: int, index: Any) -> Array:
         return Array(out, tape)
 
     def back(g: Value) -> None:
-        slope = numpy.zeros_like(a)
+        grad = numpy.zeros_like(a)
         if alone:
-            slope[key] = g[:, 0] if g.ndim == 2 and key[0].ndim == 1 else g
+            grad[key] = g[:, 0] if g.ndim == 2 and key[0].ndim == 1 else g
         else:
-            numpy.add.at(slope, key, g)
-        receive(x, slope)
+            numpy.add.at(grad, key, g)
+        accumulate(x, grad)
 
     return recorded(out, tape, back)
 
@@ -168,7 +168,7 @@ def gather(x: Any, dim: int, index: Any) -> Array:
 def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> Array:
     """`gather` with an index that is broadcast."""
     tape = tape_of(x, indices)
-    x, indices = lifted(tape, x), lifted(tape, indices)
+    x, indices = as_array(tape, x), as_array(tape, indices)
     if dim is None:
         return gather(x_flat(x), 0, x_flat(indices))
     axis = dim % x.value.ndim
@@ -194,7 +194,7 @@ def x_flat(x: Array) -> Array:
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
     """x with the numbers of src added at the places of the index along a dimension."""
     tape = tape_of(x, index, src)
-    x, index, src = lifted(tape, x), lifted(tape, index), lifted(tape, src)
+    x, index, src = as_array(tape, x), as_array(tape, index), as_array(tape, src)
     if x.value.dtype != src.value.dtype:
         raise UnsupportedError("scatter_add of another dtype")
     places = index.value
@@ -206,11 +206,11 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
         return Array(out, tape)
 
     def back(g: Value) -> None:
-        receive(x, g)
+        accumulate(x, g)
         if src.requires_grad:
-            slope = numpy.zeros_like(src.value)
-            slope[part] = g[key]
-            receive(src, slope)
+            grad = numpy.zeros_like(src.value)
+            grad[part] = g[key]
+            accumulate(src, grad)
 
     return recorded(out, tape, back)
 
@@ -239,10 +239,10 @@ def embedding(
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise UnsupportedError("embedding with other options")
     tape = tape_of(input, weight)
-    rows = lifted(tape, input).value
+    rows = as_array(tape, input).value
     if rows.size and rows.min() < 0:
         raise UnsupportedError("an embedding of a number below 0")
-    return _rows(lifted(tape, weight), rows)
+    return _rows(as_array(tape, weight), rows)
 
 
 def _grid(a: Value, axis: int, places: Value) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy
 import torch
 
-from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.arrays.dtypes import NUMPY_DTYPES
 from rlplug.nn.arrays.elementwise import cast, floating
 from rlplug.nn.arrays.selection import maximum, minimum
@@ -58,7 +58,7 @@ def total(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) 
     out = _sum(a, axes, wide, keepdims=keepdim)
     if not recording(x):
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, _spread(g, a, axes, keepdim)))
+    return recorded(out, x.tape, lambda g: accumulate(x, _spread(g, a, axes, keepdim)))
 
 
 def mean(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
@@ -77,7 +77,7 @@ def mean(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -
         out = _sum(a, axes, keepdims=keepdim) / count
     if not recording(x):
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, _spread(g / count, a, axes, keepdim)))
+    return recorded(out, x.tape, lambda g: accumulate(x, _spread(g / count, a, axes, keepdim)))
 
 
 def var(
@@ -127,7 +127,7 @@ def _spreading(
 
     def back(g: Value) -> None:
         g = numpy.where(out == 0, kind(0), g / (out * free)) if root else g * (kind(2) / free)
-        receive(x, _lengthened(g, a, axes, keepdim) * away)
+        accumulate(x, _lengthened(g, a, axes, keepdim) * away)
 
     return recorded(out, x.tape, back)
 
@@ -145,7 +145,7 @@ def norm(x: Array, p: Any = 2, dim: Dims = None, keepdim: bool = False) -> Array
     def back(g: Value) -> None:
         length = _lengthened(out, a, axes, keepdim)
         share = numpy.where(length == 0, a.dtype.type(0), a / length)
-        receive(x, _lengthened(g, a, axes, keepdim) * share)
+        accumulate(x, _lengthened(g, a, axes, keepdim) * share)
 
     return recorded(out, x.tape, back)
 
@@ -170,7 +170,7 @@ def _extreme(x: Array, dim: Dims, keepdim: bool, reduce: Callable[..., Value]) -
     def back(g: Value) -> None:
         same = a == _lengthened(out, a, axes, keepdim)
         counts = _sum(same, axes, numpy.int64, keepdims=True).astype(a.dtype)
-        receive(x, same * (_lengthened(g, a, axes, keepdim) / counts))
+        accumulate(x, same * (_lengthened(g, a, axes, keepdim) / counts))
 
     return recorded(out, x.tape, back)
 
@@ -201,9 +201,9 @@ def _found(x: Array, dim: int, keepdim: bool, find: Callable[..., Value]) -> Ext
         return Extremes(Array(out, x.tape), indices)
 
     def back(g: Value) -> None:
-        slope = numpy.zeros_like(a)
-        numpy.put_along_axis(slope, kept, g if keepdim else numpy.expand_dims(g, dim), dim)
-        receive(x, slope)
+        grad = numpy.zeros_like(a)
+        numpy.put_along_axis(grad, kept, g if keepdim else numpy.expand_dims(g, dim), dim)
+        accumulate(x, grad)
 
     return Extremes(recorded(out, x.tape, back), indices)
 
@@ -245,7 +245,7 @@ def cumsum(x: Array, dim: int) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        receive(x, numpy.flip(numpy.cumsum(numpy.flip(g, dim), dim), dim) if a.ndim else g)
+        accumulate(x, numpy.flip(numpy.cumsum(numpy.flip(g, dim), dim), dim) if a.ndim else g)
 
     return recorded(out, x.tape, back)
 
@@ -270,12 +270,12 @@ def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
 
     def back(g: Value) -> None:
         if axis == 1 and g.ndim == 2:
-            slope = numpy.exp(out.T)
-            slope *= _sum(g.T)
-            numpy.subtract(g.T, slope, out=slope)
-            receive(x, slope.T)
+            grad = numpy.exp(out.T)
+            grad *= _sum(g.T)
+            numpy.subtract(g.T, grad, out=grad)
+            accumulate(x, grad.T)
         else:
-            receive(x, g - numpy.exp(out) * _sum(g, axis, keepdims=True))
+            accumulate(x, g - numpy.exp(out) * _sum(g, axis, keepdims=True))
 
     return recorded(out, x.tape, back)
 
@@ -291,8 +291,8 @@ def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        slope = g * out
-        receive(x, slope - out * _sum(slope, axis, keepdims=True))
+        grad = g * out
+        accumulate(x, grad - out * _sum(grad, axis, keepdims=True))
 
     return recorded(out, x.tape, back)
 
@@ -310,7 +310,7 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
         return Array(out, x.tape)
 
     def back(g: Value) -> None:
-        receive(x, numpy.exp(a - kept) * _lengthened(g, a, axes, keepdim))
+        accumulate(x, numpy.exp(a - kept) * _lengthened(g, a, axes, keepdim))
 
     return recorded(out, x.tape, back)
 

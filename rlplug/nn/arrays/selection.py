@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy
 from torch import Tensor
 
-from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.arrays.dtypes import promoted
-from rlplug.nn.arrays.elementwise import NUMBERS, lifted, operands, tape_of, with_number
+from rlplug.nn.arrays.elementwise import NUMBERS, as_array, operands, tape_of, with_number
 
 __all__ = ["clamp", "masked_fill", "maximum", "minimum", "nan_to_num", "where"]
 
@@ -50,9 +50,9 @@ def _larger(
             lead = numpy.int8(loses(b, a)) - numpy.int8(loses(a, b))
         more = half * lead
         if x.requires_grad:
-            receive(x, half + more)
+            accumulate(x, half + more)
         if y.requires_grad:
-            receive(y, half - more)
+            accumulate(y, half - more)
 
     return recorded(out, x.tape, back)
 
@@ -78,7 +78,7 @@ def clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     if not recording(x):
         return Array(out, x.tape)
     # What equals a bound is not held: it keeps its gradient. NaN has none.
-    return recorded(out, x.tape, lambda g: receive(x, g * _within(a, out, min, max)))
+    return recorded(out, x.tape, lambda g: accumulate(x, g * _within(a, out, min, max)))
 
 
 def _within(a: Value, out: Value, low: Any, high: Any) -> Value:
@@ -89,7 +89,7 @@ def _within(a: Value, out: Value, low: Any, high: Any) -> Value:
 
 def _clamp_between(x: Any, low: Any, high: Any) -> Array:
     tape = tape_of(x, low, high)
-    x = lifted(tape, x)
+    x = as_array(tape, x)
     if low is not None:
         x, low = operands(x, low)
     if high is not None:
@@ -113,14 +113,14 @@ def _clamp_between(x: Any, low: Any, high: Any) -> Array:
             held = a < low.value
             if high is not None:
                 held = held & (low.value < high.value)
-            receive(low, numpy.where(held, g, none))
+            accumulate(low, numpy.where(held, g, none))
         if high is not None:
             inside = inside & (a <= high.value)
             held = a > high.value
             if low is not None:
                 held = held | (high.value < low.value)
-            receive(high, numpy.where(held, g, none))
-        receive(x, numpy.where(inside, g, none))
+            accumulate(high, numpy.where(held, g, none))
+        accumulate(x, numpy.where(inside, g, none))
 
     return recorded(out, tape, back)
 
@@ -129,9 +129,9 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     """From the one where it is true, else from the other."""
     tape = tape_of(condition, x, y)
     if type(x) is not Array and type(y) is not Array:
-        x = lifted(tape, x)
+        x = as_array(tape, x)
     x, y = operands(x, y)
-    chosen = lifted(tape, condition).value
+    chosen = as_array(tape, condition).value
     if chosen.dtype.kind != "b":
         raise UnsupportedError("where without truth values")
     out = numpy.where(chosen, x.value, y.value)[()]
@@ -141,9 +141,9 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     def back(g: Value) -> None:
         none = g.dtype.type(0)
         if x.requires_grad:
-            receive(x, numpy.where(chosen, g, none))
+            accumulate(x, numpy.where(chosen, g, none))
         if y.requires_grad:
-            receive(y, numpy.where(chosen, none, g))
+            accumulate(y, numpy.where(chosen, none, g))
 
     return recorded(out, tape, back)
 
@@ -151,8 +151,8 @@ def where(condition: Any, x: Any, y: Any) -> Array:
 def masked_fill(x: Any, mask: Any, value: Any) -> Array:
     """Another value where the mask is true."""
     tape = tape_of(x, mask, value)
-    x, mask = lifted(tape, x), lifted(tape, mask)
-    filling = lifted(tape, value.item() if isinstance(value, numpy.generic) else value)
+    x, mask = as_array(tape, x), as_array(tape, mask)
+    filling = as_array(tape, value.item() if isinstance(value, numpy.generic) else value)
     if filling.value.ndim or mask.value.dtype.kind != "b":
         raise UnsupportedError("masked_fill with more than one value")
     kind = x.value.dtype
@@ -167,9 +167,9 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Array:
 
     def back(g: Value) -> None:
         none = g.dtype.type(0)
-        receive(x, numpy.where(filled, none, g))
+        accumulate(x, numpy.where(filled, none, g))
         if filling.requires_grad:
-            receive(filling, numpy.where(filled, g, none).astype(filling.value.dtype))
+            accumulate(filling, numpy.where(filled, g, none).astype(filling.value.dtype))
 
     return recorded(out, tape, back)
 
@@ -184,4 +184,4 @@ def nan_to_num(
     out = numpy.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf)
     if not recording(x):
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, g * numpy.isfinite(a)))
+    return recorded(out, x.tape, lambda g: accumulate(x, g * numpy.isfinite(a)))

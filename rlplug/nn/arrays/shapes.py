@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.nn.arrays.array import Array, UnsupportedError, receive, recorded, recording
+from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.arrays.dtypes import promoted
-from rlplug.nn.arrays.elementwise import cast, lifted, tape_of
+from rlplug.nn.arrays.elementwise import as_array, cast, tape_of
 
 __all__ = [
     "broadcast_to",
@@ -46,7 +46,7 @@ def mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
     """The same numbers elsewhere, and how their gradients return."""
     if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
-    return recorded(out, x.tape, lambda g: receive(x, back(g)))
+    return recorded(out, x.tape, lambda g: accumulate(x, back(g)))
 
 
 def reshape(x: Array, *shape: Any) -> Array:
@@ -163,7 +163,7 @@ def flip(x: Array, *dims: Any) -> Array:
 def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
     """One after the other along a dimension."""
     tape = tape_of(*arrays)
-    parts = _of_one_dtype([lifted(tape, one) for one in arrays])
+    parts = _of_one_dtype([as_array(tape, one) for one in arrays])
     values = [part.value for part in parts]
     axis = _axis(dim, values[0].ndim)
     if values[0].ndim == 2 and values[0].flags.f_contiguous:
@@ -179,7 +179,7 @@ def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
         start = 0
         for part in parts:
             stop = start + part.value.shape[axis]
-            receive(part, g[(*before, slice(start, stop))])
+            accumulate(part, g[(*before, slice(start, stop))])
             start = stop
 
     return recorded(out, tape, back)
@@ -188,7 +188,7 @@ def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
 def stack(arrays: Sequence[Any], dim: int = 0) -> Array:
     """Side by side along a new dimension."""
     tape = tape_of(*arrays)
-    return cat([unsqueeze(lifted(tape, one), dim) for one in arrays], dim)
+    return cat([unsqueeze(as_array(tape, one), dim) for one in arrays], dim)
 
 
 def split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
@@ -238,9 +238,9 @@ def _part(x: Array, key: tuple[Any, ...]) -> Array:
     a = x.value
 
     def back(g: Value) -> Value:
-        slope = numpy.zeros_like(a)
-        slope[key] = g
-        return slope
+        grad = numpy.zeros_like(a)
+        grad[key] = g
+        return grad
 
     return mapped(x, a[key], back)
 

@@ -32,7 +32,7 @@ class Tape(Graph):
             len({param.dtype for param in params}) > 1 or len(set(map(id, params))) < len(params)
         ):
             raise UnsupportedError("parameters of several dtypes, or not plainly on the CPU")
-        self.trained = [self.remember(param) for param in params]
+        self.trained = [self.add_leaf(param) for param in params]
         """The trained parameters, in order."""
         dtype = self.trained[0].value.dtype if params else numpy.dtype(numpy.float32)
         if dtype.kind != "f":
@@ -45,10 +45,10 @@ class Tape(Graph):
         for leaf in self.trained:
             stop = start + leaf.value.size
             self.spans.append(slice(start, stop))
-            leaf.room = self.flat[start:stop].reshape(leaf.value.shape)
+            leaf.grad_view = self.flat[start:stop].reshape(leaf.value.shape)
             leaf.requires_grad = True
             start = stop
-        self.gradients: list[Tensor] = [torch.from_numpy(leaf.room) for leaf in self.trained]
+        self.gradients: list[Tensor] = [torch.from_numpy(leaf.grad_view) for leaf in self.trained]
         """The gradients as tensors, shaped like the parameters; they share memory with `flat`."""
 
     def batch(self, batch: Batch) -> ArrayBatch:
@@ -84,11 +84,11 @@ class Tape(Graph):
                     continue
                 gradient = leaf.grad
                 if gradient is None:
-                    leaf.room.fill(0)
+                    leaf.grad_view.fill(0)
                     continue
                 reached.append(index)
-                if gradient is not leaf.room:
-                    leaf.room[...] = gradient
+                if gradient is not leaf.grad_view:
+                    leaf.grad_view[...] = gradient
         finally:
             for leaf in self.trained:
                 leaf.grad = None
@@ -96,7 +96,7 @@ class Tape(Graph):
         return reached
 
     def __enter__(self) -> Tape:
-        """Forget the last pass, and compute in silence what overflows, as torch does."""
+        """One pass: what overflows does so in silence, as in torch."""
         self.clear()
         self._silence = numpy.errstate(all="ignore")
         self._silence.__enter__()
@@ -104,3 +104,5 @@ class Tape(Graph):
 
     def __exit__(self, *error: Any) -> None:
         self._silence.__exit__(*error)
+        # Large batches would take their room until the next pass.
+        self.clear()
