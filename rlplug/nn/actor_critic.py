@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.arrays import ArrayForward, NumpyArray, Stateless, Views
+from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Stateless, Views, run_stack
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
 from rlplug.nn.memory import Fragments
@@ -56,10 +56,26 @@ class ActorCritic(ActingNetwork):
         self, observations: Any, fragments: Fragments | None = None
     ) -> tuple[Tensor, Tensor]:
         """Parameters of the distributions, shape (rows, size), and values, shape (rows,)."""
+        critic = self.critic_body
+        if type(observations) is Array and critic is not None:
+            outputs = run_stack(self.policy_head, observations, self._actor_layers)
+            values = run_stack(self.value_head, observations, self._critic_layers)
+            if outputs is not None and values is not None:
+                return self.policy_head.completed(outputs), values.squeeze(1)
         features = self.body(observations, fragments)
-        if self.critic_body is None:
+        if critic is None:
             return self.policy_head(features), self.value_head(features)
         return self.policy_head(features), self.values(observations, fragments)
+
+    def _actor_layers(self) -> list[nn.Module] | None:
+        """The layers from observations to the policy; None where there is more between them."""
+        return [*self.body.hidden, self.policy_head.linear] if self.body.is_plain else None
+
+    def _critic_layers(self) -> list[nn.Module] | None:
+        critic = self.critic_body
+        if critic is None or not critic.is_plain:
+            return None
+        return [*critic.hidden, self.value_head.linear]
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""

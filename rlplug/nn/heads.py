@@ -84,7 +84,10 @@ class PolicyHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Shape (n, in_features) to (n, size of the distribution)."""
-        outputs: Tensor = run_layers(self.linear, features)
+        return self.completed(run_layers(self.linear, features))
+
+    def completed(self, outputs: Tensor) -> Tensor:
+        """The linear layer's outputs beside the deviations that are no outputs."""
         if self.log_std is None:
             return outputs
         return torch.cat([outputs, self.log_std + torch.zeros_like(outputs)], 1)

@@ -12,9 +12,9 @@ from rlplug.config import at_least, option
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
-from rlplug.nn.arrays import ArrayForward, Stateless, Views, run_layers
+from rlplug.nn.arrays import Array, ArrayForward, Stateless, Views, run_layers, run_stack
 from rlplug.nn.custom import load_encoder
-from rlplug.nn.encoders import make_encoder, width_of
+from rlplug.nn.encoders import FlatEncoder, make_encoder, width_of
 from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
 from rlplug.nn.memory import Fragments, Memory
 from rlplug.spaces import AnySpace, without_action_mask
@@ -106,6 +106,11 @@ class Body(nn.Module):
         remembered: Tensor = self.memory(features, fragments)[0]
         return remembered
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether observations pass the hidden layers as they are, and nothing else."""
+        return type(self.encoder) is FlatEncoder and self.memory is None
+
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
@@ -138,8 +143,20 @@ class Network(ActingNetwork):
 
     def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """What the loss needs: the head's outputs for all rows."""
-        outputs: Tensor = self.head(self.body(observations, fragments))
-        return outputs
+        outputs: Any = None
+        if type(observations) is Array:
+            outputs = run_stack(self, observations, self._plain_layers)
+        if outputs is None:
+            outputs = self.head(self.body(observations, fragments))
+        found: Tensor = outputs
+        return found
+
+    def _plain_layers(self) -> list[nn.Module] | None:
+        """All layers from observations to outputs; None where there is more between them."""
+        body, head = self.body, self.head
+        if not body.is_plain or type(head) is not QHead or head.dueling:
+            return None
+        return [*body.hidden, *head.advantage]
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None

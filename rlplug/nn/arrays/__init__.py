@@ -17,7 +17,7 @@ from rlplug.nn.arrays.acting import (
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
-from rlplug.nn.arrays.stack import run_layers
+from rlplug.nn.arrays.stack import run_layers, run_stack
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, Tape
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "linear_in_numpy",
     "plan_arrays",
     "run_layers",
+    "run_stack",
     "sigmoid",
     "unwrap",
 ]

@@ -88,6 +88,9 @@ class Graph:
         """The parameters met so far, by their ids."""
         self.stacks: dict[int, Any] = {}
         """Networks that run in one operation, by their ids."""
+        self._parts: list[nn.Module] = []
+        self._part_tables: list[dict[str, Any]] = []
+        self._hook_tables: list[dict[int, Any]] = []
         self._tensors: list[Tensor] = []
         self._addresses: list[tuple[int, bool]] = []
         self._ones: dict[tuple[int, str], NDArray[Any]] = {}
@@ -97,7 +100,18 @@ class Graph:
     def current(self) -> bool:
         """Whether every parameter met so far still lies where it lay, and is trained if it was."""
         seen = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
-        return seen == self._addresses
+        return (
+            seen == self._addresses
+            and [part for table in self._part_tables for part in table.values()] == self._parts
+            and not any(self._hook_tables)
+        )
+
+    def watch(self, module: nn.Module) -> None:
+        """Be current only as long as the module's parts stay, without forward hooks."""
+        for part in module.modules():
+            self._part_tables.append(part._modules)
+            self._parts += [one for one in part._modules.values() if one is not None]
+            self._hook_tables += (part._forward_hooks, part._forward_pre_hooks)
 
     def clear(self) -> None:
         """Forget what was computed."""

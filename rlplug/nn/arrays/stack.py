@@ -5,7 +5,7 @@ What a small network costs is dispatch, layer by layer and operation by operatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy
@@ -14,7 +14,7 @@ from torch import nn
 
 from rlplug.nn.arrays.array import Array, Graph, receive
 
-__all__ = ["run_layers"]
+__all__ = ["run_layers", "run_stack"]
 
 Value: TypeAlias = Any
 Activation: TypeAlias = "tuple[Callable[[Value, Graph], Any], Callable[[Value, Value], Value]]"
@@ -23,19 +23,25 @@ Activation: TypeAlias = "tuple[Callable[[Value, Graph], Any], Callable[[Value, V
 
 def run_layers(layers: nn.Module, features: Any) -> Any:
     """`layers(features)`; arrays pass linear layers and activations in one operation."""
-    if type(features) is not Array:
-        return layers(features)
-    known: dict[int, _Stack | None] = features.tape.stacks
-    stack = known.get(id(layers))
-    if stack is None or not stack.current():
-        if stack is None and id(layers) in known:
-            return layers(features)
-        stack = known[id(layers)] = _stack_of(layers, features.tape)
-        if stack is None:
-            return layers(features)
+    out = None
+    if type(features) is Array:
+        out = run_stack(layers, features, lambda: [layers] if not [*layers.children()] else layers)
+    return layers(features) if out is None else out
+
+
+def run_stack(
+    owner: nn.Module, features: Array, layers: Callable[[], Iterable[nn.Module] | None]
+) -> Array | None:
+    """Layers of a network one after the other, in one operation; None if they are not plain.
+
+    They are asked for once: the tape watches the parts of their `owner` and the hooks on them.
+    """
+    stacks: dict[int, _Stack | None] = features.tape.stacks
+    key = id(owner)
+    stack = stacks[key] if key in stacks else _make_stack(owner, layers(), features.tape)
     value = features.value
-    if value.ndim != 2 or value.dtype is not stack.dtype:
-        return layers(features)
+    if stack is None or value.ndim != 2 or value.dtype is not stack.dtype:
+        return None
     return stack(features)
 
 
@@ -44,21 +50,12 @@ class _Stack:
 
     def __init__(
         self,
-        layers: nn.Module,
         linear: Sequence[nn.Linear],
         activations: Sequence[Activation | None],
         graph: Graph,
     ) -> None:
-        self._layers = layers
-        self._children = list(layers.children())
-        self._hooks = [
-            table
-            for part in layers.modules()
-            for table in (part._forward_hooks, part._forward_pre_hooks)
-        ]
         self._graph = graph
-        self._params = [param for layer in linear for param in (layer.weight, layer.bias)]
-        leaves = [graph.leaf(param) for param in self._params]
+        leaves = [graph.leaf(param) for layer in linear for param in (layer.weight, layer.bias)]
         self._weights = leaves[::2]
         self._biases = leaves[1::2]
         self._activations = activations
@@ -66,10 +63,6 @@ class _Stack:
         self._columns = [leaf.value[:, None] for leaf in self._biases]
         self.dtype = self._matrices[0].dtype
         self._trained = any(leaf.requires_grad for leaf in leaves)
-
-    def current(self) -> bool:
-        """Whether these are still the module's layers, and nobody hooked into them."""
-        return [*self._layers._modules.values()] == self._children and not any(self._hooks)
 
     def __call__(self, features: Array) -> Array:
         graph = self._graph
@@ -108,29 +101,38 @@ class _Stack:
 def _receive_product(leaf: Array, below: Value, before: Value) -> None:
     if not leaf.requires_grad:
         return
-    if leaf.room is not None and leaf.grad is None:
-        leaf.grad = below.dot(before, leaf.room)
+    if leaf.grad_view is not None and leaf.grad is None:
+        leaf.grad = below.dot(before, leaf.grad_view)
     else:
         receive(leaf, below.dot(before))
 
 
-def _stack_of(layers: nn.Module, graph: Graph) -> _Stack | None:
+def _make_stack(
+    owner: nn.Module, layers: Iterable[nn.Module] | None, graph: Graph
+) -> _Stack | None:
     """The layers as a stack; None if there is anything else than linear layers and activations."""
     linear: list[nn.Linear] = []
     activations: list[Activation | None] = []
-    for layer in [layers] if type(layers) is nn.Linear else layers.children():
+    plain = layers is not None and not any(map(_is_hooked, owner.modules()))
+    for layer in layers or ():
         if type(layer) is nn.Linear and layer.bias is not None:
             linear.append(layer)
             activations.append(None)
         elif type(layer) in _ACTIVATIONS and activations and activations[-1] is None:
             activations[-1] = _ACTIVATIONS[type(layer)]
         else:
-            return None
+            plain = False
     params = [param for layer in linear for param in (layer.weight, layer.bias)]
-    if not linear or len({param.dtype for param in params}) > 1:
-        return None
-    stack = _Stack(layers, linear, activations, graph)
-    return stack if stack.current() else None
+    stack = None
+    if plain and linear and len({param.dtype for param in params}) == 1:
+        graph.watch(owner)
+        stack = _Stack(linear, activations, graph)
+    graph.stacks[id(owner)] = stack
+    return stack
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _tanh(block: Value, graph: Graph) -> None:
