@@ -283,7 +283,7 @@ def test_an_add_on_that_needs_tensors_brings_all_to_torch(both: Any) -> None:
         ({"learning": {"balance_grad_norms": True}}, "per term"),
         ({"compute": {"precision": "bf16"}}, "bf16"),
         ({"compute": {"detect_anomaly": True}}, "detect_anomaly"),
-        ({"build": lambda self: Policy(4096)}, "large"),
+        ({"build": lambda self: Policy(2_000_000)}, "large"),
     ],
 )
 def test_some_settings_mean_torch(both: Any, changes: Any, reason: str) -> None:

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import nn
 
-from rlplug.nn.arrays.array import Array, Graph, receive
+from rlplug.nn.arrays.array import Array, Graph, accumulate
 
 __all__ = ["run_layers", "run_stack"]
 
@@ -95,7 +95,7 @@ class _Stack:
             if index:
                 below = self._matrices[index].T.dot(below)
             elif features.requires_grad:
-                receive(features, self._matrices[0].T.dot(below).T)
+                accumulate(features, self._matrices[0].T.dot(below).T)
 
 
 def _receive_product(leaf: Array, below: Value, before: Value) -> None:
@@ -104,7 +104,7 @@ def _receive_product(leaf: Array, below: Value, before: Value) -> None:
     if leaf.grad_view is not None and leaf.grad is None:
         leaf.grad = below.dot(before, leaf.grad_view)
     else:
-        receive(leaf, below.dot(before))
+        accumulate(leaf, below.dot(before))
 
 
 def _make_stack(
