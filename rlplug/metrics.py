@@ -62,6 +62,6 @@ _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
 
 
 def _total(values: list[Any]) -> Any:
-    if isinstance(values[0], Tensor):
-        return torch.stack([value.detach().reshape(()) for value in values]).sum()
-    return sum(map(float, values))
+    tensors = [value.detach().reshape(()) for value in values if isinstance(value, Tensor)]
+    numbers = sum(float(value) for value in values if not isinstance(value, Tensor))
+    return torch.stack(tensors).sum() + numbers if tensors else numbers

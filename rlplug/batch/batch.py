@@ -72,6 +72,11 @@ class Batch(Mapping[str, Any]):
         return f"Batch({', '.join(parts)})"
 
     @property
+    def columns(self) -> Mapping[str, Column]:
+        """The columns as they are stored: tensors or NumPy arrays."""
+        return self._columns
+
+    @property
     def rows(self) -> int:
         """The number of rows of every column."""
         if self._checked:
@@ -96,21 +101,31 @@ class Batch(Mapping[str, Any]):
     def select(self, rows: slice | Tensor) -> Batch:
         """A new batch with these rows, without the tables of fragments."""
 
-        def select(leaf: Tensor) -> Tensor:
+        def select(leaf: Any) -> Any:
             if isinstance(rows, slice):
                 return leaf[rows]
-            return leaf.index_select(0, rows.to(leaf.device))
+            if isinstance(leaf, Tensor):
+                return leaf.index_select(0, rows.to(leaf.device))
+            return leaf.take(rows.numpy(), 0)
 
         return Batch(
-            {name: tree_map(select, self[name]) for name in self if name not in SIDE_TABLES}
+            {
+                name: tree_map(select, column)
+                for name, column in self._columns.items()
+                if name not in SIDE_TABLES
+            }
         )
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device; `dtype` applies to floating-point columns."""
-        if all(_fits(column, device, dtype) for column in self._columns.values()):
+        unfit = [
+            name for name, column in self._columns.items() if not _fits(column, device, dtype)
+        ]
+        if not unfit:
             return self
 
-        def move(leaf: Tensor) -> Tensor:
+        def move(leaf: Any) -> Any:
+            leaf = to_tensors(leaf)
             wanted = dtype if leaf.is_floating_point() else None
             if device.type == "cuda" and leaf.device.type == "cpu":
                 # Only copies from pinned memory are asynchronous.
@@ -118,7 +133,10 @@ class Batch(Mapping[str, Any]):
                 return leaf.to(device, wanted, non_blocking=True)
             return leaf.to(device, wanted)
 
-        return Batch({name: tree_map(move, self[name]) for name in self._columns})
+        moved = {name: tree_map(move, self._columns[name]) for name in unfit}
+        made = Batch({**self._columns, **moved})
+        made._checked = self._checked
+        return made
 
     def check(self) -> None:
         """Refuse columns of different lengths, and fragments that do not cover the rows."""
@@ -225,9 +243,12 @@ def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
     if type(column) is numpy.ndarray:
         # Comparing letters is several times as fast as comparing dtypes.
         return column.dtype.char in _array_formats(device, dtype)
-    return isinstance(column, Tensor) and (
-        column.device == device
-        and (dtype in (None, column.dtype) or not column.is_floating_point())
+    if isinstance(column, Tensor):
+        return column.device == device and (
+            dtype in (None, column.dtype) or not column.is_floating_point()
+        )
+    return isinstance(column, tuple | Mapping) and all(
+        _fits(leaf, device, dtype) for leaf in leaves(column)
     )
 
 

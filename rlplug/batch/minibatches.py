@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -28,14 +29,13 @@ def minibatches(
         yield from _by_fragments(batch, size, generator)
     else:
         shuffled = batch.select(torch.randperm(rows, generator=generator))
-        names = tuple(shuffled)
-        pieces = [_split(shuffled[name], size) for name in names]
-        for columns in zip(*pieces, strict=True):
-            yield Batch(dict(zip(names, columns, strict=True)))
+        yield from (Batch(columns) for columns in _split(shuffled.columns, size))
 
 
 def _split(column: Any, size: int) -> Sequence[Any]:
     """The column in pieces of `size` rows, each nested like the column."""
+    if isinstance(column, numpy.ndarray):
+        return [column[start : start + size] for start in range(0, len(column), size)]
     if isinstance(column, Tensor):
         return torch.split(column, size)
     if isinstance(column, tuple):

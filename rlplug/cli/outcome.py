@@ -58,5 +58,7 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     seconds = metrics.get("time/seconds", 0.0)
     speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
+    if result.engine:
+        yield "gradients", result.engine
     if result.stopped:
         yield "stopped early", result.stopped

@@ -18,7 +18,15 @@ from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.state import random_state, set_random_state, update_digest
-from rlplug.nn.arrays import LARGEST_MINIBATCH, Array, Tape, UnsupportedError, unwrap
+from rlplug.nn.arrays import (
+    LARGEST_MINIBATCH,
+    Array,
+    ArrayBatch,
+    FrozenWeights,
+    Tape,
+    UnsupportedError,
+    unwrap,
+)
 
 __all__ = ["ArraysEngine", "ArraysTrial", "GeneratorStates", "Snapshot"]
 
@@ -43,12 +51,14 @@ class ArraysEngine:
         if update.member.shared:
             raise UnsupportedError("parameters are shared with other modules")
         self._tape = self._new_tape()
+        self._checked_in: object | None = None
+        """The scope in which the tape was found to be current."""
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on arrays."""
         with self._current_tape() as tape:
             prepared = prepare(tape.batch(batch))
-        return Batch({name: prepared.array(name) for name in prepared})
+        return prepared.plain() if isinstance(prepared, ArrayBatch) else prepared
 
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
         """Leave the gradients of the module's minibatches in its parameters."""
@@ -73,12 +83,16 @@ class ArraysEngine:
         self._deliver(update, reached)
 
     def _current_tape(self) -> Tape:
+        scope = FrozenWeights.scope
+        if scope is not None and scope is self._checked_in:
+            return self._tape
         if any(self._hooks) or _has_any_global_hook():  # type: ignore[no-untyped-call] # untyped in torch
             raise UnsupportedError("hooks on modules or tensors")
         if torch._C._is_any_autocast_enabled():
             raise UnsupportedError("autocast is on")
         if not self._tape.current():
             self._tape = self._new_tape()
+        self._checked_in = scope
         return self._tape
 
     def _new_tape(self) -> Tape:

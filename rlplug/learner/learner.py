@@ -15,7 +15,7 @@ from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, mean_results
 from rlplug.learner.member import Member
-from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.module_update import ModuleUpdate, as_tensors
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.optim.no_grad import NoGrad
@@ -161,6 +161,8 @@ class Learner(ByHand):
             metrics: dict[str, Any] = {}
             if update is not None:
                 metrics = self.process_group.average_metrics(update.take_results())
+                if any(map(self.calls.implements, _METRIC_HOOKS)):
+                    metrics = as_tensors(metrics)
                 self.rows[module_id] = update.take_rows()
                 if "loss" in metrics:
                     losses.append(metrics["loss"])
@@ -333,5 +335,8 @@ class Learner(ByHand):
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
+
+_METRIC_HOOKS = ("additional_update", "update_finished")
+"""Hooks that see the metrics of an update."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()

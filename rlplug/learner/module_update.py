@@ -27,6 +27,7 @@ __all__ = [
     "Engine",
     "ModuleUpdate",
     "Prepare",
+    "as_tensors",
 ]
 
 Prepare: TypeAlias = Callable[[Batch], Batch]
@@ -263,7 +264,7 @@ class ModuleUpdate:
 
     def take_results(self) -> dict[str, Any]:
         """The averages over the minibatches since the last call, and the learning rates."""
-        results = _as_tensors(average(self.history)) if self.history else {}
+        results = average(self.history) if self.history else {}
         self.last_history, self.history = self.history, []
         self._epoch_start = 0
         for one in self.member.optimizers:
@@ -403,8 +404,8 @@ def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
     return [param.grad for param in one.params if param.grad is not None]
 
 
-def _as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of NumPy as tensors, which is what hooks and trackers expect."""
+def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that arrays left, as the tensors that hooks expect."""
     names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
     if names:
         numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))

@@ -59,8 +59,9 @@ class QHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """What the loss needs: shape (n, actions), with atoms (n, actions, atoms)."""
-        shape = (-1, self.n_actions, self.atoms) if self.atoms else (-1, self.n_actions)
-        outputs: Tensor = run_layers(self.advantage, features).reshape(shape)
+        outputs: Tensor = run_layers(self.advantage, features)
+        if self.atoms:
+            outputs = outputs.reshape(-1, self.n_actions, self.atoms)
         if not self.dueling:
             return outputs
         value: Tensor = run_layers(self.value, features)

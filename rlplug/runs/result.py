@@ -36,6 +36,8 @@ class RunResult:
     """Why training was stopped early; empty if it was not."""
     best: tuple[int, float] | None = None
     """Step and mean return of the best evaluation, whose checkpoint `load` loads."""
+    engine: str = ""
+    """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
     where: tuple[str, ...] = ()
     """Where to look at the run, line by line."""
 

@@ -162,6 +162,9 @@ def _train(
             folder=info.folder,
             stopped=trainer.stopped,
             best=periodic.best.best_evaluation,
+            engine=" (".join(components.learner.engines[DEFAULT_MODULE]) + ")"
+            if DEFAULT_MODULE in components.learner.engines
+            else "",
             where=tuple(tracking.describe()),
         )
 

@@ -76,7 +76,7 @@ def greedy_actions(q_values: Tensor, mask: Tensor | None) -> Tensor:
 def gather_actions(outputs: Tensor, actions: Tensor) -> Tensor:
     """The outputs of one action per row, (n, actions) to (n,), (n, actions, m) to (n, m)."""
     if outputs.dim() == 2:
-        return outputs.gather(1, actions[:, None])[:, 0]
+        return outputs.gather(1, actions.unsqueeze(1)).squeeze(1)
     index = actions[:, None, None].expand(-1, 1, outputs.shape[2])
     return outputs.gather(1, index)[:, 0]
 

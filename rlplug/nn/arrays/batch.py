@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
+
 from rlplug.batch import Batch
 from rlplug.nn.arrays.array import Array, Graph, unwrap
 
@@ -24,7 +26,9 @@ class ArrayBatch(Batch):
     @classmethod
     def of(cls, batch: Batch, tape: Graph) -> ArrayBatch:
         """The same columns."""
-        return cls(batch._columns, tape)
+        made = cls(batch.columns, tape)
+        made._checked = batch._checked
+        return made
 
     def __getitem__(self, name: str) -> Any:
         read = self._read
@@ -36,8 +40,14 @@ class ArrayBatch(Batch):
 
     def with_columns(self, columns: Mapping[str, Any]) -> ArrayBatch:
         """A batch with these columns replaced or added; this one stays as it is."""
-        made = {name: unwrap(column) for name, column in columns.items()}
-        return ArrayBatch({**self._columns, **made}, self.tape)
+        made = {name: _stored(column) for name, column in columns.items()}
+        return ArrayBatch.of(super().with_columns(made), self.tape)
+
+    def plain(self) -> Batch:
+        """The batch that this is a view of."""
+        made = Batch(self._columns)
+        made._checked = self._checked
+        return made
 
     def without(self, names: frozenset[str]) -> ArrayBatch:
         """A batch without these columns."""
@@ -69,3 +79,12 @@ class ArrayExtended(ArrayBatch):
         """Of one value per extended row: those at each row, and those one row later."""
         at, after = self._extended.split(values)
         return at, after
+
+
+def _stored(column: Any) -> Any:
+    """An array as NumPy where that can be stored as it is, else as a tensor."""
+    if type(column) is Array:
+        value = column.value
+        if type(value) is numpy.ndarray and value.flags.c_contiguous and value.flags.writeable:
+            return value
+    return unwrap(column)
