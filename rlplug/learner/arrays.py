@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import leaves
+from rlplug.batch.nested import first_leaf, leaves
 from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
@@ -161,36 +161,38 @@ class ArraysTrial:
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` both ways; what torch computes is used."""
         arrays = self._arrays
-        columns: Mapping[str, Any] = {}
-        if arrays is not None and not self._reason:
+        tried: Batch | None = None
+        if arrays is not None and not self._is_large(batch.rows):
             tried = self._try(lambda: arrays.prepare(prepare, batch))
-            columns = {} if tried is None else {name: tried.array(name) for name in tried}
         prepared = prepare(batch)
-        if not self._reason:
-            expected = {name: prepared.array(name) for name in prepared}
-            self._reason = _difference(columns, expected, self._tolerance)
+        if tried is not None:
+            found, expected = _new_columns(tried, batch), _new_columns(prepared, batch)
+            self._reason = _difference(found, expected, self._tolerance)
         return prepared
 
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
         """Leave torch's gradients in the parameters; settle the engine."""
         update, arrays = self._update, self._arrays
-        weights = sum(param.numel() for param in update.member.named.values())
         if not update.minibatches:
             return
-        rows = max(batch.rows for batch in update.minibatches)
-        if rows * weights > LARGEST_MINIBATCH:
-            self._reason = self._reason or "the network is large"
+        large = self._is_large(max(batch.rows for batch in update.minibatches))
         found: Mapping[str, Any] | None = None
-        if arrays is not None and not self._reason:
+        if arrays is not None and not large and not self._reason:
             found = self._try(lambda: self._evaluated(arrays))
             update.discard()
         self._torch.gradients(group)
         if found is not None and not self._reason:
             self._reason = _difference(found, update.evaluation(), self._tolerance)
+        if large:
+            self._reason = self._reason or "the network is large"
         if arrays is None or self._reason:
             update.engine, update.engine_reason = self._torch, self._reason
         else:
             update.engine, update.engine_reason = arrays, "equal to torch on the first minibatch"
+
+    def _is_large(self, rows: int) -> bool:
+        params = self._update.member.named.values()
+        return rows * sum(param.numel() for param in params) > LARGEST_MINIBATCH
 
     @property
     def _tolerance(self) -> float:
@@ -295,6 +297,20 @@ def _detached(loss: MinibatchLoss) -> Any:
     for name, rows in loss.rows.items():
         loss.rows[name] = unwrap(rows)
     return loss.total.value
+
+
+def _new_columns(prepared: Batch, batch: Batch) -> dict[str, Any]:
+    """The columns that `prepare_batch` added or replaced, as NumPy."""
+    columns = {name: prepared.array(name) for name in prepared}
+    return {
+        name: column
+        for name, column in columns.items()
+        if name not in batch or _address(column) != _address(batch.array(name))
+    }
+
+
+def _address(column: Any) -> int:
+    return first_leaf(column).ctypes.data  # type: ignore[no-any-return] # of any column
 
 
 def _difference(found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "Precision",
     "apply_compute",
     "choose_device",
+    "has_convolutions",
     "is_small",
     "settings_kept",
 ]
@@ -93,10 +94,15 @@ def is_small(modules: Iterable[nn.Module]) -> bool:
     """Whether networks are too small for a GPU or a second thread to help."""
     total = 0
     for module in modules:
-        if any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()):
+        if has_convolutions(module):
             return False
         total += sum(param.numel() for param in module.parameters())
     return total < SMALL
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Whether any part of a network is a convolution."""
+    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
 def _refuse_absent(device: torch.device, section: ComputeSection) -> None:

@@ -12,7 +12,7 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine, ArraysTrial, GeneratorStates, Snapshot
 from rlplug.learner.compiled import CompiledEngine, can_trace_gradients
-from rlplug.learner.device import Precision
+from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
@@ -156,6 +156,10 @@ class Engines:
             return f"compute.precision is {self._compute.precision}"
         if self._compute.detect_anomaly:
             return "compute.detect_anomaly is on"
+        if update.member.sequences:
+            return "the network is recurrent"
+        if any(has_convolutions(part) for part in update.member.parts()):
+            return "the network is convolutional"
         return "parameters are shared with other modules" if update.member.shared else ""
 
     def _trial(self, update: ModuleUpdate) -> ArraysTrial:

@@ -56,7 +56,7 @@ class Harness:
                 self.calls,
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
-                compute=compute or ComputeSection(device="cpu"),
+                compute=compute or ComputeSection(device="cpu", arrays="off"),
             )
             self.learner.build()
             self.collectors = {

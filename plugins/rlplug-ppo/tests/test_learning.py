@@ -43,7 +43,7 @@ def earned_in_the_maze(memory: str) -> float:
     module = run(PPO, TMaze, steps=8_000, seed=1, options={**QUIET, **options}).module
     player = Collector(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
     with torch.no_grad():
-        player.batch(40, greedy=True)
+        player.collect(40, greedy=True)
     turns = [reward for reward in player.rewards if reward]
     return sum(turns) / len(turns)
 

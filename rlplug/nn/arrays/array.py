@@ -65,7 +65,7 @@ class Array:
         """What a function of torch does when one of its arguments is an array."""
         function = cls.functions.get(func)
         if function is None:
-            raise UnsupportedError(f"{getattr(func, '__name__', func)} of arrays")
+            raise UnsupportedError(f"arrays have no {getattr(func, '__name__', func)}")
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -73,7 +73,7 @@ class Array:
             raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
 
     def __getattr__(self, name: str) -> Any:
-        raise UnsupportedAttributeError(f"Tensor.{name} of arrays")
+        raise UnsupportedAttributeError(f"arrays have no {name}")
 
     def __repr__(self) -> str:
         return f"Array({self.value!r}{', requires_grad=True' if self.requires_grad else ''})"
