@@ -12,7 +12,7 @@ FRAME = 4 * 4096
 """Bytes of one observation, beside which all else in a row is small."""
 
 RUN = """
-import json, sys
+import ctypes, gc, json, sys
 from pathlib import Path
 
 import gymnasium, numpy
@@ -58,7 +58,9 @@ for n_steps, num_envs, updates, memory in json.loads(sys.argv[1]):
         "memory": memory,
         "memory_size": 4,
     }
-    # Linux forgets the most there was, and counts afresh.
+    # What earlier runs freed goes back to Linux, which forgets the most there was.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     seen = [most()]
     run(Weighed, Wide, steps=n_steps * num_envs * updates, seed=0, options=options)
