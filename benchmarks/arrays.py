@@ -28,12 +28,12 @@ from typing import Any
 
 import attrs
 import torch
+from rlplug.config.compute import ComputeSection
 
 from rlplug import run
-from rlplug.config.compute import ComputeSection
 from rlplug.learner import Learner
 
-LIMIT = ("rlplug.nn.arrays", "MOST_PARAMETERS")
+LIMIT = ("rlplug.learner.arrays", "LARGEST_MINIBATCH")
 """Module and name of the constant that is the limit."""
 
 GUIDE_TARGET = 1.4

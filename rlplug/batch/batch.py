@@ -118,9 +118,7 @@ class Batch(Mapping[str, Any]):
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device; `dtype` applies to floating-point columns."""
-        unfit = [
-            name for name, column in self._columns.items() if not _fits(column, device, dtype)
-        ]
+        unfit = [name for name, column in self._columns.items() if not _fits(column, device, dtype)]
         if not unfit:
             return self
 

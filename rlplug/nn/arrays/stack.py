@@ -25,13 +25,13 @@ def run_layers(layers: nn.Module, features: Any) -> Any:
     """`layers(features)`; arrays pass linear layers and activations in one operation."""
     out = None
     if type(features) is Array:
-        out = run_stack(layers, features, lambda: [layers] if not [*layers.children()] else layers)
+        out = run_stack(layers, features, lambda: [*layers.children()] or [layers])
     return layers(features) if out is None else out
 
 
 def run_stack(
     owner: nn.Module, features: Array, layers: Callable[[], Iterable[nn.Module] | None]
-) -> Array | None:
+) -> Any:
     """Layers of a network one after the other, in one operation; None if they are not plain.
 
     They are asked for once: the tape watches the parts of their `owner` and the hooks on them.

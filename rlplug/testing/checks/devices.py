@@ -33,7 +33,9 @@ def check_tensors_are_parameters_or_buffers(subject: Subject) -> None:
 
 def check_learns_with_float64(subject: Subject) -> None:
     """With `compute.dtype = "float64"` it builds, acts and learns, all weights in float64."""
-    harness = make_harness(subject, compute=ComputeSection(device="cpu", dtype="float64", arrays="off"))
+    harness = make_harness(
+        subject, compute=ComputeSection(device="cpu", dtype="float64", arrays="off")
+    )
     harness.train(3)
     for name, param in harness.parameters().items():
         if param.is_floating_point() and param.dtype != torch.float64:
