@@ -28,9 +28,9 @@ from typing import Any
 
 import attrs
 import torch
-from rlplug.config.compute import ComputeSection
 
 from rlplug import run
+from rlplug.config.sections import ComputeSection
 from rlplug.learner import Learner
 
 LIMIT = ("rlplug.learner.arrays", "LARGEST_MINIBATCH")
