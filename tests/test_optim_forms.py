@@ -71,7 +71,7 @@ def test_every_key_of_a_scheduler_config_is_read() -> None:
 def test_both_meanings_of_frequency_stay_apart() -> None:
     config = {"scheduler": STEP, "frequency": 7}
     (plan,) = read_forms(({"optimizer": A, "lr_scheduler": config, "frequency": 2},), "a test")
-    assert plan.burst == 2
+    assert plan.frequency == 2
     assert plan.scheduler is not None
     assert plan.scheduler.every == 7
 

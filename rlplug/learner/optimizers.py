@@ -234,7 +234,7 @@ def optimizers_from(
             if plugin != algorithm:
                 name = plugin if name == "default" else f"{plugin}.{name}"
             one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
-            one.frequency = plan.burst
+            one.frequency = plan.frequency
             yield one, plan.scheduler
 
 

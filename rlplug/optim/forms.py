@@ -41,17 +41,17 @@ class OptimizerPlan:
     name: str
     optimizer: Optimizer
     scheduler: SchedulerPlan | None = None
-    burst: int = 0
+    frequency: int = 0
     """Acts alone for so many minibatches in its turn (`frequency` of the tuple form); 0: always."""
 
 
 def read_forms(answer: Any, who: str) -> list[OptimizerPlan]:
     """The plans of any of the six forms; `who` is named in errors."""
     plans = list(_read(answer, who))
-    bursts = [plan.burst for plan in plans]
-    if any(bursts) and not all(bursts):
+    frequencies = [plan.frequency for plan in plans]
+    if any(frequencies) and not all(frequencies):
         raise PluginError(
-            f"{who}: some optimizers have a 'frequency' and some have none: {bursts}.",
+            f"{who}: some optimizers have a 'frequency' and some have none: {frequencies}.",
             "give it to all of them, or to none",
         )
     return plans
@@ -131,7 +131,7 @@ def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
         name=one.get("name", name),
         optimizer=one["optimizer"],
         scheduler=scheduler,
-        burst=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
+        frequency=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
     )
 
 
