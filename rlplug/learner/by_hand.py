@@ -1,8 +1,10 @@
-"""The steps of an update one by one, for notebooks and for methods that need them apart."""
+"""What people call by hand: the steps of an update one by one, metrics, and the state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.errors import PluginError
+from rlplug.learner import state
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
@@ -19,7 +22,7 @@ __all__ = ["ByHand"]
 
 
 class ByHand(LearnerModules):
-    """Forward, losses, gradients and steps of a learner's modules, each a call of its own."""
+    """Forward passes, losses, gradients, steps and state of a learner's modules."""
 
     def forward_train(self, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
         """What each module computes for its loss."""
@@ -133,6 +136,124 @@ class ByHand(LearnerModules):
     def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
         """Report several."""
         self.registered_metrics.setdefault(module_id, {}).update(metrics)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on, as a tree of tensors and plain values."""
+        scaler = self.precision.scaler
+        wanted = self.modules_to_train
+        # A snapshot: state dicts hold the very tensors that training goes on to change.
+        return copy.deepcopy(
+            {
+                "format": state.FORMAT,
+                "plugins": {one.name: one.found.package for one in self.calls.participants},
+                "counters": {"timestep": self.timestep, "updates": self.updates},
+                "modules_to_train": (
+                    None if wanted is None or callable(wanted) else sorted(wanted)
+                ),
+                "frozen": [one.module_id for one in self.members.values() if not one.trainable],
+                "modules": {
+                    module_id: module.state_dict()
+                    for module_id, module in self.modules.items()
+                    if isinstance(module, nn.Module)
+                },
+                "extra": {
+                    module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
+                    for module_id, extras in self.extra.items()
+                    if extras
+                },
+                "optimizers": {
+                    module_id: {
+                        one.name: one.optimizer.state_dict()
+                        for one in self.optimizers.of(module_id)
+                    }
+                    for module_id in (*self.members, ALL_MODULES)
+                },
+                "stages": {
+                    module_id: {
+                        **update.get_state(),
+                        "engine": [update.engine.name, update.engine_reason],
+                    }
+                    for module_id, update in self._all_updates().items()
+                },
+                "generators": {
+                    module_id: generator.get_state()
+                    for module_id, generator in self._generators.items()
+                },
+                "scaler": {} if scaler is None else scaler.state_dict(),
+                "plugin_states": {
+                    name: dict(part) for name, part in self.calls.save_state().items()
+                },
+                "random": state.random_state(self.device),
+            }
+        )
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Continue from there; modules are added and removed as the state has them.
+
+        What does not fit is refused before anything is changed.
+        """
+        packages = {one.name: one.found.package for one in self.calls.participants}
+        state.check_origin(saved, packages)
+        self.build()
+        shared = self.shared_update
+        state.check_weights(saved, self.members, None if shared is None else shared.member)
+        for module_id in [one for one in self.members if one not in saved["modules"]]:
+            if isinstance(self.modules[module_id], nn.Module):
+                self.remove_module(module_id)
+        for module_id in saved["modules"]:
+            if module_id not in self.members:
+                self.add_module(module_id, like=next(iter(self.members)))
+            self.members[module_id].trainable = module_id not in saved["frozen"]
+            self.modules[module_id].load_state_dict(saved["modules"][module_id])
+            for plugin, extra in self.extra[module_id].items():
+                extra.load_state_dict(saved["extra"][module_id][plugin])
+        for module_id, update in self._all_updates().items():
+            part = saved["stages"][module_id]
+            update.set_state(part, saved["optimizers"].get(module_id, {}))
+            if "engine" in part:
+                self._engines.resume(update, *part["engine"])
+        if saved["modules_to_train"] is not None:
+            self.modules_to_train = set(saved["modules_to_train"])
+        if self.precision.scaler is not None and saved["scaler"]:
+            self.precision.scaler.load_state_dict(saved["scaler"])
+        for module_id, generator in saved.get("generators", {}).items():
+            self.generator(module_id).set_state(generator)
+        self.calls.load_state(saved["plugin_states"])
+        self.updates = saved["counters"]["updates"]
+        self.timestep = saved["counters"]["timestep"]
+        self.calls.at_step(self.timestep)
+        state.set_random_state(saved["random"])
+
+    def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        """The weights of modules as NumPy arrays."""
+        ids = list(self.modules) if module_ids is None else module_ids
+        return {
+            module_id: {
+                name: value.detach().cpu().numpy().copy()
+                for name, value in self.member(module_id).module.state_dict().items()
+            }
+            for module_id in ids
+        }
+
+    def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load weights from arrays or tensors."""
+        for module_id, weights in saved.items():
+            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+            module = self.member(module_id).module
+            state.compare(module, tensors, f"module {module_id!r}")
+            module.load_state_dict(tensors)
+
+    def save_state(self, folder: Path | str) -> None:
+        """Write the whole state to a folder, completely or not at all."""
+        state.write(Path(folder), self.get_state())
+
+    def load_state(self, folder: Path | str) -> None:
+        """Read the whole state back."""
+        self.set_state(state.read(Path(folder)))
+
+    # -- inside -------------------------------------------------------------------------------
 
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]

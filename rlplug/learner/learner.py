@@ -13,9 +13,9 @@ from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.by_hand import ByHand
-from rlplug.learner.losses import Reduce, Results, mean_results
+from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results
 from rlplug.learner.member import Member
-from rlplug.learner.module_update import ModuleUpdate, as_tensors
+from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.optim.no_grad import NoGrad

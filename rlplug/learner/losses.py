@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ __all__ = [
     "Reduce",
     "Results",
     "acting_on",
+    "as_tensors",
     "average",
     "mean_results",
     "nonfinite_terms",
@@ -181,6 +183,15 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in metrics.items():
             columns.setdefault(name, []).append(value)
     return {name: _mean(values) for name, values in columns.items()}
+
+
+def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that arrays left, as the tensors that hooks expect."""
+    names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
+    if names:
+        numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))
+        metrics.update(zip(names, numbers.unbind(), strict=True))
+    return metrics
 
 
 def _combine(

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,7 +26,6 @@ __all__ = [
     "Engine",
     "ModuleUpdate",
     "Prepare",
-    "as_tensors",
 ]
 
 Prepare: TypeAlias = Callable[[Batch], Batch]
@@ -402,12 +400,3 @@ class _SkippedError(Exception):
 
 def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
     return [param.grad for param in one.params if param.grad is not None]
-
-
-def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that arrays left, as the tensors that hooks expect."""
-    names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
-    if names:
-        numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))
-        metrics.update(zip(names, numbers.unbind(), strict=True))
-    return metrics
