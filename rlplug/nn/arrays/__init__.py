@@ -17,6 +17,7 @@ from rlplug.nn.arrays.acting import (
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
+from rlplug.nn.arrays.functional import categorical_score
 from rlplug.nn.arrays.stack import run_layers, run_stack
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, Tape
 
@@ -34,6 +35,7 @@ __all__ = [
     "Tape",
     "UnsupportedError",
     "Views",
+    "categorical_score",
     "linear_in_numpy",
     "plan_arrays",
     "run_layers",

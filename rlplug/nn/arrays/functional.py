@@ -27,6 +27,7 @@ from rlplug.nn.arrays.shapes import reshape, unsqueeze
 
 __all__ = [
     "binary_cross_entropy_with_logits",
+    "categorical_score",
     "cross_entropy",
     "dropout",
     "huber_loss",
@@ -108,6 +109,37 @@ def matmul(x: Any, y: Any) -> Array:
             accumulate(y, mine[..., 0] if b.ndim == 1 else mine)
 
     return recorded(out, tape, back)
+
+
+def categorical_score(logits: Array, actions: Array) -> tuple[Any, Any]:
+    """Log-probabilities of actions (n,) under logits (n, actions), and entropies, in two nodes.
+
+    What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
+    """
+    graph = logits.tape
+    # With a row for each action, reductions run along memory.
+    turned = numpy.ascontiguousarray(logits.value.T)
+    turned = turned - numpy.maximum.reduce(turned)
+    p = numpy.exp(turned)
+    total = numpy.add.reduce(p)
+    p /= total
+    logs = turned - numpy.log(total)
+    chosen = actions.value, graph.counted(logits.value.shape[0])
+    entropies = -numpy.add.reduce(p * logs)
+    if not recording(logits):
+        return Array(logs[chosen], graph), Array(entropies, graph)
+
+    def log_prob_back(g: Value) -> None:
+        # d log p(a) / d logits = [a] - p
+        grad = p * -g
+        grad[chosen] += g
+        accumulate(logits, grad.T)
+
+    def entropy_back(g: Value) -> None:
+        # d H / d logits = -p (log p + H)
+        accumulate(logits, (p * ((logs + entropies) * -g)).T)
+
+    return recorded(logs[chosen], graph, log_prob_back), recorded(entropies, graph, entropy_back)
 
 
 def layer_norm(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import torch
 from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.arrays import NumpyArray
+from rlplug.nn.arrays import Array, NumpyArray, categorical_score
 from rlplug.nn.distributions.distribution import check_mask, masked, masked_array
 
 __all__ = ["Categorical", "MultiCategorical"]
@@ -54,19 +56,26 @@ class Categorical:
         self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
-        logs = torch.log_softmax(masked(parameters, mask), -1)
+        logits: Any = masked(parameters, mask)
+        indices: Any = self._indices(actions)
+        if type(logits) is Array and type(indices) is Array:
+            log_prob, entropy = categorical_score(logits, indices)
+            return log_prob, entropy
+        logs = torch.log_softmax(logits, -1)
         return self._chosen(logs, actions), _entropy(logs)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`."""
         return _kl(masked(parameters, mask), masked(others, mask))
 
+    def _indices(self, actions: Tensor) -> Tensor:
+        return actions.long() - self._start if self._start else actions.long()
+
     def _actions(self, indices: NumpyArray) -> NumpyArray:
         return (indices + self._start if self._start else indices).astype(self._dtype, copy=False)
 
     def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
-        indices = actions.long() - self._start if self._start else actions.long()
-        return logs.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
+        return logs.gather(-1, self._indices(actions).unsqueeze(-1)).squeeze(-1)
 
 
 class MultiCategorical:
