@@ -309,7 +309,7 @@ def test_nothing_turns_an_array_into_a_plain_tensor_unnoticed() -> None:
         lambda: list(x),
         lambda: len(x),
         lambda: [*x],
-        lambda: torch.distributions.Categorical(logits=x),
+        lambda: torch.distributions.Categorical(logits=x, validate_args=True),
     ]
     for convert in conversions:
         with pytest.raises(Exception, match=r".*"):
