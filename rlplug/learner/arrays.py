@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from types import MethodType, ModuleType
 from typing import Any
 
 import numpy
@@ -17,7 +22,7 @@ from rlplug.batch.nested import first_leaf, leaves
 from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
-from rlplug.learner.state import random_state, set_random_state, update_digest
+from rlplug.learner.state import random_state, set_random_state
 from rlplug.nn.arrays import (
     LARGEST_MINIBATCH,
     Array,
@@ -31,9 +36,6 @@ from rlplug.nn.arrays import (
 __all__ = ["ArraysEngine", "ArraysTrial", "GeneratorStates", "Snapshot"]
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-
-
-_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class ArraysEngine:
@@ -53,6 +55,7 @@ class ArraysEngine:
         self._tape = self._new_tape()
         self._checked_in: object | None = None
         """The scope in which the tape was found to be current."""
+        self._current_tape()
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on arrays."""
@@ -86,7 +89,7 @@ class ArraysEngine:
         scope = FrozenWeights.scope
         if scope is not None and scope is self._checked_in:
             return self._tape
-        if any(self._hooks) or _has_any_global_hook():  # type: ignore[no-untyped-call] # untyped in torch
+        if any(self._hooks) or any(map(_is_hooked, self._params)) or _has_any_global_hook():  # type: ignore[no-untyped-call] # untyped in torch
             raise UnsupportedError("hooks on modules or tensors")
         if torch._C._is_any_autocast_enabled():
             raise UnsupportedError("autocast is on")
@@ -162,7 +165,9 @@ class ArraysTrial:
         """Run `prepare_batch` both ways; what torch computes is used."""
         arrays = self._arrays
         tried: Batch | None = None
-        if arrays is not None and not self._is_large(batch.rows):
+        if self._is_large(batch.rows):
+            self._reason = self._reason or "the batch is large"
+        elif arrays is not None:
             tried = self._try(lambda: arrays.prepare(prepare, batch))
         prepared = prepare(batch)
         if tried is not None:
@@ -207,69 +212,169 @@ class ArraysTrial:
         """What it gives on arrays, without a trace; None if arrays will not do."""
         try:
             snapshot = self._snapshot()
-        except Exception as error:
-            self._reason = f"its state cannot be copied: {error}"
+        except UnsupportedError as error:
+            self._reason = f"its plugins hold {error}"
             return None
         try:
-            return run()
+            found = run()
+            if not snapshot.keeps_arrays():
+                return found
+            self._reason = "its hooks keep what they compute"
         except UnsupportedError as error:
             self._reason = str(error)
         except Exception as error:
             # If the plugin itself is wrong, torch raises what it raises.
-            self._reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._reason = f"its hooks need tensors: {error}".partition("\n")[0]
         finally:
             snapshot.restore()
         return None
 
 
 class Snapshot:
-    """Tensors and attributes of modules and plugins, and generators, to be put back."""
+    """What hooks may change: modules, plugins and all that they hold, put back in place.
+
+    Objects stay the very objects that they were. An object whose state cannot be read, such as an
+    iterator, is refused: then there is no trial.
+    """
 
     def __init__(
         self,
-        modules: Iterable[nn.Module],
-        plugins: Iterable[object],
+        roots: Sequence[object],
+        apart: Sequence[object],
         generators: dict[str, torch.Generator],
         metrics: dict[str, dict[str, Any]],
     ) -> None:
-        parts = list({id(p): p for module in modules for p in module.modules()}.values())
-        self._tables = [(table, dict(table)) for p in parts for table in _tables(p)]
-        tensors = [one for _, table in self._tables for one in table.values()]
-        self._tensors = [
-            (tensor, tensor.detach().clone()) for tensor in tensors if isinstance(tensor, Tensor)
-        ]
-        holders = [*parts, *(one for one in plugins if hasattr(one, "__dict__"))]
-        self._attributes = [(vars(one), _plain(vars(one))) for one in holders]
-        known = [*holders, *(tensor for tensor, _ in self._tensors)]
-        memo: dict[int, Any] = {id(one): one for one in known}
-        self._copies = copy.deepcopy([before for _, before in self._attributes], memo)
-        self._digests = [{k: _digest(v) for k, v in held.items()} for _, held in self._attributes]
+        self._roots = roots
+        self._apart = apart
+        """Objects that are not looked into: the learner and its hook calls."""
+        self._restores: list[Callable[[], Any]] = []
+        for value in _reachable([*roots, metrics], apart):
+            self._save(value)
         self._generators = GeneratorStates(generators)
-        self._metrics = metrics, copy.deepcopy(metrics)
         self._random = random_state(torch.device("cpu"))
+
+    def keeps_arrays(self) -> bool:
+        """Whether hooks kept arrays that they computed, where torch would have left tensors."""
+        return any(type(value) is Array for value in _reachable(self._roots, self._apart))
 
     def restore(self) -> None:
         """Put everything back."""
-        for table, before in self._tables:
-            table.clear()
-            table.update(before)
         with torch.no_grad():
-            for tensor, values in self._tensors:
-                tensor.copy_(values)
-        for (attributes, before), copies, digests in zip(
-            self._attributes, self._copies, self._digests, strict=True
-        ):
-            for name in _plain(attributes).keys() - before.keys():
-                del attributes[name]
-            for name, value in before.items():
-                # An object that was not written to stays the very object that it was.
-                written = _digest(value) != digests[name]
-                attributes[name] = copies[name] if written else value
+            for restore in self._restores:
+                restore()
         self._generators.restore()
-        metrics, before_metrics = self._metrics
-        metrics.clear()
-        metrics.update(before_metrics)
         set_random_state(self._random)
+
+    def _save(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._restores.append(partial(value.detach().copy_, value.detach().clone()))
+        elif isinstance(value, numpy.ndarray):
+            if value.flags.writeable:
+                self._restores.append(partial(numpy.copyto, value, value.copy()))
+        elif isinstance(value, torch.Generator):
+            self._restores.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, numpy.random.BitGenerator):
+            self._restores.append(partial(setattr, value, "state", copy.deepcopy(value.state)))
+        elif isinstance(value, numpy.random.RandomState):
+            self._restores.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            self._restores.append(partial(value.setstate, value.getstate()))
+        elif isinstance(value, dict):
+            self._restores.append(partial(_refill, value.clear, value.update, dict(value)))
+        elif isinstance(value, list | deque):
+            self._restores.append(partial(_refill, value.clear, value.extend, list(value)))
+        elif isinstance(value, set):
+            self._restores.append(partial(_refill, value.clear, value.update, set(value)))
+        else:
+            for name in _slots(value):
+                held = getattr(value, name)
+                self._restores.append(partial(object.__setattr__, value, name, held))
+
+
+def _reachable(roots: Iterable[object], apart: Iterable[object]) -> Iterator[Any]:
+    """The roots and all that they hold, each object once; what cannot change is left out."""
+    seen = {id(one): one for one in apart}
+    waiting = list(roots)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, MethodType):
+            value = value.__self__
+        if (
+            id(value) in seen
+            or isinstance(value, _CONSTANT)
+            or (callable(value) and not _state(value))
+        ):
+            continue
+        seen[id(value)] = value
+        yield value
+        if isinstance(value, _WHOLE) or type(value) is Array:
+            continue
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            waiting += value
+        elif isinstance(value, numpy.random.Generator):
+            waiting.append(value.bit_generator)
+        elif isinstance(value, Iterator) or not (
+            _state(value) or _slots(value) or type(value).__reduce__ is object.__reduce__
+        ):
+            raise UnsupportedError(f"a {type(value).__name__}, whose state cannot be restored")
+        waiting += _state(value)
+        waiting += [getattr(value, name) for name in _slots(value)]
+
+
+def _state(value: Any) -> list[Any]:
+    """The attributes of an object, as the one mapping that holds them."""
+    attributes = getattr(value, "__dict__", None)
+    return [attributes] if isinstance(attributes, dict) and attributes else []
+
+
+def _slots(value: Any) -> list[str]:
+    """The attributes of an object that are in slots."""
+    names = [name for kind in type(value).__mro__ for name in _listed(kind)]
+    return [name for name in names if name not in _NO_STATE and hasattr(value, name)]
+
+
+def _listed(kind: type) -> Sequence[str]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    private = f"_{kind.__name__.lstrip('_')}"
+    return [private + n if n.startswith("__") and not n.endswith("__") else n for n in names]
+
+
+def _refill(clear: Callable[[], Any], fill: Callable[[Any], Any], content: Any) -> None:
+    clear()
+    fill(content)
+
+
+_NO_STATE = ("__dict__", "__weakref__")
+_CONSTANT = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    type,
+    ModuleType,
+    Enum,
+    PurePath,
+    numpy.generic,
+    numpy.dtype,
+    torch.dtype,
+    torch.device,
+)
+_WHOLE = (
+    Tensor,
+    numpy.ndarray,
+    torch.Generator,
+    numpy.random.BitGenerator,
+    numpy.random.RandomState,
+    random.Random,
+)
+"""What is saved as it is, without a look at its parts."""
 
 
 class GeneratorStates:
@@ -297,6 +402,10 @@ def _detached(loss: MinibatchLoss) -> Any:
     for name, rows in loss.rows.items():
         loss.rows[name] = unwrap(rows)
     return loss.total.value
+
+
+def _is_hooked(param: Any) -> bool:
+    return bool(param._backward_hooks or param._post_accumulate_grad_hooks)
 
 
 def _new_columns(prepared: Batch, batch: Batch) -> dict[str, Any]:
@@ -340,23 +449,9 @@ def _size(values: Any) -> float:
 
 
 def _hooks_of(parts: Iterable[nn.Module]) -> list[Any]:
-    """The tables of hooks that need autograd, of all modules and parameters."""
+    """The tables of hooks that need autograd, of all modules."""
     tables: list[Any] = []
     for part in parts:
         for module in part.modules():
             tables += (module._backward_hooks, module._backward_pre_hooks)
     return tables
-
-
-def _tables(part: nn.Module) -> list[dict[str, Any]]:
-    return [getattr(part, name) for name in _TABLES]
-
-
-def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if name not in _TABLES}
-
-
-def _digest(value: Any) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    update_digest(found, value, 8)
-    return found.digest()

@@ -164,11 +164,11 @@ class Engines:
 
     def _trial(self, update: ModuleUpdate) -> ArraysTrial:
         plugins = [one.plugin for one in self._calls.participants]
+        roots = [*update.member.parts(), *plugins]
+        apart = [self._calls, self._losses.learner]
 
         def snapshot() -> Snapshot:
-            return Snapshot(
-                update.member.parts(), plugins, self._generators, self._registered_metrics
-            )
+            return Snapshot(roots, apart, self._generators, self._registered_metrics)
 
         copies = self._hooks.used
         return ArraysTrial(update, self._torch, self._losses, snapshot, copies=copies)

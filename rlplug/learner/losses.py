@@ -68,8 +68,8 @@ class LossHooks:
 
     def __init__(self, calls: HookCalls, learner: LearnerView) -> None:
         self._calls = calls
-        self._learner = learner
-        """Only handed on to hooks."""
+        self.learner = learner
+        """Passed to hooks, and not used here."""
 
     def __call__(
         self,
@@ -99,7 +99,7 @@ class LossHooks:
     ) -> MinibatchLoss | None:
         """The same for a forward pass that was made already."""
         answers = self._calls.compute_loss_for_module(
-            member.module_id, member.module, batch, fwd_out, optimizers, self._learner
+            member.module_id, member.module, batch, fwd_out, optimizers, self.learner
         )
         if not answers:
             return None
@@ -124,7 +124,7 @@ class LossHooks:
                 batch,
                 fwd_out,
                 optimizers,
-                self._learner,
+                self.learner,
             )
             answer = one.function(*[offered[HOOKS[_HOOK].index(name)] for name in one.arguments])
             if answer is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
+import random
 from typing import Any
 
 import numpy
@@ -319,6 +322,126 @@ def test_the_trial_leaves_no_trace(make: Any) -> None:
     for name, value in other.items():
         assert torch.equal(mine[name], value), name
     assert mine["passes"].item() == 3
+
+
+class Slotted:
+    """A count in a slot."""
+
+    __slots__ = ("__count",)
+
+    def __init__(self) -> None:
+        self.__count = 0
+
+    def add(self) -> int:
+        self.__count += 1
+        return self.__count
+
+
+class Count:
+    """A count in an object that can be called."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self.count
+
+
+@pytest.mark.parametrize(
+    ("kept", "draw"),
+    [
+        (Slotted, lambda kept: kept.add()),
+        (Count, lambda kept: kept()),
+        (collections.deque, lambda kept: kept.append(1) or len(kept)),
+        (list, lambda kept: kept.append(1) or len(kept)),
+        (lambda: numpy.random.RandomState(1), lambda kept: kept.rand()),
+        (lambda: numpy.random.default_rng(1), lambda kept: kept.random()),
+        (lambda: random.Random(1), lambda kept: kept.random()),
+        (lambda: itertools.count(1), next),
+        (lambda: {"deep": [numpy.zeros(1)]}, lambda kept: kept["deep"][0].__iadd__(1).item()),
+    ],
+)
+@pytest.mark.parametrize("where", ["plugin", "module"])
+def test_the_trial_leaves_no_trace_in_what_plugins_and_modules_hold(
+    both: Any, kept: Any, draw: Any, where: str
+) -> None:
+    def weighted(self: Any, module: Any, fwd_out: Any, batch: Any) -> Any:
+        holder = self if where == "plugin" else module
+        return (fwd_out["values"] - batch["gains"]).pow(2).mean() * (1 + 0.1 * draw(holder.kept))
+
+    mine, other = both(
+        compute_loss_for_module=weighted,
+        save_state=lambda self: {},
+        load_state=lambda self, state: None,
+    )
+    for learner in (mine, other):
+        module, plugin = learner.modules["default"], learner.calls.algorithm.plugin
+        (plugin if where == "plugin" else module).kept = kept()
+    assert_equal_updates(mine, other)
+
+
+def test_objects_that_a_plugin_holds_stay_the_very_objects(make: Any) -> None:
+    log: list[int] = []
+
+    def remembers(self: Any, module: Any, learner: Any) -> Any:
+        self.learner, self.log = learner, log
+        return Adam(module.parameters(), 0.01, fused=True)
+
+    def logs(self: Any, fwd_out: Any, batch: Any) -> Any:
+        self.log.append(1)
+        return loss(self, fwd_out, batch)
+
+    learner = make(
+        **{
+            **SETTINGS,
+            "configure_optimizers_for_module": remembers,
+            "compute_loss_for_module": logs,
+        },
+        save_state=lambda self: {},
+        load_state=lambda self, state: None,
+        compute={"arrays": "auto"},
+    )
+    for step in range(3):
+        learner.update({"default": rows(step)}, timestep=step)
+    plugin = learner.calls.algorithm.plugin
+    assert engine(learner) == "arrays"
+    assert plugin.learner is learner
+    assert plugin.log is log
+    assert len(log) == 3
+
+
+def test_hooks_that_keep_what_they_compute_keep_tensors(both: Any) -> None:
+    def keeps(self: Any, fwd_out: Any, batch: Any) -> Any:
+        self.last = fwd_out["values"].detach().mean()
+        return (fwd_out["values"] - batch["gains"]).pow(2).mean()
+
+    mine, other = both(
+        compute_loss_for_module=keeps,
+        save_state=lambda self: {"last": self.last},
+        load_state=lambda self, state: None,
+    )
+    assert_equal_updates(mine, other)
+    assert mine.engines["default"] == ("torch", "its hooks keep what they compute")
+    assert type(mine.calls.algorithm.plugin.last) is torch.Tensor
+    mine.get_state()
+
+
+@pytest.mark.parametrize("how", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_are_called(both: Any, how: str) -> None:
+    calls: list[int] = []
+
+    def note(*_: Any) -> None:
+        calls.append(1)
+
+    mine, other = both()
+    for learner in (mine, other):
+        for param in learner.modules["default"].parameters():
+            getattr(param, how)(note)
+    assert_equal_updates(mine, other)
+    assert engine(mine) == "torch"
+    # Two learners, four updates of six minibatches, eight parameters.
+    assert len(calls) == 2 * 4 * 6 * 8
 
 
 def test_what_is_met_later_falls_back_without_losing_the_minibatch(both: Any) -> None:
