@@ -39,11 +39,6 @@ class Image:
     layout: str
     """The axes of one observation in order: of `chw`, `hwc`, `hw`, or `shwc` with a stack."""
 
-    @property
-    def channel_axes(self) -> tuple[int, ...]:
-        """The axes of frames and channels."""
-        return tuple(axis for axis, letter in enumerate(self.layout) if letter in "sc")
-
 
 def shape_mismatch(space: AnySpace, observation: Any) -> str:
     """How the shape of an observation differs from its space; empty if it does not."""

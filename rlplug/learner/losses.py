@@ -34,7 +34,7 @@ Results: TypeAlias = dict[str, dict[str, Any]]
 """Module id → metric → value."""
 
 Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
-"""Makes one mapping of results of those of all minibatches."""
+"""Reduces the results of all minibatches to one mapping."""
 
 _HOOK = "compute_loss_for_module"
 
@@ -186,7 +186,7 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that arrays left, as the tensors that hooks expect."""
+    """NumPy scalars as tensors, which is what hooks expect."""
     names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
     if names:
         numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))

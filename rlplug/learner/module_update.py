@@ -1,4 +1,4 @@
-"""One module's part in an update: its minibatches, what is measured of them, clipping and steps."""
+"""One module's part in an update: minibatches, metrics, clipping and optimizer steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The name shown to users."""
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on a batch as this engine's loss hooks will see it."""
@@ -76,7 +76,7 @@ class ModuleUpdate:
         # The current step:
         self.minibatches: list[Batch] = []
         self.ready: list[RegisteredOptimizer] = []
-        """The optimizers whose turn it is."""
+        """The optimizers that are scheduled to act in this step."""
         self.acting: list[RegisteredOptimizer] = []
         """Those of them that the losses move."""
         self.weight = 0.0
@@ -88,7 +88,7 @@ class ModuleUpdate:
         self.flat_gradients: NDArray[Any] | None = None
         """All gradients of the step in one array, in the order of the optimizers' parameters."""
         self.nonfinite: dict[str, bool | Tensor] = {}
-        """Verdicts by optimizer."""
+        """Optimizer name → whether its gradients are not finite."""
         self._first_evaluation = True
         self._recorded = 0, 0
         """Minibatches in the history, and parts of the rows, before this evaluation."""
@@ -126,7 +126,7 @@ class ModuleUpdate:
         self.flat_gradients = None
 
     def discard(self) -> None:
-        """Forget an evaluation that another engine makes once more."""
+        """Discard this evaluation; another engine repeats it."""
         minibatches_before, rows_before = self._recorded
         del self.history[minibatches_before:]
         for rows in self._rows.values():
@@ -395,7 +395,7 @@ class ModuleUpdate:
 
 
 class _SkippedError(Exception):
-    """Leaves an optimizer in the middle of a step that is not to be made."""
+    """Raised inside a closure of LBFGS to abort the step."""
 
 
 def _gradients(one: RegisteredOptimizer) -> list[Tensor]:

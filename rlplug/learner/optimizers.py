@@ -42,7 +42,7 @@ class RegisteredOptimizer:
             param for group in optimizer.param_groups for param in group["params"]
         ]
         self.frequency = 0
-        """Minibatches for which it acts in its turn of a cycle; 0 acts on every minibatch."""
+        """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
         self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _scheduled_rates(optimizer)
         self.scheduler: SchedulerRun | None = None
         self.stepped_in_epoch = False

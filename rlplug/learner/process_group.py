@@ -19,7 +19,7 @@ _OPS = ("sum", "mean", "max")
 
 
 class ProcessGroup:
-    """All learners of a torch.distributed group; one alone where there is no group."""
+    """The learners of a torch.distributed process group; world size 1 without one."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group

@@ -1,4 +1,4 @@
-"""Alike modules in one vectorized pass: torch.func.vmap over their losses."""
+"""Modules of the same architecture in one vectorized pass: torch.func.vmap over their losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 
 
 class VmapEngine:
-    """Computes the gradients of alike modules in one pass over their stacked tensors."""
+    """Computes the gradients of modules of the same architecture over their stacked tensors."""
 
     name = "vmap"
 

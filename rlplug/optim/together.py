@@ -22,7 +22,7 @@ def can_step_together(optimizers: Sequence[Optimizer]) -> bool:
 
 
 class FusedAdams:
-    """Steps alike optimizers as one; each keeps, saves and loads its own state."""
+    """Steps optimizers with the same settings as one; each keeps, saves and loads its own state."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = list(optimizers)
@@ -49,11 +49,6 @@ class FusedAdams:
             one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one)
             for one in self._optimizers
         )
-
-    def rates_agree(self) -> bool:
-        """Whether schedules still have them at one learning rate."""
-        rate = self._optimizers[0].param_groups[0]["lr"]
-        return all(one.param_groups[0]["lr"] == rate for one in self._optimizers)
 
     def step(self, gradients: list[Tensor]) -> None:
         """Step all of them by these gradients, in the order of their parameters."""

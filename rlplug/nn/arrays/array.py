@@ -189,7 +189,7 @@ def recording(*arrays: Array) -> bool:
 
 
 def recorded(value: Value, graph: Graph, back: Back) -> Array:
-    """The result of an operation, with the way back."""
+    """The result of an operation, with its backward function."""
     out = Array(value, graph, True)
     graph.nodes.append((out, back))
     return out

@@ -86,7 +86,7 @@ def index(x: Array) -> int:
 
 
 def detach(x: Array) -> Array:
-    """The same numbers, without the way back."""
+    """The same numbers, without a gradient."""
     return Array(x.value, x.tape)
 
 

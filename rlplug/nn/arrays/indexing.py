@@ -32,8 +32,13 @@ def getitem(x: Any, key: Any) -> Array:
     x = as_array(tape, x)
     a = x.value
     if type(key) is Array and key.value.dtype.kind in "iu" and key.value.ndim:
+        if key.value.dtype.kind == "u":
+            raise UnsupportedError("bytes as an index, which torch takes for a mask")
         return _rows(x, key.value)
     parts = tuple(_position(part) for part in (key if isinstance(key, tuple) else (key,)))
+    kinds = [isinstance(part, int) for part in parts if isinstance(part, int | numpy.ndarray)]
+    if any(kinds) and not all(kinds):
+        raise UnsupportedError("numbers and arrays in one index, which NumPy arranges otherwise")
     try:
         out = a[parts]
     except IndexError as error:

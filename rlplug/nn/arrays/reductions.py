@@ -251,7 +251,7 @@ def cumsum(x: Array, dim: int) -> Array:
 
 
 def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
-    """Logarithms of shares."""
+    """Log-softmax."""
     x = floating(x) if dtype is None else cast(x, NUMPY_DTYPES[dtype])
     a = x.value
     axis: int | None = dim if a.ndim else None
@@ -281,7 +281,7 @@ def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
 
 
 def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
-    """Shares that sum to 1."""
+    """Softmax."""
     x = floating(x) if dtype is None else cast(x, NUMPY_DTYPES[dtype])
     a = x.value
     axis = dim if a.ndim else None
@@ -298,7 +298,7 @@ def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
 
 
 def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
-    """The logarithm of a sum of powers of e."""
+    """Log-sum-exp."""
     x = floating(x)
     a = x.value
     axes = _axes(a, dim)

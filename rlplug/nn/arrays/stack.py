@@ -1,4 +1,4 @@
-"""Linear layers with tanh or ReLU after each other as one operation: one node for a whole network.
+"""Fused forward and backward passes of multilayer perceptrons: one node for a whole network.
 
 What a small network costs is dispatch, layer by layer and operation by operation.
 """

@@ -24,7 +24,7 @@ Beyond, arithmetic takes the time, and torch's memory is reused where NumPy's is
 
 
 class Tape(Graph):
-    """What was computed from the trained parameters, and the way back to their gradients."""
+    """What was computed from the trained parameters, and the backward pass to their gradients."""
 
     def __init__(self, params: Sequence[nn.Parameter]) -> None:
         super().__init__()
