@@ -119,7 +119,7 @@ def both_of_two(rank: int, folder: str, check: str) -> None:
         seed=0,
     )
     made.build()
-    rows = Batch({"x": torch.tensor([(1.0, 3.0)[rank]])})
+    rows = Batch({"x": torch.tensor([(1.0, 5.0)[rank]])})
     made.update(dict.fromkeys(ids, rows), timestep=1)
     module = made.modules[ids[0]]
     weight = module.encoder.weight if check == "shared" else module.weight
@@ -177,10 +177,10 @@ class Sharing(Mean):
 @pytest.mark.parametrize(
     ("check", "expected"),
     [
-        # The sum of both losses is least at the mean of 1 and 3; each alone would stop at its own.
-        ("lbfgs", "2.0000"),
-        # Two modules times the mean of x, 2, at a rate of 0.01.
-        ("shared", "0.9600"),
+        # The sum of both losses is least at the mean of 1 and 5; each alone would stop at its own.
+        ("lbfgs", "3.0000"),
+        # Two modules times the mean of x, 3, at a rate of 0.01.
+        ("shared", "0.9400"),
     ],
 )
 def test_every_evaluation_and_every_parameter_is_averaged_over_learners(
