@@ -12,10 +12,10 @@ from torch.optim import LBFGS, Adam, Optimizer
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan, read_forms
+from rlplug.optim.fused_adam import FusedAdam
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.no_grad import FlushDenormals
 from rlplug.optim.schedulers import SchedulerRun
-from rlplug.optim.together import FusedAdams, can_step_together
 
 __all__ = [
     "OptimizerCycle",
@@ -48,7 +48,7 @@ class RegisteredOptimizer:
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
         """Minibatches without a gradient before the first one; -1 once it got one."""
-        self._adam: FusedAdams | None = None
+        self._adam: FusedAdam | None = None
         self._adam_checked = False
         self._flush_denormals = FlushDenormals()
 
@@ -126,11 +126,10 @@ class RegisteredOptimizer:
         if self.scheduler is not None:
             self.scheduler.stepped(metrics)
 
-    def _fused_adam(self) -> FusedAdams | None:
+    def _fused_adam(self) -> FusedAdam | None:
         if not self._adam_checked:
             self._adam_checked = True
-            if can_step_together([self.optimizer]):
-                self._adam = FusedAdams([self.optimizer])
+            self._adam = FusedAdam.of(self.optimizer)
         return self._adam
 
 

@@ -1,0 +1,101 @@
+"""Fused Adam stepped by a call of its kernel, without what torch does around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
+
+from rlplug.optim.no_grad import NoGrad
+
+__all__ = ["FusedAdam"]
+
+
+class FusedAdam:
+    """Steps a fused Adam or AdamW, which keeps, saves and loads its own state."""
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> FusedAdam | None:
+        """None if the optimizer is another one, or has settings that need its own step."""
+        return cls(optimizer) if _is_fused_adam(optimizer) else None
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer: Any = optimizer
+        (group,) = optimizer.param_groups
+        self._params: list[Tensor] = group["params"]
+        self._held: Tensor | None = None
+        self._averages: list[Tensor] = []
+        self._squares: list[Tensor] = []
+        self._counts: Any = torch.zeros(0)
+        """How often each parameter was stepped, all of them in one."""
+        self._steps: list[Tensor] = []
+        decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+        self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+
+    def is_plain(self) -> bool:
+        """Whether still nobody wants to be called when it steps: hooks, schedulers of torch."""
+        one = self._optimizer
+        return not (
+            one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one)
+        )
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Step by these gradients, in the order of its parameters."""
+        if not self._is_current() and not self._gather():
+            # State is made by the optimizer's own first step.
+            self._optimizer.step()
+            return
+        group = self._optimizer.param_groups[0]
+        beta1, beta2 = group["betas"]
+        self._counts += 1
+        with NoGrad():
+            self._kernel(
+                self._params,
+                gradients,
+                self._averages,
+                self._squares,
+                [],
+                self._steps,
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=group["maximize"],
+            )
+
+    def _is_current(self) -> bool:
+        """Whether the optimizer got no new state since, as loading one does."""
+        held = self._held
+        return held is not None and self._optimizer.state[self._params[0]]["step"] is held
+
+    def _gather(self) -> bool:
+        states = [self._optimizer.state[param] for param in self._params]
+        if not all(states):
+            return False
+        # The counts become views of one tensor, so that one addition moves all of them.
+        counts = torch.stack([state["step"] for state in states])
+        self._steps = list(counts.unbind())
+        # NumPy adds one in a fraction of what a call of torch takes.
+        self._counts = counts.numpy() if counts.device.type == "cpu" else counts
+        for state, step in zip(states, self._steps, strict=True):
+            state["step"] = step
+        self._averages = [state["exp_avg"] for state in states]
+        self._squares = [state["exp_avg_sq"] for state in states]
+        self._held = self._steps[0]
+        return True
+
+
+def _is_fused_adam(one: Any) -> bool:
+    return (
+        type(one) in (Adam, AdamW)
+        and len(one.param_groups) == 1
+        and bool(one.param_groups[0].get("fused"))
+        and not one.param_groups[0]["amsgrad"]
+        and not isinstance(one.param_groups[0]["lr"], Tensor)
+        and not one._optimizer_step_pre_hooks
+        and not one._optimizer_step_post_hooks
+    )
