@@ -71,14 +71,14 @@ class ArraysEngine:
         reached: set[int] = set()
         with self._current_tape() as tape:
             for batch, weight in update.weighted():
-                tape.clear()
                 loss = self._losses(update.member, tape.batch(batch), names)
-                value = None if loss is None else _detached(loss)
+                value = None if loss is None else _detached(loss, "indices" in batch)
                 if update.note(loss, value, batch, weight):
                     assert loss is not None
                     reached.update(self._backward(update, loss, weight))
                     if len(update.minibatches) > 1:
                         total = tape.flat.copy() if total is None else total + tape.flat
+                        tape.clear()
                 if update.stopped:
                     return
         if total is not None:
@@ -393,14 +393,15 @@ class GeneratorStates:
                 del self._generators[name]
 
 
-def _detached(loss: MinibatchLoss) -> Any:
+def _detached(loss: MinibatchLoss, wants_rows: bool) -> Any:
     """The value of the loss; metrics become numbers and rows tensors, in place."""
     metrics = loss.metrics
     for name, value in metrics.items():
         if isinstance(value, Array):
             metrics[name] = value.value if value.dim() == 0 else unwrap(value).clone()
-    for name, rows in loss.rows.items():
-        loss.rows[name] = unwrap(rows)
+    if wants_rows:
+        for name, rows in loss.rows.items():
+            loss.rows[name] = unwrap(rows)
     return loss.total.value
 
 

@@ -160,11 +160,6 @@ class Precision:
         """The loss as backward gets it."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Bring an optimizer's fp16 gradients back to their true size, once per step."""
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
-
     @property
     def unscaling(self) -> float:
         """The factor by which gradients of this step are unscaled."""

@@ -310,9 +310,10 @@ class Learner(ByHand):
 
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
-        for one in update.acting:
-            if any(param.grad is not None for param in one.params):
-                self.precision.unscale(one.optimizer)
+        if self.precision.scaler is not None:
+            for one in update.acting:
+                if any(param.grad is not None for param in one.params):
+                    self.precision.scaler.unscale_(one.optimizer)
         if self._terms.wanted:
             self._terms.finish(update, self.precision.unscaling / update.weight)
         if self._gradient_hooks.used:

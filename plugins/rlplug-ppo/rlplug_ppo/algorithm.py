@@ -182,16 +182,12 @@ def adapt(coefficient: Tensor, kl: Tensor, target: float) -> None:
 
 def explained_variance(batch: Batch, learner: LearnerView) -> Tensor:
     """1 - Var(returns - values) / Var(returns): 1 is a perfect prediction."""
-    returns, errors = batch["returns"], batch["advantages"]
-    sums = torch.stack([_squared_deviations(errors), _squared_deviations(returns)])
+    variances = torch.stack(
+        [batch["advantages"].var(correction=0), batch["returns"].var(correction=0)]
+    )
     if learner.world_size > 1:
-        (sums,) = learner.all_reduce([sums])
-    return 1 - sums[0] / sums[1]
-
-
-def _squared_deviations(numbers: Tensor) -> Tensor:
-    deviations = numbers - numbers.mean()
-    return deviations @ deviations
+        (variances,) = learner.all_reduce([variances])
+    return 1 - variances[0] / variances[1]
 
 
 def unsupported(
