@@ -128,6 +128,17 @@ class LearnerSection:
     accumulate: int = option(
         1, "Number of minibatches to accumulate gradients over before each step.", at_least(1)
     )
+    optimizers: str = option(
+        "together",
+        "Several optimizers of a module act on the same gradients (together), or one after the "
+        "other, each with a forward pass and loss of its own (in_turn).",
+        one_of(("together", "in_turn")),
+    )
+    cycle_minibatches: bool = option(
+        False,
+        "Repeat the minibatches of modules with few rows, shuffled again, while those of others "
+        "last.",
+    )
     join_from: int = option(
         4,
         "Minimum number of modules of equal architecture to update together with vmap; 0 disables.",

@@ -64,6 +64,17 @@ class HookCalls:
         """Whether any implementation of a hook takes this argument."""
         return any(argument in one.arguments for one in self._implementations[hook])
 
+    def kept(self) -> list[object]:
+        """What hooks can change from call to call: plugins, and containers in their closures."""
+        closures = [
+            cell.cell_contents
+            for implementations in self._implementations.values()
+            for one in implementations
+            for cell in getattr(inspect.unwrap(one.function), "__closure__", None) or ()
+        ]
+        containers = [one for one in closures if isinstance(one, list | dict | set)]
+        return [*(one.plugin for one in self.participants), *containers]
+
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""
         plugins = set(self.participants)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +19,8 @@ from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
-from rlplug.learner.vmap import VmapGroups
+from rlplug.learner.state import update_digest
+from rlplug.learner.vmap import VmapEngine, VmapGroups
 from rlplug.nn.arrays import UnsupportedError
 
 __all__ = ["Engines"]
@@ -120,9 +124,17 @@ class Engines:
             self._run(update.engine, [update])
 
     def _run(self, engine: Engine, group: list[ModuleUpdate]) -> None:
-        before = GeneratorStates(self._generators)
+        before: GeneratorStates | Snapshot = GeneratorStates(self._generators)
         try:
-            engine.gradients(group)
+            if isinstance(engine, VmapEngine) and not engine.tried:
+                before = self._snapshot([part for one in group for part in one.member.parts()])
+                engine.tried = True
+                kept = self._digest()
+                engine.gradients(group)
+                if self._digest() != kept:
+                    raise UnsupportedError("its hooks keep count, which each module must add to")
+            else:
+                engine.gradients(group)
         except Exception as error:
             if engine.name in ("torch", "trial"):
                 raise
@@ -163,15 +175,22 @@ class Engines:
         return "parameters are shared with other modules" if update.member.shared else ""
 
     def _trial(self, update: ModuleUpdate) -> ArraysTrial:
-        plugins = [one.plugin for one in self._calls.participants]
-        roots = [*update.member.parts(), *plugins]
-        apart = [self._calls, self._losses.learner]
-
-        def snapshot() -> Snapshot:
-            return Snapshot(roots, apart, self._generators, self._registered_metrics)
-
+        snapshot = partial(self._snapshot, list(update.member.parts()))
         copies = self._hooks.used
         return ArraysTrial(update, self._torch, self._losses, snapshot, copies=copies)
+
+    def _snapshot(self, parts: Sequence[object]) -> Snapshot:
+        """What a trial of an engine may change: parts of modules, and all that plugins keep."""
+        apart = [self._calls, self._losses.learner]
+        roots = [*parts, *self._calls.kept()]
+        return Snapshot(roots, apart, self._generators, self._registered_metrics)
+
+    def _digest(self) -> bytes:
+        """A digest of what plugins keep."""
+        digest = hashlib.blake2b(digest_size=16)
+        for value in self._calls.kept():
+            update_digest(digest, value, 8)
+        return digest.digest()
 
     def _compiled(self, update: ModuleUpdate) -> CompiledEngine:
         plugins = [one.name for one in self._calls.implementations(_HOOK)]

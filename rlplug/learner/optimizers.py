@@ -82,6 +82,11 @@ class RegisteredOptimizer:
         if isinstance(value, ScheduledValue):
             self.rates = _scheduled_rates(self.optimizer)
 
+    def alternates_with(self, other: RegisteredOptimizer) -> bool:
+        """Whether the two are in one cycle, where they never act together."""
+        cycles = {(one.module_id, one.plugin) for one in (self, other)}
+        return len(cycles) == 1 and bool(self.frequency and other.frequency)
+
     def note_gradients(self, found: bool) -> None:
         """Raise if the optimizer never gets a gradient."""
         if found:
@@ -134,7 +139,10 @@ class RegisteredOptimizer:
 
 
 class Optimizers:
-    """A registry by module id and optimizer name; no parameter is in two optimizers."""
+    """A registry by module id and optimizer name.
+
+    A parameter is in one optimizer, or in several that never act together: of one cycle.
+    """
 
     def __init__(self) -> None:
         self._optimizers: dict[tuple[str, str], RegisteredOptimizer] = {}
@@ -153,12 +161,13 @@ class Optimizers:
             )
         for param in one.params:
             other = self._holders.get(id(param))
-            if other is not None:
+            if other is not None and not one.alternates_with(other):
                 raise PluginError(
                     f"a parameter of shape {tuple(param.shape)} is in two optimizers: "
                     f"{other.name!r} of module {other.module_id!r} and "
                     f"{one.name!r} of module {one.module_id!r}.",
-                    "give each parameter to one optimizer",
+                    "give each parameter to one optimizer, or each optimizer a 'frequency', by "
+                    "which they take turns",
                 )
         if scheduler is not None:
             one.scheduler = SchedulerRun(scheduler)
@@ -171,6 +180,12 @@ class Optimizers:
             del self._optimizers[module_id, one.name]
             for param in one.params:
                 self._holders.pop(id(param), None)
+
+    def copy(self) -> Optimizers:
+        """A registry of the same optimizers."""
+        made = Optimizers()
+        made._optimizers, made._holders = dict(self._optimizers), dict(self._holders)
+        return made
 
     def of(self, module_id: str) -> list[RegisteredOptimizer]:
         """The optimizers of a module, in the order in which they were registered."""

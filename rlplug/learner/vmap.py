@@ -30,6 +30,8 @@ class VmapEngine:
     def __init__(self, updates: Sequence[ModuleUpdate], losses: LossHooks) -> None:
         self.updates = list(updates)
         self.works = True
+        self.tried = False
+        """Whether it was used before."""
         self._losses = losses
         self._member = updates[0].member
         self._constants: dict[str, Any] = {}
@@ -141,6 +143,10 @@ class VmapGroups:
         self.engines: list[VmapEngine] = []
         """Those found so far."""
         self._watched: list[tuple[dict[str, Any], int, str, Any]] = []
+        self._options: list[list[Any]] = []
+        """The options of every plugin for each module, as they were last seen."""
+        self._equal: list[int] = []
+        """For each module the first one with equal options."""
 
     def split(
         self, window: list[ModuleUpdate]
@@ -149,7 +155,9 @@ class VmapGroups:
         candidates = [update for update in window if update.engine.name == "torch"]
         if not self._join_from or len(candidates) < max(self._join_from, 2):
             return [], window
-        if self._members != candidates or self._changed():
+        same = self._members == candidates
+        # All of them are asked: each remembers what it saw.
+        if self._options_changed(candidates) or not same or self._changed():
             self._members = candidates
             self.engines = self._find(candidates)
         groups = [(engine, engine.updates) for engine in self.engines if engine.fits()]
@@ -191,9 +199,24 @@ class VmapGroups:
                     digest.update(key.encode())
                     update_digest(digest, _placed(value, places), 8)
                     self._watched.append((vars(part), len(vars(part)), key, vars(part).get(key)))
-        module_id = update.member.module_id
-        configs = tuple(repr(self._config_of(name, module_id)) for name in self._plugins)
-        return digest.hexdigest(), configs, type(update.member.optimizers[0].optimizer)
+        options = self._equal[self._members.index(update)]
+        return digest.hexdigest(), options, type(update.member.optimizers[0].optimizer)
+
+    def _options_changed(self, updates: Sequence[ModuleUpdate]) -> bool:
+        """Whether other modules have equal options than before: by schedules and overrides."""
+        found = [
+            [self._config_of(plugin, update.member.module_id) for plugin in self._plugins]
+            for update in updates
+        ]
+        if len(found) == len(self._options) and all(
+            one is other
+            for mine, known in zip(found, self._options, strict=True)
+            for one, other in zip(mine, known, strict=True)
+        ):
+            return False
+        self._options = found
+        before, self._equal = self._equal, [found.index(one) for one in found]
+        return before != self._equal
 
     def _changed(self) -> bool:
         """Whether any plain attribute of a grouped module was replaced since."""

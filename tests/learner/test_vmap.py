@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch.optim import SGD, Adam
 
 from rlplug import Batch, Loss, Module
+from rlplug.config import Schedule
 
 IDS = ("a", "b", "c", "d")
 
@@ -206,3 +208,46 @@ def test_tied_parameters_keep_the_sum_of_their_gradients(make: Any) -> None:
         for learner in (apart, together):
             learner.update(batches(), timestep=step)
     assert_same(apart, together)
+
+
+def test_options_overridden_later_count_for_modules_updated_together(make: Any) -> None:
+    def scaled(self: Any, fwd_out: Any, config: Any) -> Any:
+        return fwd_out["out"].pow(2).mean() * config.scale
+
+    learners = [make(**settings(n, compute_loss_for_module=scaled)) for n in (0, 4)]
+    for learner in learners:
+        learner.update(batches(), timestep=1)
+        config = learner.calls.config_of("alg", "b")
+        learner.calls.override_config("alg", "b", attrs.evolve(config, scale=10.0))
+    apart, together = (learner.update(batches(), timestep=2) for learner in learners)
+    for name in IDS:
+        assert float(together[name]["loss"]) == pytest.approx(float(apart[name]["loss"]), rel=1e-5)
+    assert groups(learners[1]) == []
+
+
+def test_modules_with_equal_schedules_stay_together_and_follow_them(make: Any) -> None:
+    def scaled(self: Any, fwd_out: Any, config: Any) -> Any:
+        return fwd_out["out"].detach().sum() * 0 + fwd_out["out"].sum() * 0 + config.scale
+
+    options = {"scale": Schedule([[0, 1.0], [10, 11.0]])}
+    learner = make(**settings(4, compute_loss_for_module=scaled, options=options))
+    losses = [float(learner.update(batches(), timestep=step)["b"]["loss"]) for step in (0, 5, 10)]
+    assert losses == [1.0, 6.0, 11.0]
+    assert groups(learner) == [list(IDS)]
+
+
+def test_a_hook_that_counts_its_calls_counts_each_module_and_update_once(make: Any) -> None:
+    calls = []
+
+    def counting(self: Any, fwd_out: Any, batch: Any) -> Any:
+        calls.append(1)
+        self.count = getattr(self, "count", 0) + 1
+        return fwd_out["out"].pow(2).mean()
+
+    hooks = {"save_state": lambda self: {"n": self.count}, "load_state": lambda self, state: None}
+    learner = make(**settings(4, compute_loss_for_module=counting, **hooks))
+    for step in range(5):
+        learner.update(batches(), timestep=step)
+    # Four modules, five updates.
+    assert len(calls) == 20
+    assert learner.calls.algorithm.plugin.count == 20
