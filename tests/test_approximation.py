@@ -19,15 +19,12 @@ from rlplug.approximation import (
     Approximation,
     DummyCheckpointer,
     FeatureNetwork,
-    Identity,
+    FixedTarget,
     PeriodicCheckpointer,
-    QContinuous,
-    QDist,
-    QNetwork,
+    PolyakTarget,
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.nn import FixedTarget, PolyakTarget
 
 
 def line(weight: float = 1.0) -> nn.Linear:
@@ -83,6 +80,44 @@ def test_gradients_gather_until_the_step_or_are_forgotten() -> None:
     f(X).sum().backward()
     assert f.step() is f
     assert weight_of(f.model) == pytest.approx(0.6)
+
+
+def test_gradients_of_what_only_the_optimizer_holds_are_cleared_too() -> None:
+    model, beside = line(), nn.Parameter(torch.ones(1))
+    optimizer = SGD([*model.parameters(), beside], 0.1)
+    f = Approximation(model, optimizer, DummyCheckpointer())
+    for _ in range(2):
+        f.reinforce((f(X) * beside).sum())
+        assert beside.grad is None
+    # 1 - 0.1 * 2 = 0.8, then 0.8 - 0.1 * 2 * 0.8.
+    assert float(beside.detach()) == pytest.approx(0.64)
+    (f(X) * beside).sum().backward()
+    f.zero_grad()
+    assert beside.grad is None
+
+
+def test_arguments_come_in_the_order_of_the_autonomous_learning_library(tmp_path: Path) -> None:
+    model, notes = line(), Notes(tmp_path)
+    optimizer = SGD(model.parameters(), 0.1)
+    f = Approximation(
+        model,
+        optimizer,
+        PeriodicCheckpointer(1),
+        0.5,
+        "cpu",
+        2.0,
+        "f",
+        StepLR(optimizer, 1, 0.5),
+        FixedTarget(2),
+        notes,
+    )
+    f.reinforce(f(X).sum())
+    # Of the gradient 4, clipping leaves 0.5.
+    assert weight_of(model) == pytest.approx(0.95)
+    assert notes.lines == [("f", 4.0), ("f/learning_rate", 0.1)]
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert f.target(X).item() == 2.0
+    assert (tmp_path / "f.safetensors").exists()
 
 
 def test_without_an_optimizer_nothing_moves() -> None:
@@ -267,6 +302,21 @@ def test_a_feature_network_has_no_loss_of_its_own() -> None:
         features.reinforce(features(X).sum())
 
 
+def test_features_without_parameters_leave_the_heads_to_learn() -> None:
+    features = FeatureNetwork(nn.Identity(), None, "pixels", checkpointer=DummyCheckpointer())
+    assert features.name == "pixels"
+    head = line()
+    v = VNetwork(head, SGD(head.parameters(), 0.1), checkpointer=DummyCheckpointer())
+    v.reinforce(v(features(X)).sum())
+    assert features.reinforce() is features
+    assert weight_of(head) == pytest.approx(0.8)
+    body = line().requires_grad_(False)
+    frozen = FeatureNetwork(body, checkpointer=DummyCheckpointer())
+    v.reinforce(v(frozen(X)).sum())
+    assert frozen.reinforce() is frozen
+    assert weight_of(body) == 1.0
+
+
 def test_features_that_are_only_looked_at_are_not_kept() -> None:
     features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
     features.no_grad(X)
@@ -297,55 +347,6 @@ def test_heads_and_features_learn_together() -> None:
         v.reinforce(loss())
         features.reinforce()
     assert loss().item() < before / 5
-
-
-QUIET: Any = {"checkpointer": DummyCheckpointer()}
-
-
-def test_a_q_network_gives_all_values_or_those_of_the_actions() -> None:
-    q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
-    values, actions = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), tensor([2, 0])
-    assert q(values).tolist() == values.tolist()
-    for ask in (q, q.no_grad, q.eval, q.target):
-        assert ask(values, actions).tolist() == [3.0, 4.0]
-
-
-def test_a_continuous_q_takes_both_side_by_side_and_is_zero_where_terminated() -> None:
-    model = nn.Linear(3, 1, bias=False)
-    nn.init.constant_(model.weight, 1.0)
-    q = QContinuous(model, **QUIET)
-    observations, actions = tensor([[1.0, 2.0], [3.0, 4.0]]), tensor([[10.0], [20.0]])
-    assert q(observations, actions).tolist() == [13.0, 27.0]
-    assert q(observations, actions, tensor([False, True])).tolist() == [13.0, 0.0]
-
-
-def test_a_state_value_is_zero_where_terminated() -> None:
-    v = VNetwork(line(3.0), **QUIET)
-    assert v(tensor([[1.0], [2.0]])).tolist() == [3.0, 6.0]
-    assert v(tensor([[1.0], [2.0]]), tensor([True, False])).tolist() == [0.0, 6.0]
-
-
-def test_a_distributional_q_gives_probabilities_and_certain_zero_where_terminated() -> None:
-    q = QDist(nn.Identity(), None, n_actions=2, n_atoms=3, v_min=-1, v_max=1, **QUIET)
-    logits = tensor([[0.25, 0.25, 0.5, 1.0, 1.0, 2.0]]).log()
-    assert q.atoms.tolist() == [-1.0, 0.0, 1.0]
-    chances = q(logits)
-    torch.testing.assert_close(chances, tensor([[[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]]))
-    torch.testing.assert_close(q(logits, tensor([1])), chances[:, 1])
-    assert q(logits, tensor([0]), tensor([True])).tolist() == [[0.0, 1.0, 0.0]]
-
-
-def test_a_distributional_q_projects_onto_its_own_atoms() -> None:
-    q = QDist(nn.Identity(), None, n_actions=1, n_atoms=3, v_min=-1, v_max=1, **QUIET)
-    assert q.project(tensor([[0.5, 0.5]]), tensor([[0.5, 7.0]])).tolist() == [[0, 0.25, 0.75]]
-
-
-def test_the_identity_learns_nothing_and_gives_what_it_is_given() -> None:
-    identity = Identity("cpu")
-    given = torch.ones(2, requires_grad=True)
-    assert identity(given) is given
-    assert identity.reinforce(given.sum()) is identity
-    assert given.grad is None
 
 
 def test_the_example_trains_an_agent_with_approximations_alone() -> None:

@@ -12,6 +12,7 @@ from rlplug.approximation.checkpointer import (
     PeriodicCheckpointer,
 )
 from rlplug.approximation.networks import Identity, QContinuous, QDist, QNetwork, VNetwork
+from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
 
 __all__ = [
     "Approximation",
@@ -19,11 +20,15 @@ __all__ = [
     "DummyCheckpointer",
     "DummyWriter",
     "FeatureNetwork",
+    "FixedTarget",
     "Identity",
     "PeriodicCheckpointer",
+    "PolyakTarget",
     "QContinuous",
     "QDist",
     "QNetwork",
+    "TargetNetwork",
+    "TrivialTarget",
     "VNetwork",
     "Writer",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
+from rlplug.approximation.states import is_state, observation_of, with_observation
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn.modes import evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
@@ -38,7 +39,6 @@ class Approximation:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
-        *,
         checkpointer: Checkpointer | None = None,
         clip_grad: float = 0.0,
         device: torch.device | str | None = None,
@@ -61,23 +61,23 @@ class Approximation:
         file = Path(self._writer.log_dir) / f"{name}.safetensors"
         self._checkpointer.init(model, file)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The output of the network."""
-        return self.model(*inputs)
+        return self._forward(self.model, *inputs, **options)
 
-    def no_grad(self, *inputs: Any) -> Any:
+    def no_grad(self, *inputs: Any, **options: Any) -> Any:
         """The output without gradients."""
         with torch.no_grad():
-            return self.model(*inputs)
+            return self._forward(self.model, *inputs, **options)
 
-    def eval(self, *inputs: Any) -> Any:
+    def eval(self, *inputs: Any, **options: Any) -> Any:
         """The output in eval mode without gradients; the mode is restored afterwards."""
         with torch.no_grad(), evaluating(self.model):
-            return self.model(*inputs)
+            return self._forward(self.model, *inputs, **options)
 
-    def target(self, *inputs: Any) -> Any:
+    def target(self, *inputs: Any, **options: Any) -> Any:
         """The output of the target network, without gradients."""
-        return self._target(*inputs)
+        return self._forward(self._target, *inputs, **options)
 
     def reinforce(self: ApproximationT, loss: Tensor) -> ApproximationT:
         """Backpropagate a loss and take one step."""
@@ -104,8 +104,10 @@ class Approximation:
         return self
 
     def zero_grad(self: ApproximationT) -> ApproximationT:
-        """Clear the accumulated gradients."""
+        """Clear the accumulated gradients of the model, and of all that the optimizer holds."""
         self.model.zero_grad(set_to_none=True)
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +131,9 @@ class Approximation:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
 
+    def _forward(self, network: nn.Module, *inputs: Any, **options: Any) -> Any:
+        return network(*inputs, **options)
+
     def _step_scheduler(self, loss: Tensor | None) -> None:
         if self._scheduler is None or self._optimizer is None:
             return
@@ -142,20 +147,28 @@ class FeatureNetwork(Approximation):
     """A network shared by several heads: its output is detached from the graph.
 
     The gradients of the heads accumulate at the detached output; `reinforce()`, without a loss,
-    backpropagates them through the network once and takes one step.
+    backpropagates them through the network once and takes one step; for a network without
+    parameters to train it does nothing. The features of a State are a State.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        name: str = "feature",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, optimizer, name=name, **options)
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
-    def __call__(self, *inputs: Any) -> Tensor:
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The features, detached; their gradients accumulate until `reinforce`."""
-        features: Tensor = self.model(*inputs)
+        output = super().__call__(*inputs, **options)
+        features: Tensor = observation_of(output)
         detached = features.detach().requires_grad_()
         if features.requires_grad:
             self._outputs.append((features, detached))
-        return detached
+        return with_observation(output, detached) if is_state(output) else detached
 
     def reinforce(self: FeatureNetworkT, loss: Tensor | None = None) -> FeatureNetworkT:
         """Backpropagate the gradients of the heads and take one step."""
@@ -165,6 +178,8 @@ class FeatureNetwork(Approximation):
                 "try: reinforce the heads with their losses, then features.reinforce()",
             )
         outputs, self._outputs = self._outputs, []
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            return self
         reached = [
             (features, detached.grad) for features, detached in outputs if detached.grad is not None
         ]
@@ -181,6 +196,12 @@ class FeatureNetwork(Approximation):
         """Clear the accumulated gradients, those of the features too."""
         self._outputs.clear()
         return super().zero_grad()
+
+    def _forward(self, network: nn.Module, *inputs: Any, **options: Any) -> Any:
+        if not inputs or not is_state(inputs[0]):
+            return network(*inputs, **options)
+        state, *others = inputs
+        return with_observation(state, network(state.observation, *others, **options))
 
 
 class Writer(Protocol):

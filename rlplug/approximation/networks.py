@@ -1,4 +1,9 @@
-"""Value functions of states and of actions."""
+"""Value functions of states and of actions.
+
+They take observations, or States as in the Autonomous Learning Library: objects with `observation`
+and `mask`, which is 0 where the episode is terminated. Further inputs may be given by position or
+name: `actions`, `terminated`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
 from rlplug.approximation.checkpointer import DummyCheckpointer
+from rlplug.approximation.states import observation_of, terminated_rows, whole_actions
 from rlplug.nn.projection import project
 from rlplug.nn.tensors import device_of
 
@@ -18,7 +24,10 @@ IdentityT = TypeVar("IdentityT", bound="Identity")
 
 
 class QNetwork(Approximation):
-    """Q-values of discrete actions: of all, or those of `q(observations, actions)`."""
+    """Q-values of discrete actions: of all, or those of `q(observations, actions)`.
+
+    With `terminated`, the values of terminated observations are 0.
+    """
 
     def __init__(
         self, model: nn.Module, optimizer: Any = None, name: str = "q", **options: Any
@@ -65,6 +74,7 @@ class QDist(Approximation):
         name: str = "q_dist",
         **options: Any,
     ) -> None:
+        self.n_actions = n_actions
         atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
         self._returns = _ReturnDistribution(model, n_actions, atoms)
         super().__init__(self._returns, optimizer, name=name, **options)
@@ -82,8 +92,12 @@ class QDist(Approximation):
 class Identity(Approximation):
     """Returns its input, and learns nothing."""
 
-    def __init__(self, device: torch.device | str | None = None, name: str = "identity") -> None:
-        super().__init__(nn.Identity(), device=device, name=name, checkpointer=DummyCheckpointer())
+    def __init__(
+        self, device: torch.device | str | None = None, name: str = "identity", **options: Any
+    ) -> None:
+        # There are no weights to save.
+        options.setdefault("checkpointer", DummyCheckpointer())
+        super().__init__(nn.Identity(), device=device, name=name, **options)
 
     def reinforce(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
         """Do nothing: it has no parameters."""
@@ -99,11 +113,12 @@ class _DiscreteQ(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, observations: Any, actions: Tensor | None = None) -> Tensor:
-        values: Tensor = self.model(observations)
+    def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
+        values: Tensor = self.model(observation_of(observations))
+        values = _zero_if(terminated_rows(observations, terminated, values), values)
         if actions is None:
             return values
-        return values.gather(1, actions.long().reshape(-1, 1)).squeeze(1)
+        return values.gather(1, whole_actions(actions, values).unsqueeze(1)).squeeze(1)
 
 
 class _ContinuousQ(nn.Module):
@@ -111,11 +126,13 @@ class _ContinuousQ(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, observations: Tensor, actions: Tensor, terminated: Tensor | None = None
-    ) -> Tensor:
-        inputs = torch.cat([observations, actions.to(observations.dtype)], -1)
-        return _zero_if(terminated, self.model(inputs).squeeze(-1))
+    def forward(self, observations: Any, actions: Any, terminated: Any = None) -> Tensor:
+        seen: Tensor = observation_of(observations)
+        if isinstance(actions, list | tuple):
+            actions = torch.stack([torch.as_tensor(action) for action in actions])
+        actions = torch.as_tensor(actions, dtype=seen.dtype, device=seen.device)
+        values = self.model(torch.cat([seen, actions], -1)).squeeze(-1)
+        return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
 class _StateValue(nn.Module):
@@ -123,8 +140,9 @@ class _StateValue(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, observations: Any, terminated: Tensor | None = None) -> Tensor:
-        return _zero_if(terminated, self.model(observations).squeeze(-1))
+    def forward(self, observations: Any, terminated: Any = None) -> Tensor:
+        values = self.model(observation_of(observations)).squeeze(-1)
+        return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
 class _ReturnDistribution(nn.Module):
@@ -136,20 +154,22 @@ class _ReturnDistribution(nn.Module):
         self._n_actions = n_actions
         self.register_buffer("atoms", atoms)
 
-    def forward(
-        self, observations: Any, actions: Tensor | None = None, terminated: Tensor | None = None
-    ) -> Tensor:
-        logits = self.model(observations).reshape(-1, self._n_actions, self.atoms.shape[0])
+    def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
+        logits = self.model(observation_of(observations))
+        logits = logits.reshape(-1, self._n_actions, self.atoms.shape[0])
         probabilities = torch.softmax(logits, -1)
-        if terminated is not None:
+        ended = terminated_rows(observations, terminated, probabilities)
+        if ended is not None:
             one = torch.ones(1, 1, device=probabilities.device, dtype=probabilities.dtype)
             nothing = project(one, torch.zeros_like(one), self.atoms)
-            probabilities = torch.where(terminated.reshape(-1, 1, 1), nothing, probabilities)
+            probabilities = torch.where(ended.reshape(-1, 1, 1), nothing, probabilities)
         if actions is None:
             return probabilities
-        rows = torch.arange(len(probabilities), device=probabilities.device)
-        return probabilities[rows, actions.long().reshape(-1)]
+        index = whole_actions(actions, probabilities).reshape(-1, 1, 1)
+        return probabilities.take_along_dim(index, 1).squeeze(1)
 
 
 def _zero_if(terminated: Tensor | None, values: Tensor) -> Tensor:
-    return values if terminated is None else torch.where(terminated, 0.0, values)
+    if terminated is None:
+        return values
+    return torch.where(terminated.reshape(-1, *[1] * (values.ndim - 1)), 0.0, values)
