@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
 from rlplug.envs.sync import SyncVector
-from rlplug.errors import ConfigError, RequestError
+from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
 
 
 class OneStep(gymnasium.Env[Any, Any]):
@@ -124,6 +124,17 @@ def test_longer_episodes_are_recognised() -> None:
     assert long_episodes(OneStep, {}, seed=0) is None
     assert long_episodes("LinearBandit-v0", {}, seed=0) is None
     assert long_episodes(CartPoleEnv, {}, seed=0) is not None
+
+
+def test_an_end_that_is_no_boolean_is_none_when_episodes_are_looked_at() -> None:
+    class Half(OneStep):
+        def step(self, action: Any) -> Any:
+            seen, reward, _, cut, info = super().step(action)
+            return seen, reward, 0.5, cut, info
+
+    said = r"'Half' failed in its first step: TypeError: it gave terminated = 0\.5, expected a bool"
+    with pytest.raises(EnvironmentFailedError, match=said):
+        long_episodes(Half, {}, seed=0)
 
 
 def test_as_many_actions_as_environments_are_wanted() -> None:

@@ -141,6 +141,10 @@ def test_which_environment_raised_and_where_is_told(method: str) -> None:
             "observation",
             "an observation that is not a finite number after 2 steps of an evaluation",
         ),
+        (
+            "end",
+            r"failed in step after 1 steps of an evaluation: TypeError: it gave terminated = 'no",
+        ),
         ("mask", "an action mask that forbids every action after 2 steps of an evaluation"),
     ],
 )
@@ -152,6 +156,7 @@ def test_what_training_refuses_an_evaluation_refuses_as_well(broken: str, said: 
                 seen = seen * numpy.nan if broken == "observation" else seen
                 reward = numpy.nan if broken == "reward" else reward
                 info = {"action_mask": numpy.zeros(100, bool)} if broken == "mask" else info
+                ended = "no" if broken == "end" else ended
             return seen, reward, ended, cut, info
 
     environments = make_environments(lambda: Breaks(3), 1, {})

@@ -22,7 +22,7 @@ from rlplug.envs.making import (
     native_autoreset_mode,
 )
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.sync import SyncVector
+from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
@@ -119,6 +119,7 @@ def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: 
         probe.vector.reset(seed=seed % 2**31)
         probe.vector.action_space.seed(seed % 2**31)
         _, _, terminated, truncated, _ = probe.vector.step(probe.vector.action_space.sample())
+        check_ends(terminated, truncated)
     except RlplugError:
         raise
     except Exception as error:

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from rlplug.errors import FAILURES, RequestError
 from rlplug.spaces import shape_mismatch
 
-__all__ = ["SyncVector"]
+__all__ = ["SyncVector", "check_ends"]
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):
@@ -103,6 +103,12 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         try:
             for index, env in enumerate(self.envs):
                 observation, rewards[index], ends, cut, info = env.step(each[index])
+                # Most often both are False, of Python or of NumPy: nothing tells that faster.
+                if (ends is not False and ends is not _FALSE) or (
+                    cut is not False and cut is not _FALSE
+                ):
+                    _refuse_no_boolean("terminated", ends)
+                    _refuse_no_boolean("truncated", cut)
                 if ends or cut:
                     if shape is None or getattr(observation, "shape", ()) != shape:
                         self._refuse_misshapen(observation)
@@ -169,6 +175,28 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                         f"not {first}.",
                         "try: a callable that makes environments with equal spaces",
                     )
+
+
+_BOOL = numpy.dtype(numpy.bool_)
+_FALSE: Any = numpy.bool_(False)
+"""There is one such object, as there is one False."""
+
+
+def _refuse_no_boolean(name: str, value: Any) -> None:
+    """Refuse what only counts as true or false; arrays and tensors of one boolean are taken."""
+    item = value.item() if hasattr(value, "item") else value
+    if not isinstance(item, bool):
+        raise TypeError(f"it gave {name} = {value!r}, expected a boolean")
+
+
+def check_ends(terminated: Any, truncated: Any) -> None:
+    """Refuse ends of a vector environment that are no arrays of booleans."""
+    for name, column in (("terminated", terminated), ("truncated", truncated)):
+        dtype = getattr(column, "dtype", None)
+        # Identity first: comparing dtypes would be most of the time here.
+        if dtype is not _BOOL and dtype != _BOOL:
+            found = dtype or type(column).__name__
+            raise TypeError(f"it gave {name} of {found}, expected an array of booleans")
 
 
 _in_use: WeakValueDictionary[int, gymnasium.Env[Any, Any]] = WeakValueDictionary()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlplug.batch.nested import copied, leaves
 from rlplug.envs import Environments
-from rlplug.envs.sync import SyncVector
+from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations
 from rlplug.spaces import shape_mismatch
@@ -30,8 +30,8 @@ class EnvironmentChecks:
         self._num_envs = environments.num_envs
         self._during = during
         """What the steps in messages belong to, if not to the run itself."""
-        # SyncVector checks the shapes of single observations itself.
-        known = isinstance(self._vector, SyncVector)
+        # SyncVector checks what single environments return; a subclass may return anything.
+        known = type(self._vector) is SyncVector
         self._space = None if known else self._vector.observation_space
         space = environments.action_space
         self._num_actions = int(space.n) if isinstance(space, spaces.Discrete) else 0
@@ -50,12 +50,14 @@ class EnvironmentChecks:
             "try: fix the environment (--debug shows where); what was recorded stays",
         )
 
-    def check_shapes(self, observations: Any, rewards: Any, *ends: Any) -> None:
-        """Refuse shapes that NumPy would broadcast into buffers without an error."""
+    def check_step_format(
+        self, observations: Any, rewards: Any, terminated: Any, truncated: Any
+    ) -> None:
+        """Refuse shapes and types that NumPy would fit into buffers without an error."""
         if self._space is None:
             return
         for name, column in zip(
-            ("rewards", "terminated", "truncated"), (rewards, *ends), strict=True
+            ("rewards", "terminated", "truncated"), (rewards, terminated, truncated), strict=True
         ):
             shape = numpy.shape(column)
             if shape != (self._num_envs,):
@@ -65,6 +67,7 @@ class EnvironmentChecks:
         mismatch = shape_mismatch(self._space, observations)
         if mismatch:
             raise ValueError(f"it gave observations {mismatch}")
+        check_ends(terminated, truncated)
 
     def check_observations(self, observations: Any, timestep: int) -> None:
         """Check the observations to act on next."""

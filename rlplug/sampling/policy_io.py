@@ -74,7 +74,7 @@ class PolicyIO:
             observations, rewards, terminated, truncated, stepped_infos = self._vector.step(
                 self.clip(actions)
             )
-            self.checks.check_shapes(observations, rewards, terminated, truncated)
+            self.checks.check_step_format(observations, rewards, terminated, truncated)
             outcome["rewards"] = rewards
             outcome["terminated"] = terminated
             outcome["truncated"] = truncated
