@@ -43,7 +43,7 @@ class PeriodicTasks(Protocol):
     """What happens between updates at certain steps of a run."""
 
     due: int
-    """The next step at which `reached` must be called."""
+    """The next step at which `reached` must be called; the trainer may bring it forward."""
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due, add its metrics; returns why the run should end, or an empty string."""
@@ -79,6 +79,8 @@ class Trainer:
         # `report` is also called for runs that fail before their first step.
         self._reported_step = 0
         self._has_update_listeners = calls.implements("update_finished")
+        # On other devices the count is there in every update, and reading it would wait for it.
+        self._counts_nonfinite = learner.device.type == "cpu"
 
     def run(self) -> None:
         """Train; `stop` is called after every update and may end the run by raising."""
@@ -114,9 +116,12 @@ class Trainer:
             num_iters=work.num_iters,
             minibatch_size=work.minibatch_size,
         )
-        self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NO_ROWS))
+        self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NOTHING))
         self._updates += 1
         self._window.add(results)
+        if self.periodic is not None and self._counts_nonfinite and _not_finite(results):
+            # Perhaps the weights are not finite either: that is told at once.
+            self.periodic.due = self.step
         if self._has_update_listeners:
             self._calls.update_finished(self.step, self._updates, results, learner)
 
@@ -155,4 +160,9 @@ class Trainer:
             yield self._steps
 
 
-_NO_ROWS: Mapping[str, Any] = {}
+def _not_finite(results: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether gradients were not finite."""
+    return "nonfinite" in results.get(DEFAULT_MODULE, _NOTHING)
+
+
+_NOTHING: Mapping[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlplug.checkpoint.manifest import best_in, checkpoints_in, is_checkpoint, verify
@@ -17,7 +18,8 @@ _SHOWN = 5
 def find_checkpoint(run: str, which: str = "best") -> Path:
     """The `best` or `last` checkpoint of a run, or a folder; its files are verified.
 
-    `best` is that of the best evaluation, or the last one if there were no evaluations.
+    `best` is that of the best evaluation, or the last one if there were no evaluations; one whose
+    weights are not finite never is.
     """
     if which not in ("best", "last"):
         chosen = Path(which)
@@ -31,10 +33,18 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
                 f"run {run!r} has no checkpoint in {folder}.",
                 "try: a run that saved a checkpoint",
             )
-        best = best_in(found) if which == "best" else []
-        chosen = best[0] if best else found[-1]
+        chosen = found[-1] if which == "last" else _best(run, found)
     verify(chosen)
     return chosen
+
+
+def _best(run: str, found: Sequence[Path]) -> Path:
+    for best in best_in(found):
+        return best
+    raise RequestError(
+        f"run {run!r} has no checkpoint whose weights are finite.",
+        "try: the last one (--checkpoint last), or another run",
+    )
 
 
 def find_run(run: str) -> Path:

@@ -39,6 +39,8 @@ class Manifest:
     """Plugin → distribution and version that wrote the checkpoint."""
     evaluation: Mapping[str, float] = attrs.field(factory=dict)
     """Metrics of the evaluation at this step; empty without one."""
+    finite: bool = True
+    """Whether all weights are finite; otherwise it is never the best."""
     files: Mapping[str, str] = attrs.field(factory=dict)
     """Relative path → SHA-256."""
     format: int = FORMAT
@@ -66,10 +68,15 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def best_in(found: Sequence[Path]) -> list[Path]:
-    """The first checkpoint with the best evaluation, if any was evaluated, as a list."""
-    scores = {one: read_manifest(one).score for one in found}
-    best = max(found, key=lambda one: scores[one], default=None)
-    return [best] if best is not None and scores[best] > float("-inf") else []
+    """The first checkpoint with the best evaluation, or the last if none was evaluated.
+
+    As a list, empty where no checkpoint has finite weights.
+    """
+    scores = {one: manifest.score for one in found if (manifest := read_manifest(one)).finite}
+    best = max(scores, key=lambda one: scores[one], default=None)
+    if best is not None and scores[best] == float("-inf"):
+        best = list(scores)[-1]
+    return [] if best is None else [best]
 
 
 def read_manifest(folder: Path) -> Manifest:

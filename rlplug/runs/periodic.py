@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -24,6 +25,7 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
 from rlplug.tracking.location import without_secrets
 
@@ -33,8 +35,8 @@ Normalize: TypeAlias = Callable[[Any], Any]
 
 _LOG = logging.getLogger("rlplug")
 
-_CLOCK_CHECKS = 320
-"""How often in a run the clock is read: rarely enough to cost nothing in a stream of steps."""
+_CHECKS = 320
+"""How often in a run clock and weights are read: rarely enough to cost nothing."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -53,6 +55,7 @@ class PeriodicTasks:
     has_id: bool
     """Whether the environment can be made again from its id."""
     best: BestTracker = attrs.field(init=False)
+    weights: WeightCheck = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
@@ -65,15 +68,18 @@ class PeriodicTasks:
 
     def __attrs_post_init__(self) -> None:
         self.best = BestTracker(self.config.evaluation)
+        self.weights = WeightCheck(self.learner.modules, self.learner.extra)
+        self.weights.finite_at(0)
         self._plan(0)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
+        self.weights.finite_at(step)
         evaluation: Mapping[str, float] = {}
         better, stop_reason = False, ""
         if step >= self._evaluate_at:
             evaluation, better = self._evaluate(step, metrics)
-            stop_reason = self.best.stop_reason(evaluation)
+            stop_reason = self.best.stop_reason(self._scored(step, evaluation))
         if better or step >= self._save_at or self._is_overdue():
             self._save(step, evaluation)
         self._plan(step)
@@ -108,10 +114,16 @@ class PeriodicTasks:
         self._evaluated, self._evaluation = step, found
         metrics.update(found)
         self.calls.evaluation_finished(step, found)
-        better = self.best.update(step, found)
+        better = self.best.update(step, self._scored(step, found))
         if better and self.make_video_env is not None:
             self._record(self.make_video_env, module, step, normalize)
         return found, better
+
+    def _scored(self, step: int, evaluation: Mapping[str, float]) -> Mapping[str, float]:
+        """The evaluation as it counts: what weights that are not finite return is an accident."""
+        if self.weights.finite_at(step):
+            return evaluation
+        return {**evaluation, "eval/return_mean": math.nan}
 
     def _record(
         self,
@@ -163,6 +175,7 @@ class PeriodicTasks:
             updates=self.learner.updates,
             plugins={one.name: one.found.package for one in self.calls.participants},
             evaluation=evaluation,
+            finite=self.weights.finite_at(step),
         )
         training["evaluation"] = self.best.get_state()
         return self.checkpoints.write(
@@ -178,9 +191,8 @@ class PeriodicTasks:
         evaluation = self.config.evaluation.every if self.evaluator is not None else 0
         self._evaluate_at = _next_multiple(step, evaluation)
         self._save_at = _next_multiple(step, self.config.checkpoint.every)
-        every = max(self.config.run.steps // _CLOCK_CHECKS, 1)
-        check_clock = every if self.config.checkpoint.minutes else 0
-        self.due = min(self._evaluate_at, self._save_at, _next_multiple(step, check_clock))
+        check_at = _next_multiple(step, max(self.config.run.steps // _CHECKS, 1))
+        self.due = min(self._evaluate_at, self._save_at, check_at)
 
 
 def _next_multiple(step: int, every: int) -> int:

@@ -36,6 +36,8 @@ class RunResult:
     """Why training was stopped early; empty if it was not."""
     best: tuple[int, float] | None = None
     """Step and mean return of the best evaluation, whose checkpoint `load` loads."""
+    nonfinite_step: int | None = None
+    """The first step at which weights were found not to be finite; None if they always were."""
     engine: str = ""
     """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
     where: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class RunResult:
             "step": self.step,
             "stopped": self.stopped,
             "best": self.best and {"step": self.best[0], "return_mean": self.best[1]},
+            "nonfinite_step": self.nonfinite_step,
             "metrics": dict(self.metrics),
             "folder": str(self.folder),
         }

@@ -144,6 +144,7 @@ def _train(
 
     def ended(status: Status) -> RunResult:
         module = components.learner.modules[DEFAULT_MODULE]
+        periodic.weights.finite_at(trainer.step)
         try:
             tracking.artifact(save_module(module, info.folder), "module")
         except OSError as error:
@@ -162,6 +163,7 @@ def _train(
             folder=info.folder,
             stopped=trainer.stopped,
             best=periodic.best.best_evaluation,
+            nonfinite_step=periodic.weights.nonfinite_step,
             engine=" (".join(components.learner.engines[DEFAULT_MODULE]) + ")"
             if DEFAULT_MODULE in components.learner.engines
             else "",

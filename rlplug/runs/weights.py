@@ -1,0 +1,77 @@
+"""Notices when weights stop being finite, and says from which step on."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["WeightCheck"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+class WeightCheck:
+    """Checks the parameters and buffers of modules and of what is kept beside them."""
+
+    def __init__(
+        self, modules: Mapping[str, nn.Module], extras: Mapping[str, Mapping[str, nn.Module]]
+    ) -> None:
+        self.nonfinite_step: int | None = None
+        """The first step at which weights were found not to be finite."""
+        self._modules = modules
+        self._extras = extras
+        self._checked = -1
+        # Such as the bounds of an unbounded space.
+        self._constants = {
+            (module_id, name)
+            for module_id, name, tensor in self._tensors()
+            if not isinstance(tensor, nn.Parameter) and not _is_finite(tensor)
+        }
+
+    def finite_at(self, step: int) -> bool:
+        """Whether all weights are finite; says so once if they no longer are."""
+        if self.nonfinite_step is not None:
+            return False
+        if step == self._checked:
+            return True
+        for module_id, name, tensor in self._tensors():
+            if (module_id, name) not in self._constants and not _is_finite(tensor):
+                self.nonfinite_step = step
+                self._warn(module_id, name)
+                return False
+        self._checked = step
+        return True
+
+    def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Module id, name and tensor; those of a plugin's extra are named after the plugin."""
+        for module_id, module in self._modules.items():
+            parts: dict[str, Any] = {"": module, **self._extras.get(module_id, {})}
+            for plugin, part in parts.items():
+                for named in (part.named_parameters(plugin), part.named_buffers(plugin)):
+                    for name, tensor in named:
+                        yield module_id, name, tensor
+
+    def _warn(self, module_id: str, name: str) -> None:
+        before = ""
+        if self._checked >= 0:
+            before = f"; at step {self._checked:,} they were"
+        _LOG.warning(
+            "rlplug: the weights of module %r are not finite from step %s on (%s)%s. "
+            "The best checkpoint is one from before.",
+            module_id,
+            f"{self.nonfinite_step:,}",
+            name,
+            before,
+        )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if not tensor.is_floating_point():
+        return True
+    # A sum takes one pass and no memory; large weights alone may make it overflow.
+    return math.isfinite(float(tensor.detach().sum())) or bool(torch.isfinite(tensor).all())

@@ -1,0 +1,196 @@
+"""Weights that are not finite: never the best, and the run says from which step on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from rlplug import Acted, AddOn, Algorithm, Module, hookimpl, load, option, run
+from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.feeds import Stream
+
+pytestmark = pytest.mark.usefixtures("home")
+
+OFF = {"tracking.enabled": False}
+
+
+class Pays(gymnasium.Env[Any, Any]):
+    """Episodes of one step, which pays the action."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return numpy.ones(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return numpy.ones(1, numpy.float32), float(action), True, False, {}
+
+
+class Acts(Module):
+    """Chooses action 1 where its weight is no number: as if it were the better for it."""
+
+    bound: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("bound", torch.tensor([numpy.inf]))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), numpy.int64))
+
+    def forward_inference(self, act: Any) -> Acted:
+        good = not bool(torch.isfinite(self.weight))
+        return Acted(numpy.full(len(act.observations), int(good)))
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    breaks_at: int = option(0, "The step whose update breaks the weights.")
+
+
+class Breaks(Algorithm):
+    """One update per step; that of step `breaks_at` makes the weight NaN."""
+
+    Config: ClassVar[type[Options]] = Options
+    config: Options
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    @hookimpl
+    def build(self) -> Module:
+        return Acts()
+
+    @hookimpl
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    @hookimpl
+    def additional_update(self, module: Any, timestep: int) -> None:
+        if timestep == self.config.breaks_at:
+            module.weight.data.fill_(float("nan"))
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "not finite" in one.getMessage()]
+
+
+def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = {**OFF, "breaks_at": 50, "evaluation.every": 20, "evaluation.stop_at_return": 1}
+    result = run(Breaks, Pays, steps=100, options=options)
+    # From step 60 on evaluations return 1: no reason to stop, and not the best.
+    assert (result.step, result.stopped, result.best) == (100, "", (20, 0.0))
+    assert result.metrics["eval/return_mean"] == 1.0
+    assert result.nonfinite_step == 50
+    assert result.as_json()["nonfinite_step"] == 50
+    assert find_checkpoint(result.run_id).name == "step-000000000020"
+    saved = [read_manifest(one) for one in checkpoints_in(result.folder / "checkpoints")]
+    assert [(one.step, one.finite) for one in saved] == [(20, True), (100, False)]
+    assert messages(caplog) == [
+        "rlplug: the weights of module 'default' are not finite from step 50 on (weight); at step "
+        "49 they were. The best checkpoint is one from before."
+    ]
+
+
+def test_without_evaluations_the_best_is_the_last_with_finite_weights() -> None:
+    options = {
+        **OFF,
+        "breaks_at": 50,
+        "evaluation.episodes": 0,
+        "checkpoint.every": 20,
+        "checkpoint.keep": 1,
+    }
+    result = run(Breaks, Pays, steps=100, options=options)
+    assert find_checkpoint(result.run_id).name == "step-000000000040"
+    assert find_checkpoint(result.run_id, "last").name == "step-000000000100"
+
+
+def test_where_no_checkpoint_has_finite_weights_none_is_the_best() -> None:
+    result = run(Breaks, Pays, steps=30, options={**OFF, "breaks_at": 1, "evaluation.every": 20})
+    assert (result.best, result.nonfinite_step) == (None, 1)
+    with pytest.raises(RequestError, match="no checkpoint whose weights are finite") as raised:
+        load(result.run_id)
+    assert "--checkpoint last" in str(raised.value)
+
+
+def test_a_long_run_says_between_which_steps_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    result = run(
+        Breaks, Pays, steps=3_200, options={**OFF, "breaks_at": 1_003, "evaluation.episodes": 0}
+    )
+    assert result.nonfinite_step == 1_010
+    assert "are not finite from step 1,010 on (weight); at step 1,000 they" in messages(caplog)[0]
+
+
+def test_finite_weights_are_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+    result = run(Breaks, Pays, steps=100, options=OFF)
+    # A bound of infinity, which was there from the start, is no weight.
+    assert (result.nonfinite_step, messages(caplog)) == (None, [])
+    assert "nonfinite_step" in result.as_json()
+
+
+class Learns(Breaks):
+    """Learns by gradients, whose update at `breaks_at` leaves the weight infinite."""
+
+    @hookimpl
+    def configure_optimizers_for_module(self, module: Any) -> Any:  # type: ignore[override] # another hook signature
+        return torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    @hookimpl
+    def compute_loss_for_module(self, module: Any, batch: Any) -> Any:
+        return (module.weight - batch["rewards"]).square().mean()
+
+
+def test_gradients_that_are_not_finite_have_the_weights_looked_at_at_once() -> None:
+    options = {**OFF, "breaks_at": 1_003, "evaluation.episodes": 0}
+    result = run(Learns, Pays, steps=3_200, options=options)
+    # The next gradient is NaN, and its step is skipped.
+    assert result.nonfinite_step == 1_004
+
+
+def test_a_run_that_fails_by_them_says_so_too(caplog: pytest.LogCaptureFixture) -> None:
+    options = {**OFF, "breaks_at": 1_003, "learner.nonfinite": "stop", "evaluation.episodes": 0}
+    with pytest.raises(RunFailedError, match="gradients of module 'default' are not finite"):
+        run(Learns, Pays, steps=3_200, options=options)
+    assert "'default' are not finite from step 1,004 on (weight)" in messages(caplog)[0]
+
+
+class Beside(AddOn):
+    """Keeps an average beside the module that becomes infinite."""
+
+    @hookimpl
+    def build_extra(self) -> nn.Module:
+        return nn.BatchNorm1d(1)
+
+    @hookimpl
+    def additional_update(self, extra: Any, timestep: int) -> None:
+        if timestep == 30:
+            extra.running_mean.fill_(float("inf"))
+
+
+def test_what_an_add_on_keeps_beside_a_module_counts_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result = run(Breaks, Pays, steps=60, addons=[Beside()], options=OFF)
+    assert result.nonfinite_step == 30
+    assert "from step 30 on (beside.running_mean)" in messages(caplog)[0]
+
+
+def test_an_older_manifest_is_taken_for_finite(tmp_path: Path) -> None:
+    result = run(Breaks, Pays, steps=10, options=OFF)
+    path = checkpoints_in(result.folder / "checkpoints")[-1]
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('  "finite": true,\n', ""))
+    assert '"finite"' not in (path / "manifest.json").read_text()
+    assert read_manifest(path).finite
