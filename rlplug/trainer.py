@@ -102,7 +102,7 @@ class Trainer:
             if self.periodic is not None and self.step >= self.periodic.due:
                 self._reach(self.periodic)
             if self.step >= due:
-                self.report()
+                self._learner.optimizers.metrics_reported(self.report())
                 due = next(
                     point for point in report_steps if point > self.step or point >= self._steps
                 )
@@ -131,10 +131,10 @@ class Trainer:
         # The speed of a run is that of its steps and updates.
         self._reported += time.perf_counter() - began
 
-    def report(self) -> None:
-        """Report the metrics since the last report, if there were steps."""
+    def report(self) -> Mapping[str, float]:
+        """Report the metrics since the last report, if there were steps, and return them."""
         if self.step == self._reported_step:
-            return
+            return {}
         now = time.perf_counter()
         seconds, steps = now - self._reported, self.step - self._reported_step
         metrics = {
@@ -150,6 +150,7 @@ class Trainer:
         self._sampling = 0.0
         self.metrics.update(metrics)
         self._calls.metrics_reported(self.step, metrics)
+        return metrics
 
     def _report_steps(self) -> Iterator[int]:
         """The steps at which reports are due, the same for every seed."""

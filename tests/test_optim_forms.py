@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from rlplug.errors import PluginError
 from rlplug.optim.forms import read_forms
@@ -47,9 +48,18 @@ def test_every_form_gives_named_optimizers(answer: Any, names: list[str]) -> Non
 def test_schedulers_of_two_lists_find_their_optimizers() -> None:
     late = StepLR(B, 5)
     plans = read_forms(([A, B], [{"scheduler": late, "interval": "step"}]), "a test")
-    assert plans[0].scheduler is None
-    assert plans[1].scheduler is not None
-    assert plans[1].scheduler.scheduler is late
+    assert plans[0].schedulers == ()
+    assert [one.scheduler for one in plans[1].schedulers] == [late]
+
+
+def test_one_optimizer_may_have_several_schedulers_in_their_order() -> None:
+    early, late, other = StepLR(A, 1), StepLR(A, 5), StepLR(B, 1)
+    first, second = read_forms(([A, B], [early, other, {"scheduler": late}]), "a test")
+    assert [one.scheduler for one in first.schedulers] == [early, late]
+    assert [one.scheduler for one in second.schedulers] == [other]
+    beside = {"optimizer": A, "lr_scheduler": [early, {"scheduler": late, "interval": "step"}]}
+    (plan,) = read_forms(beside, "a test")
+    assert [one.interval for one in plan.schedulers] == ["epoch", "step"]
 
 
 def test_every_key_of_a_scheduler_config_is_read() -> None:
@@ -62,8 +72,7 @@ def test_every_key_of_a_scheduler_config_is_read() -> None:
         "name": "slow",
     }
     (plan,) = read_forms({"optimizer": A, "lr_scheduler": config}, "a test")
-    scheduler = plan.scheduler
-    assert scheduler is not None
+    (scheduler,) = plan.schedulers
     assert (scheduler.interval, scheduler.every, scheduler.monitor) == ("step", 3, "loss")
     assert (scheduler.strict, scheduler.name) == (False, "slow")
 
@@ -72,8 +81,72 @@ def test_both_meanings_of_frequency_stay_apart() -> None:
     config = {"scheduler": STEP, "frequency": 7}
     (plan,) = read_forms(({"optimizer": A, "lr_scheduler": config, "frequency": 2},), "a test")
     assert plan.frequency == 2
-    assert plan.scheduler is not None
-    assert plan.scheduler.every == 7
+    assert [one.every for one in plan.schedulers] == [7]
+
+
+class Hands(StepLR):
+    """Hands on to StepLR whatever it is given."""
+
+    def step(self, *args: Any, **options: Any) -> None:
+        super().step(*args, **options)
+
+
+class HandsPlateau(ReduceLROnPlateau):
+    """Hands on to ReduceLROnPlateau whatever it is given."""
+
+    def step(self, *args: Any, **options: Any) -> None:
+        super().step(*args, **options)
+
+
+class Follows(LRScheduler):
+    """Follows a metric by another name."""
+
+    def step(self, value: Any = None) -> None:
+        self.seen = value
+
+
+class Duck:
+    """No scheduler of torch, and without arguments."""
+
+    optimizer = A
+
+    def step(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "follows"),
+    [
+        (STEP, False),
+        (Hands(A, 1), False),
+        (OneCycleLR(A, 1.0, total_steps=9), False),
+        (Duck(), False),
+        (ReduceLROnPlateau(A), True),
+        (HandsPlateau(A), True),
+        (Follows(A), True),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_the_default_block_of_lightning_is_taken_as_it_is_written(
+    scheduler: Any, follows: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {
+        "scheduler": scheduler,
+        "interval": "epoch",
+        "frequency": 1,
+        "monitor": "val_loss",
+        "strict": True,
+        "name": None,
+    }
+    caplog.set_level(logging.DEBUG, "rlplug")
+    (plan,) = read_forms({"optimizer": A, "lr_scheduler": config}, "a test")
+    assert [one.monitor for one in plan.schedulers] == ["val_loss" if follows else ""]
+    said = f"{type(scheduler).__name__} follows no metric; 'monitor' = 'val_loss' is ignored."
+    debug = [] if follows else [("DEBUG", f"rlplug: a test: {said}")]
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == debug
 
 
 @pytest.mark.parametrize(
@@ -92,12 +165,8 @@ def test_both_meanings_of_frequency_stay_apart() -> None:
         ),
         ({"optimizer": A, "lr_scheduler": ReduceLROnPlateau(A)}, "needs the name of a metric"),
         ({"optimizer": B, "lr_scheduler": STEP}, "'default' was made from another one"),
-        (
-            {"optimizer": A, "lr_scheduler": {"scheduler": STEP, "monitor": "loss"}},
-            "StepLR follows no metric, but 'monitor' is 'loss'",
-        ),
         (([B], [STEP]), "1 of the schedulers belong to none"),
-        (([A], [STEP, StepLR(A, 2)]), "has 2 schedulers"),
+        ({"optimizer": B, "lr_scheduler": [StepLR(B, 1), STEP]}, "'default' was made from another"),
     ],
 )
 def test_what_is_no_form_is_refused_with_the_reason(answer: Any, message: str) -> None:

@@ -101,8 +101,16 @@ class LearnerHooks:
             add-on); a list or tuple of them, which all step on each minibatch; a mapping from names
             to optimizers; two lists, optimizers and schedulers; a dict with `optimizer` and
             optionally `lr_scheduler`; a tuple of such dicts with `frequency`, of which one steps
-            at a time. `lr_scheduler` is a scheduler or a dict: `scheduler`, `interval` (`"step"`,
-            `"epoch"`), `frequency`, `monitor`, `strict`, `name`.
+            at a time. `lr_scheduler` is a scheduler, a list of them, or a dict: `scheduler`;
+            `interval` and `frequency`, of which the scheduler moves once in so many; `monitor`,
+            the metric that ReduceLROnPlateau follows (ignored for schedulers that follow none);
+            `strict`, whether the run ends if it is missing; `name`, for the reported learning rate.
+        interval: `"step"`, of the optimizer, or `"epoch"`, the default: one pass over the batch of
+            an update. Of a rollout that is each of its `n_epochs`. A stream has no epochs of its
+            own: each update is one, and so it is with a replay buffer; `"step"` is clearer there.
+        monitor: a metric of the module (`loss`), at each interval, or one of the run
+            (`eval/return_mean`, `rollout/return_mean`): then the scheduler moves when it is due and
+            the metric has a new value, so that `patience` counts evaluations or reports.
         None: no optimizer. A module without optimizers has no gradient steps, and
             `forward_train` is not called. An algorithm without this hook gets Adam with its option
             `learning_rate`.

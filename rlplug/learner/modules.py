@@ -297,8 +297,8 @@ class LearnerModules:
         if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
             config = self.calls.scheduled_config_of(algorithm, module_id)
             answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
-        for one, scheduler in optimizers_from(answers, module_id, algorithm):
-            self.optimizers.add(one, scheduler)
+        for one, schedulers in optimizers_from(answers, module_id, algorithm):
+            self.optimizers.add(one, schedulers)
         self._use_optimizers(member)
         scaled = self.precision.scaler is not None
         check_lbfgs(member.optimizers, shared=bool(member.shared), scaled=scaled)

@@ -15,7 +15,7 @@ from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.fused_adam import FusedAdam
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.no_grad import FlushDenormals
-from rlplug.optim.schedulers import SchedulerRun
+from rlplug.optim.schedulers import Schedulers
 
 __all__ = [
     "OptimizerCycle",
@@ -44,7 +44,7 @@ class RegisteredOptimizer:
         self.frequency = 0
         """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
         self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _scheduled_rates(optimizer)
-        self.scheduler: SchedulerRun | None = None
+        self.scheduler: Schedulers | None = None
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
         """Minibatches without a gradient before the first one; -1 once it got one."""
@@ -60,7 +60,7 @@ class RegisteredOptimizer:
     @property
     def rate_label(self) -> str:
         """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
-        name = "" if self.scheduler is None else self.scheduler.plan.name
+        name = "" if self.scheduler is None else self.scheduler.label
         return f"learning_rate/{name}" if name else labelled("learning_rate", self.name)
 
     def at_step(self, step: int) -> None:
@@ -151,7 +151,7 @@ class Optimizers:
     def __iter__(self) -> Iterator[RegisteredOptimizer]:
         return iter(self._optimizers.values())
 
-    def add(self, one: RegisteredOptimizer, scheduler: SchedulerPlan | None = None) -> None:
+    def add(self, one: RegisteredOptimizer, schedulers: Sequence[SchedulerPlan] = ()) -> None:
         """Register an optimizer; none of its parameters may be in another one."""
         key = (one.module_id, one.name)
         if key in self._optimizers:
@@ -169,10 +169,22 @@ class Optimizers:
                     "give each parameter to one optimizer, or each optimizer a 'frequency', by "
                     "which they take turns",
                 )
-        if scheduler is not None:
-            one.scheduler = SchedulerRun(scheduler)
+        if schedulers:
+            one.scheduler = Schedulers(schedulers)
         self._optimizers[key] = one
         self._holders.update((id(param), one) for param in one.params)
+
+    @property
+    def monitored(self) -> set[str]:
+        """The metrics that schedulers cannot do without."""
+        runs = [run for one in self if one.scheduler is not None for run in one.scheduler.runs]
+        return {run.plan.monitor for run in runs if run.plan.strict}
+
+    def metrics_reported(self, metrics: Mapping[str, float]) -> None:
+        """Show metrics of the run to the schedulers that monitor them."""
+        for one in self:
+            if one.scheduler is not None:
+                one.scheduler.metrics_reported(metrics)
 
     def remove(self, module_id: str) -> None:
         """Remove all optimizers of a module."""
@@ -237,7 +249,7 @@ class OptimizerCycle:
 
 def optimizers_from(
     answers: Mapping[str, Any], module_id: str, algorithm: str
-) -> Iterator[tuple[RegisteredOptimizer, SchedulerPlan | None]]:
+) -> Iterator[tuple[RegisteredOptimizer, tuple[SchedulerPlan, ...]]]:
     """The optimizers in each plugin's answer to `configure_optimizers_for_module`.
 
     Those of add-ons bear the add-on's name.
@@ -249,7 +261,7 @@ def optimizers_from(
                 name = plugin if name == "default" else f"{plugin}.{name}"
             one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
             one.frequency = plan.frequency
-            yield one, plan.scheduler
+            yield one, plan.schedulers
 
 
 def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import attrs
@@ -11,7 +13,9 @@ from torch.optim import Optimizer
 
 from rlplug.errors import PluginError, did_you_mean
 
-__all__ = ["OptimizerPlan", "SchedulerPlan", "read_forms"]
+__all__ = ["OptimizerPlan", "SchedulerPlan", "read_forms", "read_scheduler"]
+
+_LOG = logging.getLogger("rlplug")
 
 _SINGLE = ("optimizer", "lr_scheduler", "name", "frequency")
 _SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
@@ -27,9 +31,15 @@ class SchedulerPlan:
 
     scheduler: Any
     interval: str = "epoch"
+    """`step`, of the optimizer, or `epoch`: one pass over the batch that an update was given.
+
+    For a rollout that is each of its `n_epochs`; in a stream and for a replay buffer each update is
+    one epoch.
+    """
     every: int = 1
     """Moves once in so many intervals (`frequency` of an lr_scheduler_config)."""
     monitor: str = ""
+    """A metric of the module (`loss`), or one of the run (`eval/return_mean`)."""
     strict: bool = True
     name: str = ""
 
@@ -40,7 +50,7 @@ class OptimizerPlan:
 
     name: str
     optimizer: Optimizer
-    scheduler: SchedulerPlan | None = None
+    schedulers: tuple[SchedulerPlan, ...] = ()
     frequency: int = 0
     """Acts alone for so many minibatches in its turn (`frequency` of the tuple form); 0: always."""
 
@@ -95,14 +105,9 @@ def _read_two_lists(
     waiting = [read_scheduler(one, who) for one in schedulers]
     for index, optimizer in enumerate(optimizers):
         mine = [plan for plan in waiting if plan.scheduler.optimizer is optimizer]
-        if len(mine) > 1:
-            raise PluginError(
-                f"{who}: optimizer {index} has {len(mine)} schedulers.",
-                "try: torch.optim.lr_scheduler.SequentialLR or ChainedScheduler",
-            )
         waiting = [plan for plan in waiting if plan not in mine]
         plan = _read_one(optimizer, "default" if len(optimizers) == 1 else str(index), who)
-        yield attrs.evolve(plan, scheduler=mine[0] if mine else None)
+        yield attrs.evolve(plan, schedulers=(*plan.schedulers, *mine))
     if waiting:
         raise PluginError(
             f"{who}: {len(waiting)} of the schedulers belong to none of the optimizers.",
@@ -119,8 +124,9 @@ def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
         )
     _refuse_unknown(one, _SINGLE, who)
     given = one.get("lr_scheduler")
-    scheduler = None if given is None else read_scheduler(given, who)
-    if scheduler is not None:
+    several = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    schedulers = tuple(read_scheduler(scheduler, who) for scheduler in several)
+    for scheduler in schedulers:
         moved = getattr(scheduler.scheduler, "optimizer", one["optimizer"])
         if moved is not one["optimizer"]:
             raise PluginError(
@@ -130,7 +136,7 @@ def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
     return OptimizerPlan(
         name=one.get("name", name),
         optimizer=one["optimizer"],
-        scheduler=scheduler,
+        schedulers=schedulers,
         frequency=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
     )
 
@@ -166,13 +172,28 @@ def _monitored(scheduler: Any, monitor: str, who: str) -> str:
             f"{who}: ReduceLROnPlateau needs the name of a metric.",
             "try: {'scheduler': …, 'monitor': 'loss'}",
         )
-    if monitor and next(iter(inspect.signature(scheduler.step).parameters), "") in ("", "epoch"):
-        # It would take the metric for the number of an epoch.
-        raise PluginError(
-            f"{who}: {type(scheduler).__name__} follows no metric, but 'monitor' is {monitor!r}.",
-            "remove 'monitor', or use ReduceLROnPlateau",
+    if monitor and not _follows_metric(scheduler):
+        _LOG.debug(
+            "rlplug: %s: %s follows no metric; 'monitor' = %r is ignored.",
+            who,
+            type(scheduler).__name__,
+            monitor,
         )
+        return ""
     return monitor
+
+
+def _follows_metric(scheduler: Any) -> bool:
+    """Whether `step` takes a metric; others would take it for the number of an epoch."""
+    for kind in type(scheduler).__mro__:
+        if "step" not in vars(kind):
+            continue
+        parameters = [*inspect.signature(vars(kind)["step"]).parameters.values()][1:]
+        if parameters and parameters[0].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            # It hands on what it is given: what that is says the class above it.
+            continue
+        return bool(parameters) and parameters[0].name != "epoch"
+    return False
 
 
 def _count(value: Any, what: str, who: str) -> int:

@@ -13,7 +13,7 @@ from rlplug.checkpoint import Checkpoints, find_checkpoint
 from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
-from rlplug.errors import PluginError, RlplugError, UnsupportedSpaceError
+from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed
@@ -90,6 +90,7 @@ def make_components(
         init_from(learner, environments.normalization, saved)
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
+    _check_monitored(learner, config)
     opened = feed.open(_setting(prepared, environments, learner))
     _warn_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
     sampler = VectorSampler(
@@ -113,6 +114,22 @@ def make_components(
         sampler=sampler,
         trainer=trainer,
     )
+
+
+def _check_monitored(learner: Learner, config: RunConfig) -> None:
+    """Refuse a scheduler that would wait in vain for an evaluation."""
+    evaluation = config.evaluation
+    if evaluation.episodes and 0 < evaluation.every < config.run.steps:
+        return
+    for name in sorted(learner.optimizers.monitored):
+        if name.startswith("eval/"):
+            raise RequestError(
+                f"a scheduler monitors {name!r}, but there is no evaluation before the end of the "
+                f"run (evaluation.episodes = {evaluation.episodes}, evaluation.every = "
+                f"{evaluation.every:,}).",
+                "try: --set evaluation.episodes=10 --set "
+                f"evaluation.every={max(config.run.steps // 10, 1)}",
+            )
 
 
 def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:

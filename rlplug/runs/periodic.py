@@ -79,6 +79,7 @@ class PeriodicTasks:
         better, stop_reason = False, ""
         if step >= self._evaluate_at:
             evaluation, better = self._evaluate(step, metrics)
+            self.learner.optimizers.metrics_reported(evaluation)
             stop_reason = self.best.stop_reason(self._scored(step, evaluation))
         if better or step >= self._save_at or self._is_overdue():
             self._save(step, evaluation)

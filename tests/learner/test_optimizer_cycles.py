@@ -85,6 +85,22 @@ def test_the_name_of_a_scheduler_is_that_of_the_reported_rate(make: Any, batch: 
     assert "learning_rate" not in metrics
 
 
+def test_all_schedulers_of_an_optimizer_move_it_each_when_it_is_due(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        optimizer = SGD(module.parameters(), lr=1.0)
+        halve = {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "step", "name": "both"}
+        return [optimizer], [halve, {"scheduler": ExponentialLR(optimizer, 0.1), "frequency": 2}]
+
+    learner = make(configure_optimizers_for_module=optimizers)
+    learner.update({"default": batch(0.0, 0.0)}, timestep=1, minibatch_size=1)
+    resumed = make(configure_optimizers_for_module=optimizers)
+    resumed.set_state(learner.get_state())
+    for one in (learner, resumed):
+        results = one.update({"default": batch(0.0, 0.0)}, timestep=2, minibatch_size=1)
+        # Four steps halve it each, and every second epoch divides it by ten.
+        assert results["default"]["learning_rate/both"] == pytest.approx(0.1 / 16)
+
+
 def plateau(**config: Any) -> Any:
     def optimizers(self: Any, module: Any) -> Any:
         optimizer = SGD(module.parameters(), lr=1.0)
