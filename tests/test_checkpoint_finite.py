@@ -100,7 +100,7 @@ def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
     assert [(one.step, one.finite) for one in saved] == [(20, True), (100, False)]
     assert messages(caplog) == [
         "rlplug: the weights of module 'default' are not finite from step 50 on (weight); at step "
-        "49 they were. The best checkpoint is one from before."
+        "49 they were. No checkpoint from there on is the best."
     ]
 
 

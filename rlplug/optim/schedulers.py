@@ -12,7 +12,12 @@ from rlplug.optim.forms import SchedulerPlan
 __all__ = ["SchedulerRun", "Schedulers"]
 
 _OF_THE_RUN = ("eval/", "rollout/", "train/", "time/")
-_OF_EPISODES = ("rollout/return_mean", "rollout/length_mean", "rollout/regret_mean")
+_OF_EPISODES = (
+    "rollout/return_mean",
+    "rollout/length_mean",
+    "rollout/regret_mean",
+    "rollout/regret_total",
+)
 """Metrics of the run that come when the first episode has ended."""
 
 

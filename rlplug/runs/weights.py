@@ -62,7 +62,7 @@ class WeightCheck:
             before = f"; at step {self._checked:,} they were"
         _LOG.warning(
             "rlplug: the weights of module %r are not finite from step %s on (%s)%s. "
-            "The best checkpoint is one from before.",
+            "No checkpoint from there on is the best.",
             module_id,
             f"{self.nonfinite_step:,}",
             name,
