@@ -53,7 +53,8 @@ class Schedulers:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        for run, saved in zip(self.runs, state["schedulers"], strict=True):
+        # States of 0.1 are that of the one scheduler there was.
+        for run, saved in zip(self.runs, state.get("schedulers", [state]), strict=True):
             run.load_state_dict(saved)
 
 
@@ -105,7 +106,7 @@ class SchedulerRun:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.passed = state["passed"]
-        self.reported = state["reported"]
+        self.reported = state.get("reported")
         self.plan.scheduler.load_state_dict(state["scheduler"])
 
     def _pass(self, metrics: Mapping[str, Any]) -> None:
