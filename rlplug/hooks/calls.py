@@ -8,7 +8,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from rlplug.config.schedule import resolve, resolve_scheduled
-from rlplug.errors import PluginError
+from rlplug.config.strict import structure
+from rlplug.config.toml import plain
+from rlplug.errors import ConfigError, PluginError, RequestError, did_you_mean
 from rlplug.hooks.binding import HOOKS, bind, check_unique_names
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
@@ -97,6 +99,32 @@ class HookCalls:
     def override_config(self, plugin: str, module_id: str, config: Any) -> None:
         """Set other options of a plugin for one module."""
         self._configs.override((plugin, module_id), config)
+
+    def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
+        """Set some options of a plugin for one module, checked as those of a run are."""
+        known = {one.name: one.config for one in self.participants}
+        if plugin not in known:
+            raise RequestError(
+                f"plugin {plugin!r} takes no part here. "
+                f"{did_you_mean(plugin, known, sentence=True)}".rstrip(),
+                f"there are: {', '.join(known)}",
+            )
+        base = self.overrides(module_id).get(plugin, known[plugin])
+        config, problems = structure(type(base), {**plain(base), **options}, "options")
+        if problems:
+            raise ConfigError(f"the options of {plugin!r} for module {module_id!r}", problems)
+        self.override_config(plugin, module_id, config)
+
+    def overrides(self, module_id: str) -> dict[str, Any]:
+        """The options that were set for one module alone, by plugin."""
+        return self._configs.overrides_of(module_id)
+
+    def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
+        """Replace all options that were set for one module alone."""
+        for plugin in self.overrides(module_id):
+            self._configs.override((plugin, module_id), None)
+        for plugin, config in configs.items():
+            self._configs.override((plugin, module_id), config)
 
     def at_step(self, step: int) -> None:
         """Move schedules to an environment step."""
@@ -355,8 +383,15 @@ class _ConfigCache(dict[tuple[str, str], Any]):
         return resolve_scheduled(self._overrides.get(key, self._configs[key[0]]), self.step)
 
     def override(self, key: tuple[str, str], config: Any) -> None:
-        self._overrides[key] = config
+        self._overrides.pop(key, None)
+        if config is not None:
+            self._overrides[key] = config
         self.pop(key, None)
+
+    def overrides_of(self, module_id: str) -> dict[str, Any]:
+        return {
+            plugin: config for (plugin, one), config in self._overrides.items() if one == module_id
+        }
 
 
 def _call_wrapped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.errors import PluginError
+from rlplug.config.toml import plain
+from rlplug.errors import PluginError, RequestError
 from rlplug.learner import state
 from rlplug.learner.gradients import like_parameter
+from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
@@ -72,7 +74,11 @@ class ByHand(LearnerModules):
     def postprocess_gradients(
         self, gradients: Mapping[nn.Parameter, Tensor]
     ) -> dict[nn.Parameter, Tensor]:
-        """The hooks of all modules, and of what they share; no gradient may vanish."""
+        """The hooks of all modules, and of what they share; no gradient may vanish.
+
+        Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
+        that all hooks have changed, and their norm is measured once for both.
+        """
         result = dict(gradients)
         for module_id in self._all_updates():
             result.update(self.postprocess_gradients_for_module(module_id, result))
@@ -89,7 +95,7 @@ class ByHand(LearnerModules):
         return {param: param.grad for param in params if param.grad is not None}
 
     def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Clip, then step every optimizer that has gradients here."""
+        """Clip copies of them, then step every optimizer that has gradients here."""
         known = {id(param) for param in self._parameters()}
         if any(id(param) not in known for param in gradients):
             raise PluginError(
@@ -97,8 +103,9 @@ class ByHand(LearnerModules):
                 "give those of compute_gradients",
             )
         updates = self._all_updates()
+        copies = {param: gradient.clone() for param, gradient in gradients.items()}
         for update in updates.values():
-            self._set_gradients(update, gradients)
+            self._set_gradients(update, copies)
             update.clip()
             update.step(lambda: None)
         for update in self.module_updates.values():
@@ -111,8 +118,9 @@ class ByHand(LearnerModules):
         return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
 
     def get_parameters(self, module_id: str) -> list[nn.Parameter]:
-        """The parameters of a module."""
-        return list(self.member(module_id).module.parameters())
+        """The parameters of a module; none of one that is no torch module."""
+        member = self.member(module_id)
+        return list(member.module.parameters()) if member.is_torch else []
 
     def get_param_ref(self, param: nn.Parameter) -> nn.Parameter:
         """The key of a parameter in mappings of gradients: itself."""
@@ -130,11 +138,13 @@ class ByHand(LearnerModules):
         }
 
     def register_metric(self, module_id: str, name: str, value: Any) -> None:
-        """Report a number or a 0-d tensor with the module's next results."""
-        self.registered_metrics.setdefault(module_id, {})[name] = value
+        """Report a number or a 0-d tensor with the module's next results, or with ALL_MODULES."""
+        self.register_metrics(module_id, {name: value})
 
     def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
         """Report several."""
+        if module_id != ALL_MODULES:
+            self.member(module_id)
         self.registered_metrics.setdefault(module_id, {}).update(metrics)
 
     # -- state ---------------------------------------------------------------------------------
@@ -154,22 +164,24 @@ class ByHand(LearnerModules):
                 ),
                 "frozen": [one.module_id for one in self.members.values() if not one.trainable],
                 "modules": {
-                    module_id: module.state_dict()
-                    for module_id, module in self.modules.items()
-                    if isinstance(module, nn.Module)
+                    module_id: member.module.state_dict()
+                    for module_id, member in self.members.items()
+                    if member.has_state
                 },
+                "options": {
+                    module_id: {
+                        plugin: plain(config)
+                        for plugin, config in self.calls.overrides(module_id).items()
+                    }
+                    for module_id in self.members
+                },
+                "plugin_options": {one.name: plain(one.config) for one in self.calls.participants},
                 "extra": {
                     module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
                     for module_id, extras in self.extra.items()
                     if extras
                 },
-                "optimizers": {
-                    module_id: {
-                        one.name: one.optimizer.state_dict()
-                        for one in self.optimizers.of(module_id)
-                    }
-                    for module_id in (*self.members, ALL_MODULES)
-                },
+                "optimizers": self._optimizer_states((*self.members, ALL_MODULES)),
                 "stages": {
                     module_id: {
                         **update.get_state(),
@@ -189,33 +201,41 @@ class ByHand(LearnerModules):
             }
         )
 
-    def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Continue from there; modules are added and removed as the state has them.
+    def set_state(self, saved: Mapping[str, Any], *, rebuild: bool = False) -> None:
+        """Continue from there; modules that the state has besides are added.
 
-        What does not fit is refused before anything is changed.
+        What does not fit is refused before anything is changed. With `rebuild` modules of another
+        shape are built again with the options of the state.
         """
         packages = {one.name: one.found.package for one in self.calls.participants}
         state.check_origin(saved, packages)
-        self.build()
-        shared = self.shared_update
-        state.check_weights(saved, self.members, None if shared is None else shared.member)
-        for module_id in [one for one in self.members if one not in saved["modules"]]:
-            if isinstance(self.modules[module_id], nn.Module):
-                self.remove_module(module_id)
+        with self._all_or_nothing():
+            self.build()
+            state.check_modules(saved, self.members)
+            if rebuild:
+                self._rebuild(saved)
+            both = None if self.shared_update is None else self.shared_update.member
+            state.check_weights(saved, self.members, both)
+            for module_id in saved["modules"]:
+                if module_id not in self.members:
+                    self.add_module(module_id, like=state.model_of(self.members).module_id)
         for module_id in saved["modules"]:
-            if module_id not in self.members:
-                self.add_module(module_id, like=next(iter(self.members)))
             self.members[module_id].trainable = module_id not in saved["frozen"]
             self.modules[module_id].load_state_dict(saved["modules"][module_id])
             for plugin, extra in self.extra[module_id].items():
                 extra.load_state_dict(saved["extra"][module_id][plugin])
+        for module_id, options in saved.get("options", {}).items():
+            self.calls.set_overrides(module_id, {})
+            for plugin, values in options.items():
+                self.set_options(module_id, values, plugin)
         for module_id, update in self._all_updates().items():
             part = saved["stages"][module_id]
             update.set_state(part, saved["optimizers"].get(module_id, {}))
             if "engine" in part:
                 self._engines.resume(update, *part["engine"])
-        if saved["modules_to_train"] is not None:
-            self.modules_to_train = set(saved["modules_to_train"])
+        wanted = saved["modules_to_train"]
+        if wanted is not None or not callable(self.modules_to_train):
+            self.modules_to_train = None if wanted is None else set(wanted)
         if self.precision.scaler is not None and saved["scaler"]:
             self.precision.scaler.load_state_dict(saved["scaler"])
         for module_id, generator in saved.get("generators", {}).items():
@@ -226,22 +246,38 @@ class ByHand(LearnerModules):
         self.calls.at_step(self.timestep)
         state.set_random_state(saved["random"])
 
+    def get_optimizer_state(
+        self, module_ids: Sequence[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The states of optimizers, by module id and name; None: of all modules."""
+        return copy.deepcopy(self._optimizer_states(self._ids(module_ids)))
+
+    def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load states of optimizers; what does not fit is refused before anything is changed."""
+        members = {**self.members, **self._shared_members()}
+        for module_id, states in saved.items():
+            member = members.get(module_id) or self.member(module_id)
+            state.compare_optimizers(member, states)
+        for module_id, states in saved.items():
+            for name, one in states.items():
+                self.get_optimizer(module_id, name).load_state_dict(copy.deepcopy(one))
+
     def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """The weights of modules as NumPy arrays."""
-        ids = list(self.modules) if module_ids is None else module_ids
+        """The weights of modules as NumPy arrays; None: of all torch modules."""
+        ids = [one for one in self.modules if self.members[one].is_torch]
         return {
             module_id: {
                 name: value.detach().cpu().numpy().copy()
-                for name, value in self.member(module_id).module.state_dict().items()
+                for name, value in self._torch_module(module_id).state_dict().items()
             }
-            for module_id in ids
+            for module_id in (ids if module_ids is None else module_ids)
         }
 
     def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights from arrays or tensors."""
         for module_id, weights in saved.items():
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-            module = self.member(module_id).module
+            module = self._torch_module(module_id)
             state.compare(module, tensors, f"module {module_id!r}")
             module.load_state_dict(tensors)
 
@@ -249,11 +285,52 @@ class ByHand(LearnerModules):
         """Write the whole state to a folder, completely or not at all."""
         state.write(Path(folder), self.get_state())
 
-    def load_state(self, folder: Path | str) -> None:
-        """Read the whole state back."""
-        self.set_state(state.read(Path(folder)))
+    def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
+        """Read the whole state back; see `set_state`."""
+        self.set_state(state.read(Path(folder)), rebuild=rebuild)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _optimizer_states(self, module_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        return {
+            module_id: {
+                one.name: one.optimizer.state_dict() for one in self.optimizers.of(module_id)
+            }
+            for module_id in module_ids
+        }
+
+    def _shared_members(self) -> dict[str, Member]:
+        return {} if self.shared_update is None else {ALL_MODULES: self.shared_update.member}
+
+    def _ids(self, module_ids: Sequence[str] | None) -> Sequence[str]:
+        """The ids of members, or of all that have optimizers."""
+        known = [*self.module_updates, *self._shared_members()]
+        for module_id in module_ids or ():
+            if module_id not in known:
+                self.member(module_id)
+        return known if module_ids is None else module_ids
+
+    def _torch_module(self, module_id: str) -> nn.Module:
+        module = self.member(module_id).module
+        if not isinstance(module, nn.Module):
+            raise RequestError(
+                f"module {module_id!r} is a {type(module).__name__}, which has no weights.",
+                "leave it out",
+            )
+        return module
+
+    def _rebuild(self, saved: Mapping[str, Any]) -> None:
+        """Build modules whose weights do not fit again, with the options of the state."""
+        for module_id, weights in saved["modules"].items():
+            member = self.members.get(module_id)
+            if member is None or not member.is_torch or state.fits(member.module, weights):
+                continue
+            spaces, trainable = self.spaces[module_id], member.trainable
+            self.remove_module(module_id)
+            options = saved.get("options", {}).get(module_id, {})
+            for plugin, values in saved.get("plugin_options", {}).items():
+                self.set_options(module_id, options.get(plugin, values), plugin)
+            self.add_module(module_id, spaces, trainable=trainable)
 
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]

@@ -45,6 +45,11 @@ class Member:
         """Whether there can be gradients at all."""
         return isinstance(self.module, nn.Module)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the module brings weights or a state of its own."""
+        return hasattr(self.module, "state_dict") and hasattr(self.module, "load_state_dict")
+
     def parts(self) -> Iterable[nn.Module]:
         """The module and its extras, those that are torch modules."""
         return (

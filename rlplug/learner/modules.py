@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -78,6 +79,10 @@ class LearnerModules:
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
         self.registered_metrics: dict[str, dict[str, Any]] = {}
         self._given_modules = dict(modules or {})
+        self._shared_member: Member | None = None
+        """The parameters that modules share, as a module."""
+        self._assembling = False
+        """Whether new modules are still getting their optimizers."""
         self._generators: dict[str, torch.Generator] = {}
         self._frozen_weights = FrozenWeights()
         self._losses = LossHooks(calls, self)
@@ -91,9 +96,10 @@ class LearnerModules:
     def build(self) -> None:
         """Make modules, extras and optimizers; a second call changes nothing."""
         ids = dict.fromkeys([*self.spaces, *self._given_modules])
-        new = [self._make_member(one) for one in ids if one not in self.members]
-        if new:
-            self._assemble(new)
+        with self._all_or_nothing():
+            new = [self._make_member(one) for one in ids if one not in self.members]
+            if new:
+                self._assemble(new)
 
     @property
     def device(self) -> torch.device:
@@ -151,49 +157,101 @@ class LearnerModules:
         module: Any = None,
         like: str = "",
         trainable: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> Module:
         """Add a module in mid-training: a new one, the one given, or a copy `like` another.
 
         `trainable=False` is for frozen opponents: they act and are saved, and never change.
+        `options` are those of the algorithm that this module alone has. What fails leaves the
+        learner as it was.
         """
         if module_id in self.members:
             raise RequestError(f"the learner has a module {module_id!r} already.")
-        if like:
-            self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
-        elif spaces is not None:
-            self.spaces[module_id] = spaces
-        elif module is None:
-            raise RequestError(
-                f"module {module_id!r} needs its spaces.", "or name another one: like='default'"
-            )
-        if module is not None:
-            self._given_modules[module_id] = module
-        member = self._make_member(module_id)
-        member.trainable = trainable
-        self._assemble([member])
-        if like:
-            source = self.member(like)
-            member.module.load_state_dict(source.module.state_dict())
-            for plugin, extra in member.extras.items():
-                extra.load_state_dict(source.extras[plugin].state_dict())
+        with self._all_or_nothing():
+            if like:
+                self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
+                self.calls.set_overrides(module_id, self.calls.overrides(like))
+            elif spaces is not None:
+                self.spaces[module_id] = spaces
+            elif module is None:
+                raise RequestError(
+                    f"module {module_id!r} needs its spaces.", "or name another one: like='default'"
+                )
+            if options:
+                self.set_options(module_id, options)
+            if module is not None:
+                self._given_modules[module_id] = module
+            member = self._make_member(module_id)
+            member.trainable = trainable
+            self._assemble([member])
+            if like:
+                source = self.member(like)
+                member.module.load_state_dict(source.module.state_dict())
+                for plugin, extra in member.extras.items():
+                    extra.load_state_dict(source.extras[plugin].state_dict())
         return self.modules[module_id]
 
     def remove_module(self, module_id: str) -> None:
-        """Remove a module with its extras and optimizers."""
+        """Remove a module with its extras, its optimizers and the options it alone has."""
         self.member(module_id)
         self.optimizers.remove(module_id)
         self.scheduled = [one for one in self.optimizers if one.rates]
-        for table in (
+        for table in self._tables():
+            table.pop(module_id, None)
+        self.calls.set_overrides(module_id, {})
+        if self.modules_to_train is not None and not callable(self.modules_to_train):
+            self.modules_to_train = {one for one in self.modules_to_train if one != module_id}
+
+    def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
+        """Set options of the algorithm, or of another `plugin`, for one module alone.
+
+        They hold from the next call of a hook on and are part of the state; what was read when the
+        module was built stays as it is.
+        """
+        self.calls.set_options(plugin or self.calls.algorithm.name, module_id, options)
+
+    def _tables(self) -> tuple[dict[str, Any], ...]:
+        """Everything that is kept by module id."""
+        return (
             self.members,
             self.modules,
             self.extra,
             self.module_updates,
             self.spaces,
             self.rows,
+            self.registered_metrics,
             self._generators,
             self._given_modules,
-        ):
-            table.pop(module_id, None)
+        )
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put modules, optimizers and options back as they were if anything fails."""
+        tables = [(table, dict(table)) for table in self._tables()]
+        kept = {
+            name: getattr(self, name)
+            for name in (
+                *("scheduled", "shared_update", "_shared_member", "modules_to_train"),
+                *("chosen", "precision"),
+            )
+        }
+        optimizers = self.optimizers.copy()
+        members = [(one, one.shared, one.optimizers) for one in self.members.values()]
+        overrides = {module_id: self.calls.overrides(module_id) for module_id in self.members}
+        try:
+            yield
+        except BaseException:
+            for module_id in {*self.spaces, *self.members, *overrides}:
+                self.calls.set_overrides(module_id, overrides.get(module_id, {}))
+            for table, before in tables:
+                table.clear()
+                table.update(before)
+            for name, value in kept.items():
+                setattr(self, name, value)
+            for member, shared, held in members:
+                member.shared, member.optimizers = shared, held
+            self.optimizers = optimizers
+            raise
 
     # -- optimizers ----------------------------------------------------------------------------
 
@@ -214,14 +272,12 @@ class LearnerModules:
                 "give register_optimizer the list that the optimizer was made from",
             )
         one.set_rate(lr_or_lr_schedule)
-        if module_id != ALL_MODULES:
-            # Before it is registered: a refusal leaves the learner as it was.
-            member = self.member(module_id)
-            one.plugin = member.owner_of(one.params)
-            member.check_owned(one)
-        self.optimizers.add(one)
-        if module_id in self.members:
-            self._use_optimizers(self.member(module_id))
+        with self._all_or_nothing():
+            self.optimizers.add(one)
+            if module_id != ALL_MODULES:
+                self._use_optimizers(self.member(module_id))
+            elif not self._assembling:
+                self._use_shared_optimizers()
 
     def get_optimizer(
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
@@ -278,15 +334,19 @@ class LearnerModules:
             self.members[member.module_id] = member
         for member in members:
             member.shared = shared & {id(param) for param in member.named.values()}
-        for member in new:
-            self._configure_optimizers(member)
-        if shared and self.shared_update is None:
-            module = SharedParameters(members, shared)
-            both = Member(ALL_MODULES, module, {}, self.calls.algorithm.name)
-            self.extra[ALL_MODULES] = {}
-            self._configure_optimizers(both)
-            if both.optimizers:
-                self.shared_update = self._make_update(both)
+        self._assembling = True
+        try:
+            for member in new:
+                self._configure_optimizers(member)
+            if shared and self._shared_member is None:
+                module = SharedParameters(members, shared)
+                both = Member(ALL_MODULES, module, {}, self.calls.algorithm.name)
+                self.extra[ALL_MODULES] = {}
+                self._shared_member = both
+                self._configure_optimizers(both)
+        finally:
+            self._assembling = False
+        self._use_shared_optimizers()
 
     def _configure_optimizers(self, member: Member) -> None:
         module_id, algorithm = member.module_id, member.algorithm
@@ -314,6 +374,21 @@ class LearnerModules:
             one.at_step(self.timestep)
         if member.optimizers and member.module_id != ALL_MODULES:
             self.module_updates[member.module_id] = self._make_update(member)
+
+    def _use_shared_optimizers(self) -> None:
+        """Let the optimizers of shared parameters take part; refuse those that could never step."""
+        registered, both = self.optimizers.of(ALL_MODULES), self._shared_member
+        if both is None:
+            if registered:
+                raise PluginError(
+                    f"optimizer {registered[0].name!r} is registered under {ALL_MODULES!r}, but no "
+                    "two modules share a parameter: it would never step.",
+                    "register it under the id of the module that holds its parameters",
+                )
+            return
+        if registered != both.optimizers or (registered and self.shared_update is None):
+            self._use_optimizers(both)
+            self.shared_update = self._make_update(both)
 
     def _make_update(self, member: Member) -> ModuleUpdate:
         update = ModuleUpdate(

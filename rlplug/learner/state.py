@@ -25,9 +25,13 @@ from rlplug.learner.member import Member
 __all__ = [
     "FORMAT",
     "Piece",
+    "check_modules",
     "check_origin",
     "check_weights",
     "compare",
+    "compare_optimizers",
+    "fits",
+    "model_of",
     "pack",
     "pieces",
     "plugin_digests",
@@ -68,23 +72,48 @@ def check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
             )
 
 
+def check_modules(saved: Mapping[str, Any], members: Mapping[str, Member]) -> None:
+    """Refuse a state that lacks a module."""
+    for module_id, member in members.items():
+        if member.has_state and module_id not in saved["modules"]:
+            raise RequestError(
+                f"the state has no module {module_id!r}.",
+                f"it has: {', '.join(saved['modules']) or 'none'}",
+                f"try: learner.remove_module({module_id!r}) before",
+            )
+
+
+def model_of(members: Mapping[str, Member]) -> Member:
+    """The module that those which only a state has are like: the first torch module."""
+    return next(member for member in members.values() if member.is_torch)
+
+
 def check_weights(
     saved: Mapping[str, Any], members: Mapping[str, Member], shared: Member | None
 ) -> None:
     """Refuse modules, extras and optimizers of other names or shapes than the members'."""
-    model = next(iter(members.values()))
     for module_id, weights in saved["modules"].items():
-        member = members.get(module_id, model)
+        member = members.get(module_id) or model_of(members)
+        if not member.is_torch:
+            continue
         compare(member.module, weights, f"module {module_id!r}")
         extras = saved["extra"].get(module_id, {})
         for plugin, extra in member.extras.items():
             if plugin not in extras:
                 raise _unfit(f"it has no extra of plugin {plugin!r} for module {module_id!r}")
             compare(extra, extras[plugin], f"the extra of {plugin!r} for module {module_id!r}")
-        _compare_optimizers(member, saved["optimizers"].get(module_id, {}), module_id)
+        compare_optimizers(member, saved["optimizers"].get(module_id, {}))
     if shared is not None:
-        states = saved["optimizers"].get(shared.module_id, {})
-        _compare_optimizers(shared, states, shared.module_id)
+        compare_optimizers(shared, saved["optimizers"].get(shared.module_id, {}))
+
+
+def fits(module: nn.Module, saved: Mapping[str, Tensor]) -> bool:
+    """Whether weights have the names and shapes of the module's."""
+    try:
+        compare(module, saved, "the module")
+    except RequestError:
+        return False
+    return True
 
 
 def compare(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
@@ -103,8 +132,9 @@ def compare(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
             raise _unfit(f"{what} has no {name!r} here")
 
 
-def _compare_optimizers(member: Member, states: Mapping[str, Any], module_id: str) -> None:
-    names = {one.name for one in member.optimizers}
+def compare_optimizers(member: Member, states: Mapping[str, Any]) -> None:
+    """Refuse states of optimizers of other names, kinds or sizes than the member's."""
+    module_id, names = member.module_id, {one.name for one in member.optimizers}
     if names != set(states):
         raise _unfit(
             f"module {module_id!r} has optimizers {sorted(states)} there, {sorted(names)} here"
@@ -116,6 +146,14 @@ def _compare_optimizers(member: Member, states: Mapping[str, Any], module_id: st
                 f"optimizer {one.name!r} of module {module_id!r} holds {count} parameters there, "
                 f"{len(one.params)} here"
             )
+        for settings in states[one.name]["param_groups"]:
+            # The settings tell optimizers apart: SGD has a momentum where Adam has betas.
+            known = set(one.optimizer.param_groups[0]) | {"initial_lr"}
+            if unknown := sorted(set(settings) - known):
+                raise _unfit(
+                    f"optimizer {one.name!r} of module {module_id!r} is a "
+                    f"{type(one.optimizer).__name__} here, which has no {unknown[0]!r}"
+                )
 
 
 def _unfit(reason: str) -> RequestError:
