@@ -36,21 +36,18 @@ class Learner(ByHand):
         *,
         timestep: int,
         num_iters: int = 1,
-        minibatch_size: int = 0,
+        minibatch_size: int | None = None,
     ) -> Results:
-        """One update: `num_iters` passes in minibatches (0: the whole batch)."""
+        """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
+        self._check(batches, num_iters, minibatch_size)
         if timestep != self.timestep:
             self._set_timestep(timestep)
-        if num_iters < 1:
-            raise RequestError(f"num_iters must be at least 1, got {num_iters}.")
-        if minibatch_size < 0:
-            raise RequestError(f"minibatch_size must be at least 0, got {minibatch_size}.")
         before = plugin_digests(self.calls) if self.updates == 0 else None
         with self._frozen_weights_scope(), self._anomaly_detection():
             prepared = self._prepare(batches)
-            for window in self._windows(prepared, num_iters, minibatch_size):
+            for window in self._windows(prepared, num_iters, minibatch_size or 0):
                 for ready in self._turns(window):
-                    parts = self._evaluate(window, ready)
+                    parts = self._evaluate(ready)
                     self._step(parts, ready)
                 self._finish(window)
             self.precision.update_finished()
@@ -62,16 +59,29 @@ class Learner(ByHand):
 
     # -- the steps of an update ----------------------------------------------------------------
 
+    def _check(
+        self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int | None
+    ) -> None:
+        """Refuse what cannot be an update, before anything is changed."""
+        if num_iters < 1:
+            raise RequestError(f"num_iters must be at least 1, got {num_iters}.")
+        if minibatch_size is not None and minibatch_size < 0:
+            raise RequestError(f"minibatch_size must be at least 0, got {minibatch_size}.")
+        for module_id, batch in batches.items():
+            if module_id not in self.members:
+                raise self._unknown(module_id)
+            batch.check()
+        wanted = self.modules_to_train
+        if wanted is not None and not callable(wanted):
+            for module_id in wanted:
+                self.member(module_id)
+
     def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
-            member = self.members.get(module_id)
-            if member is None:
-                raise self._unknown(module_id)
-            batch.check()
-            placed[module_id] = self._on_device(member, batch)
+            placed[module_id] = self._on_device(self.members[module_id], batch)
             if self.should_module_be_updated(module_id, batch):
                 chosen[module_id] = placed[module_id]
         if not self.calls.implements("prepare_batch"):
@@ -99,6 +109,10 @@ class Learner(ByHand):
         for _ in range(num_iters):
             epoch = [(update, update.cut(batch, minibatch_size)) for update, batch in live]
             longest = max((len(parts) for _, parts in epoch), default=0)
+            if self.learning.cycle_minibatches:
+                for (update, parts), (_, batch) in zip(epoch, live, strict=True):
+                    while len(parts) < longest:
+                        parts += update.cut(batch, minibatch_size)[: longest - len(parts)]
             for start in range(0, self.process_group.most(longest), together):
                 window = [update for update, _ in epoch if not update.stopped]
                 if not window:
@@ -113,24 +127,39 @@ class Learner(ByHand):
             live = [(update, batch) for update, batch in live if not update.stopped]
 
     def _turns(self, window: list[ModuleUpdate]) -> Iterator[Ready]:
-        """The optimizers that act at once: all whose turn it is in their cycle."""
-        yield {update: update.cycle.acting() for update in window}
+        """The optimizers that act at once: all whose turn it is in their cycle, or one by one.
 
-    def _evaluate(
-        self, window: list[ModuleUpdate], ready: Ready, *, again: bool = False
-    ) -> list[ModuleUpdate]:
+        What modules share moves with all others, or in a turn of its own, the last.
+        """
+        shared = [] if self.shared_update is None else [self.shared_update]
+        acting: Ready = {}
+        for update in (*window, *shared):
+            update.begin()
+            acting[update] = update.cycle.acting()
+        if self.learning.optimizers == "together":
+            yield acting
+            return
+        for turn in range(max(len(acting[update]) for update in window)):
+            ready = {update: acting[update][turn : turn + 1] for update in window}
+            yield {update: one for update, one in ready.items() if one}
+        for update in shared:
+            yield {**{one: [] for one in window}, update: acting[update]}
+
+    def _evaluate(self, ready: Ready, *, again: bool = False) -> list[ModuleUpdate]:
         """Losses, gradients, hooks and clipping of one step; the modules that step."""
         shared = self.shared_update
-        for update in window:
-            update.start(ready[update], again=again)
-        if shared is not None:
-            shared.start(shared.cycle.acting(), again=again)
+        for update, optimizers in ready.items():
+            update.start(optimizers, again=again)
+        if shared is not None and shared not in ready and not again:
+            # Its gradients are of no use in this turn, but they are computed with the others.
+            shared.start([])
+        window = [update for update in ready if update is not shared]
         self._engines.gradients(window)
         for update in window:
             update.normalize()
         self.process_group.average(window, shared)
         parts = [update for update in window if update.steps]
-        if shared is not None and parts:
+        if shared is not None and shared in ready and parts:
             shared.take_part()
             parts.append(shared)
         for update in parts:
@@ -141,11 +170,12 @@ class Learner(ByHand):
     def _step(self, parts: list[ModuleUpdate], ready: Ready) -> None:
         """Step the optimizers; one that needs a closure evaluates its module again."""
         for update in parts:
-            update.step(partial(self._evaluate, [update], ready, again=True))
+            own = {update: ready[update]}
+            update.step(partial(self._evaluate, own, again=True))
 
     def _finish(self, window: list[ModuleUpdate]) -> None:
         """Advance cycles and scaler; then targets, which follow what modules share as well."""
-        parts = [update for update in window if update.steps]
+        parts = [update for update in window if update.stepped and not update.stopped]
         for update in parts:
             update.finish_step(self.timestep)
         if self.shared_update is not None and parts:
@@ -169,8 +199,7 @@ class Learner(ByHand):
             self._additional_update(self.members[module_id], batch, metrics)
             if update is not None:
                 update.update_metrics = metrics
-            if self.registered_metrics:
-                metrics.update(self.registered_metrics.pop(module_id, {}))
+            metrics.update(self.registered_metrics.pop(module_id, {}))
             results[module_id] = metrics
         both: dict[str, Any] = {
             "steps_trained": sum(batch.rows for batch in prepared.values()),
@@ -180,6 +209,7 @@ class Learner(ByHand):
             both["loss"] = sum(losses[1:], losses[0])
         if self.shared_update is not None and any(one in self.module_updates for one in prepared):
             both.update(self.shared_update.take_results())
+        both.update(self.registered_metrics.pop(ALL_MODULES, {}))
         results[ALL_MODULES] = both
         return results
 
@@ -191,13 +221,14 @@ class Learner(ByHand):
         *,
         timestep: int | None = None,
         num_iters: int = 1,
-        minibatch_size: int = 0,
+        minibatch_size: int | None = None,
         reduce_fn: Reduce | None = mean_results,
     ) -> Results | list[Results]:
         """`update` for one batch or several; without `timestep` its rows are counted as steps.
 
-        `reduce_fn` makes one mapping of the results of all minibatches; None gives them as a list,
-        what the update as a whole reports in the last.
+        `reduce_fn` makes one mapping of the results of all minibatches, to which what the update as
+        a whole reports is added: learning rates, metrics of `additional_update`, sums under
+        ALL_MODULES. None gives a list with one mapping per minibatch, and nothing besides.
         """
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
         for name, one in batches.items():
@@ -228,7 +259,14 @@ class Learner(ByHand):
             }
             for index in range(longest)
         ]
-        return [*parts, whole] if reduce_fn is None else reduce_fn([*parts, whole])
+        if reduce_fn is None:
+            return parts
+        reduced = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
+        for module_id, metrics in whole.items():
+            seen = {name for part in parts for name in part.get(module_id, ())}
+            added = {name: value for name, value in metrics.items() if name not in seen}
+            reduced[module_id] = {**added, **reduced.get(module_id, {})}
+        return reduced
 
     def update_from_episodes(
         self,
@@ -236,7 +274,7 @@ class Learner(ByHand):
         *,
         timestep: int | None = None,
         num_iters: int = 1,
-        minibatch_size: int = 0,
+        minibatch_size: int | None = None,
         reduce_fn: Reduce | None = mean_results,
     ) -> Results | list[Results]:
         """`update_from_batch` for episodes, complete or cut; each goes to its module."""
@@ -256,6 +294,8 @@ class Learner(ByHand):
         module_ids: Collection[str] | None = None,
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
+        for module_id in batches if module_ids is None else module_ids:
+            self.member(module_id)
         if timestep != self.timestep:
             self._set_timestep(timestep)
         results: Results = {}

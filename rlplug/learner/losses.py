@@ -103,7 +103,7 @@ class LossHooks:
         )
         if not answers:
             return None
-        return _combine(answers, member.algorithm, optimizers, connected=connected)
+        return _combine(answers, member, optimizers, connected=connected)
 
     def traced(
         self,
@@ -129,7 +129,7 @@ class LossHooks:
             answer = one.function(*[offered[HOOKS[_HOOK].index(name)] for name in one.arguments])
             if answer is not None:
                 answers.append((one.name, answer))
-        return _combine(answers, member.algorithm, optimizers) if answers else None
+        return _combine(answers, member, optimizers) if answers else None
 
 
 def acting_on(
@@ -196,11 +196,12 @@ def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
 
 def _combine(
     answers: Sequence[tuple[str, Any]],
-    algorithm: str,
+    member: Member,
     optimizers: Sequence[str],
     *,
     connected: bool = True,
-) -> MinibatchLoss:
+) -> MinibatchLoss | None:
+    algorithm = member.algorithm
     combined = MinibatchLoss()
     values: list[Any] = []
     for plugin, answer in answers:
@@ -218,7 +219,9 @@ def _combine(
             else:
                 combined.terms[plugin] = value
         else:
-            own = _add_named(combined, value, plugin, optimizers)
+            own = _add_named(combined, value, plugin, member, optimizers)
+            if own is None:
+                continue
         values.append(own)
         metrics = combined.metrics
         if len(answers) > 1:
@@ -231,29 +234,37 @@ def _combine(
             combined.rows[name] = rows.detach()
         if loss.stop is not None:
             combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
+    if not values:
+        return None
     combined.total = _sum(values)
     return combined
 
 
-def _add_named(combined: MinibatchLoss, value: Any, plugin: str, optimizers: Sequence[str]) -> Any:
+def _add_named(
+    combined: MinibatchLoss, value: Any, plugin: str, member: Member, optimizers: Sequence[str]
+) -> Any:
+    """The sum of the losses of the optimizers that act; None if they are all of resting ones."""
     if not isinstance(value, Mapping):
         _check(value, "loss", plugin)
     if not value:
         raise PluginError(
             f"plugin {plugin!r} gave a loss without any value.", "return None instead"
         )
-    for name, part in value.items():
-        if name not in optimizers:
+    known = [one.name for one in member.optimizers]
+    acting = {name: part for name, part in value.items() if name in optimizers}
+    for name in value:
+        if name not in known:
             raise PluginError(
                 f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
-                f"{did_you_mean(name, optimizers, sentence=True)}".rstrip(),
-                f"there are: {', '.join(optimizers)}",
+                f"{did_you_mean(name, known, sentence=True)}".rstrip(),
+                f"there are: {', '.join(known)}",
             )
+    for name, part in acting.items():
         _check(part, f"loss of optimizer {name!r}", plugin)
         earlier = combined.named.get(name)
         combined.named[name] = part if earlier is None else earlier + part
         combined.metrics[f"loss/{name}"] = combined.named[name].detach()
-    return _sum(list(value.values()))
+    return _sum(list(acting.values())) if acting else None
 
 
 def _as_loss(answer: Any, plugin: str) -> Loss:

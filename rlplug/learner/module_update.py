@@ -89,6 +89,11 @@ class ModuleUpdate:
         """All gradients of the step in one array, in the order of the optimizers' parameters."""
         self.nonfinite: dict[str, bool | Tensor] = {}
         """Optimizer name → whether its gradients are not finite."""
+        self.stepped = False
+        """Whether any of the step's evaluations moved something."""
+        self._of_step: dict[int, dict[str, Any]] = {}
+        """The metrics of the step's minibatches, by their places in it."""
+        self._noted = 0
         self._first_evaluation = True
         self._recorded = 0, 0
         """Minibatches in the history, and parts of the rows, before this evaluation."""
@@ -112,12 +117,18 @@ class ModuleUpdate:
         whole = self.member.sequences
         return list(minibatches(batch, size, self.shuffler, whole_fragments=whole))
 
+    def begin(self) -> None:
+        """Begin a step, of one evaluation or of several."""
+        self.stepped = False
+        self._of_step = {}
+
     def start(self, ready: list[RegisteredOptimizer], *, again: bool = False) -> None:
-        """Begin an evaluation, the first of a step or once more for a closure."""
+        """Begin an evaluation, or repeat it for a closure."""
         self.ready = self.acting = ready
         self.weight = 0.0
         self.losses = []
         self._first_evaluation = not again
+        self._noted = 0
         self._recorded = len(self.history), len(self._rows.get("indices", ()))
         # Gradients that lie in one array are written over by the engine that owns it.
         if self.flat_gradients is None:
@@ -129,6 +140,8 @@ class ModuleUpdate:
         """Discard this evaluation; another engine repeats it."""
         minibatches_before, rows_before = self._recorded
         del self.history[minibatches_before:]
+        kept = set(map(id, self.history))
+        self._of_step = {n: one for n, one in self._of_step.items() if id(one) in kept}
         for rows in self._rows.values():
             del rows[rows_before:]
         self.stopped = False
@@ -161,11 +174,17 @@ class ModuleUpdate:
 
     def note(self, loss: MinibatchLoss | None, total: Any, batch: Batch, weight: float) -> bool:
         """Record the losses of a minibatch and their sum; False if no gradient is wanted."""
+        index, self._noted = self._noted, self._noted + 1
         if loss is None:
             self._skipped += self._first_evaluation
             return False
-        if self._first_evaluation:
-            self.metrics = loss.metrics
+        known = self._of_step.get(index)
+        if self._first_evaluation and known is not None:
+            # Of an optimizer that acts after others: what it adds to the same minibatch.
+            self.metrics = known
+            known.update({name: one for name, one in loss.metrics.items() if name not in known})
+        elif self._first_evaluation:
+            self.metrics = self._of_step[index] = loss.metrics
             self.metrics["loss"] = total
             self.history.append(self.metrics)
             if loss.rows and "indices" in batch:
@@ -223,6 +242,7 @@ class ModuleUpdate:
 
     def step(self, evaluate: Callable[[], object]) -> None:
         """Step every optimizer that acts and has gradients."""
+        self.stepped = True
         if self._needs_closure:
             self._step_with_closure(self.acting[0], evaluate)
             return

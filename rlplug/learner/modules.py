@@ -272,6 +272,8 @@ class LearnerModules:
                 "give register_optimizer the list that the optimizer was made from",
             )
         one.set_rate(lr_or_lr_schedule)
+        if module_id == ALL_MODULES and not self._assembling and self._shared_member is None:
+            raise _without_effect(optimizer_name)
         with self._all_or_nothing():
             self.optimizers.add(one)
             if module_id != ALL_MODULES:
@@ -380,11 +382,7 @@ class LearnerModules:
         registered, both = self.optimizers.of(ALL_MODULES), self._shared_member
         if both is None:
             if registered:
-                raise PluginError(
-                    f"optimizer {registered[0].name!r} is registered under {ALL_MODULES!r}, but no "
-                    "two modules share a parameter: it would never step.",
-                    "register it under the id of the module that holds its parameters",
-                )
+                raise _without_effect(registered[0].name)
             return
         if registered != both.optimizers or (registered and self.shared_update is None):
             self._use_optimizers(both)
@@ -406,6 +404,14 @@ class LearnerModules:
         if shared is None:
             return self.module_updates
         return {**self.module_updates, ALL_MODULES: shared}
+
+
+def _without_effect(name: str) -> PluginError:
+    return PluginError(
+        f"optimizer {name!r} is registered under {ALL_MODULES!r}, but no two modules share a "
+        "parameter: it would never step.",
+        "register it under the id of the module that holds its parameters",
+    )
 
 
 def _refuse_held(optimizers: Optimizers, shared: frozenset[int]) -> None:

@@ -293,12 +293,21 @@ def test_without_a_reduction_the_results_of_every_minibatch_are_listed(
 ) -> None:
     learner = make()
     parts = learner.update_from_batch(batch(1.0), num_iters=3, reduce_fn=None)
-    losses = [round(float(part["default"]["loss"]), 4) for part in parts[:-1]]
+    losses = [round(float(part["default"]["loss"]), 4) for part in parts]
     assert losses == [2.0, 1.9, 1.8]
-    assert float(parts[-1]["default"]["loss"]) == pytest.approx(1.9)
     assert learner.timestep == 1
-    last = learner.update_from_batch(batch(1.0), num_iters=2, reduce_fn=lambda parts: parts[0])
-    assert float(last["default"]["loss"]) == pytest.approx(1.7)
+    given: list[Any] = []
+
+    def first(parts: Any) -> Any:
+        given.extend(parts)
+        return parts[0]
+
+    reduced = learner.update_from_batch(batch(1.0), num_iters=2, reduce_fn=first)
+    assert [round(float(part["default"]["loss"]), 4) for part in given] == [1.7, 1.6]
+    assert float(reduced["default"]["loss"]) == pytest.approx(1.7)
+    # What the update as a whole reports comes beside.
+    assert reduced["default"]["learning_rate"] == 0.1
+    assert reduced[ALL_MODULES]["steps_trained"] == 1
 
 
 def test_episodes_become_fragments_of_a_batch(make: Any) -> None:
@@ -385,3 +394,145 @@ def test_registered_metrics_are_reported_once_with_their_module(make: Any, batch
     metrics = learner.update({"default": batch(1.0)}, timestep=1)["default"]
     assert (metrics["lives"], metrics["deaths"]) == (3, 1)
     assert "lives" not in learner.update({"default": batch(1.0)}, timestep=2)["default"]
+
+
+def test_an_optimizer_of_all_modules_over_parameters_that_none_share_is_refused(make: Any) -> None:
+    learner = make(ids=("a", "b"))
+    before = learner.get_optimizers_for_module("a")
+    optimizer = SGD(learner.modules["a"].parameters(), lr=1.0)
+    with pytest.raises(PluginError, match="no two modules share a parameter") as raised:
+        learner.register_optimizer(ALL_MODULES, "shared", optimizer)
+    assert "under the id of the module" in str(raised.value)
+    assert learner.get_optimizers_for_module(ALL_MODULES) == []
+    assert learner.get_optimizers_for_module("a") == before
+
+
+def test_an_optimizer_of_all_modules_that_is_registered_later_steps(make: Any, batch: Any) -> None:
+    def none_shared(self: Any, module_id: str, module: Any) -> Any:
+        return None if module_id == ALL_MODULES else SGD([module.head], lr=0.1)
+
+    learner = make(**{**sharing(), "configure_optimizers_for_module": none_shared})
+    encoder = learner.modules["a"].encoder
+    before = encoder.weight.item()
+    learner.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
+    assert encoder.weight.item() == before
+    learner.register_optimizer(ALL_MODULES, "shared", SGD(encoder.parameters(), lr=1.0))
+    learner.update({"a": batch(1.0), "b": batch(1.0)}, timestep=2)
+    assert encoder.weight.item() != before
+
+
+@pytest.mark.parametrize("where", ["build", "build_extra", "configure_optimizers_for_module"])
+def test_a_module_that_cannot_be_added_leaves_the_learner_as_it_was(
+    make: Any, batch: Any, where: str
+) -> None:
+    broken = []
+
+    def check(module_id: str) -> None:
+        if broken:
+            raise ValueError(f"no {module_id}")
+
+    hooks = {
+        "build": lambda self, module_id: (check(module_id), Head(torch.nn.Linear(1, 1)))[1],
+        "build_extra": lambda self, module_id: (check(module_id), torch.nn.Linear(1, 1))[1],
+        "configure_optimizers_for_module": lambda self, module_id, module: (
+            check(module_id),
+            SGD(module.parameters(), lr=1.0),
+        )[1],
+    }
+    learner = make(**{where: hooks[where]})
+    space = learner.spaces["default"]
+    broken.append(True)
+    with pytest.raises(ValueError, match="no new"):
+        learner.add_module("new", space, options={"scale": 2.0})
+    assert list(learner.modules) == list(learner.spaces) == list(learner.extra) == ["default"]
+    assert list(learner.members) == list(learner.module_updates) == ["default"]
+    assert learner.calls.overrides("new") == {}
+    broken.clear()
+    learner.add_module("new", space)
+    before = [param.clone() for param in learner.modules["new"].parameters()]
+    learner.update({"new": batch(1.0)}, timestep=1)
+    moved = zip(before, learner.modules["new"].parameters(), strict=True)
+    assert any(not torch.equal(one, other) for one, other in moved)
+
+
+def test_a_refused_update_does_not_move_the_timestep(make: Any, batch: Any) -> None:
+    learner = make()
+    for known in ({"num_iters": 0}, {"minibatch_size": -1}):
+        with pytest.raises(RequestError):
+            learner.update({"default": batch(1.0)}, timestep=9, **known)
+    with pytest.raises(RequestError):
+        learner.update({"nobody": batch(1.0)}, timestep=9)
+    with pytest.raises(RequestError):
+        learner.update({"default": Batch({"x": torch.ones(2), "y": torch.ones(3)})}, timestep=9)
+    assert learner.timestep == 0
+
+
+def test_additional_update_refuses_modules_that_there_are_not(make: Any, batch: Any) -> None:
+    learner = make()
+    with pytest.raises(RequestError, match="no module 'defualt'"):
+        learner.additional_update({"default": batch(1.0)}, timestep=5, module_ids=["defualt"])
+    with pytest.raises(RequestError, match="no module 'nobody'"):
+        learner.additional_update({"nobody": batch(1.0)}, timestep=5)
+    assert learner.timestep == 0
+
+
+def test_no_minibatch_size_is_the_whole_batch(make: Any, batch: Any) -> None:
+    learner = make()
+    parts = learner.update_from_batch(batch(1.0, 2.0), minibatch_size=None, reduce_fn=None)
+    assert len(parts) == 1
+
+
+def test_metrics_registered_for_all_modules_are_reported_and_unknown_ids_refused(
+    make: Any, batch: Any
+) -> None:
+    learner = make()
+    learner.register_metric(ALL_MODULES, "games", 3)
+    assert learner.update({"default": batch(1.0)}, timestep=1)[ALL_MODULES]["games"] == 3
+    assert "games" not in learner.update({"default": batch(1.0)}, timestep=2)[ALL_MODULES]
+    with pytest.raises(RequestError, match="no module 'defualt'"):
+        learner.register_metric("defualt", "games", 3)
+
+
+def test_gradients_that_are_applied_by_hand_stay_the_callers(make: Any, batch: Any) -> None:
+    learner = make(learning={"max_grad_norm": 0.5})
+    batches = {"default": batch(3.0)}
+    gradients = learner.compute_gradients(
+        learner.compute_loss(learner.forward_train(batches), batches)
+    )
+    before = {param: gradient.clone() for param, gradient in gradients.items()}
+    learner.apply_gradients(gradients)
+    assert learner.modules["default"].weight.item() == pytest.approx(2 - 0.1 * 0.5)
+    for param, gradient in gradients.items():
+        assert torch.equal(gradient, before[param])
+
+
+def test_minibatches_of_a_smaller_module_cycle_where_that_is_asked_for(
+    make: Any, batch: Any
+) -> None:
+    rows = {"a": batch(*[1.0] * 6), "b": batch(1.0, 1.0)}
+    counts = []
+    for cycle in (False, True):
+        learner = make(ids=("a", "b"), learning={"cycle_minibatches": cycle})
+        parts = learner.update_from_batch(rows, minibatch_size=2, num_iters=2, reduce_fn=None)
+        counts.append([sum(name in part for part in parts) for name in ("a", "b")])
+    assert counts == [[6, 2], [6, 6]]
+
+
+def test_options_of_one_module_can_be_given_and_go_with_it(make: Any, batch: Any) -> None:
+    learner = make(
+        compute_loss_for_module=lambda self, fwd_out, config: fwd_out["out"].mean() * config.scale
+    )
+    learner.add_module("loud", like="default", options={"scale": 10.0})
+    batches = {"default": batch(1.0), "loud": batch(1.0)}
+    found = learner.update(batches, timestep=1)
+    assert [float(found[name]["loss"]) for name in batches] == [2.0, 20.0]
+    learner.set_options("loud", {"scale": 3.0})
+    assert float(learner.update(batches, timestep=2)["loud"]["loss"]) == pytest.approx(3.0)
+    with pytest.raises(RequestError, match="did you mean 'scale'"):
+        learner.set_options("loud", {"scael": 3.0})
+    learner.modules_to_train = {"loud"}
+    learner.remove_module("loud")
+    assert learner.modules_to_train == set()
+    learner.add_module("loud", like="default")
+    learner.modules_to_train = None
+    assert float(learner.update({"loud": batch(1.0)}, timestep=3)["loud"]["loss"]) < 3.0

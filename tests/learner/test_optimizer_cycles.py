@@ -7,9 +7,11 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 
+from rlplug import Loss, Module
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RunFailedError
 
@@ -251,3 +253,142 @@ def test_a_registered_optimizer_follows_pairs_of_step_and_value(make: Any, batch
     ]
     assert rates == [1e-3, 5e-4, 0.0]
     assert learner.get_optimizer("default", "mine").param_groups[0]["lr"] == 0.0
+
+
+def test_two_optimizers_of_a_cycle_may_hold_the_same_parameters(make: Any, batch: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        return (
+            {"optimizer": SGD(module.parameters(), lr=0.01), "frequency": 5},
+            {"optimizer": SGD(module.parameters(), lr=0.02, momentum=0.5), "frequency": 10},
+        )
+
+    learner = make(configure_optimizers_for_module=optimizers)
+    learner.update({"default": batch(1.0)}, timestep=1, num_iters=7)
+    # Five steps of 0.01; then two with momentum: 0.02 and 0.02 * 1.5.
+    assert learner.modules["default"].weight.item() == pytest.approx(2 - 0.05 - 0.02 - 0.03)
+    fresh = make(configure_optimizers_for_module=optimizers)
+    fresh.set_state(learner.get_state())
+    for one in (learner, fresh):
+        one.update({"default": batch(1.0)}, timestep=2, num_iters=9)
+    assert fresh.modules["default"].weight.item() == learner.modules["default"].weight.item()
+
+
+def test_optimizers_that_act_together_may_not_hold_the_same_parameters(make: Any) -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        return [SGD(module.parameters(), lr=0.1), SGD(module.parameters(), lr=0.2)]
+
+    with pytest.raises(PluginError, match="in two optimizers"):
+        make(configure_optimizers_for_module=optimizers)
+
+
+class Game(Module):
+    """Two numbers whose product one player lowers, and then the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gen = torch.nn.Parameter(torch.tensor(1.0))
+        self.dis = torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"product": self.gen * self.dis * batch["x"].mean()}
+
+
+def game(make: Any, **known: Any) -> Any:
+    def optimizers(self: Any, module: Any) -> Any:
+        return {"gen": SGD([module.gen], lr=1.0), "dis": SGD([module.dis], lr=1.0)}
+
+    return make(
+        build=lambda self: Game(),
+        configure_optimizers_for_module=optimizers,
+        **{"compute_loss_for_module": lambda self, fwd_out: fwd_out["product"], **known},
+    )
+
+
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+def test_in_turn_the_second_optimizer_sees_the_step_of_the_first(
+    make: Any, batch: Any, arrays: str
+) -> None:
+    learner = game(make, learning={"optimizers": "in_turn"}, compute={"arrays": arrays})
+    module = learner.modules["default"]
+    found = []
+    for step in (1, 2):
+        learner.update({"default": batch(1.0)}, timestep=step)
+        found.append((module.gen.item(), module.dis.item()))
+    # From (1, 3): gen = 1 - 3, and dis = 3 - gen; then gen = -2 - 5, and dis = 5 + 7.
+    assert found == [(-2.0, 5.0), (-7.0, 12.0)]
+
+
+def test_together_both_optimizers_see_what_was_before(make: Any, batch: Any) -> None:
+    learner = game(make)
+    learner.update({"default": batch(1.0)}, timestep=1)
+    module = learner.modules["default"]
+    assert (module.gen.item(), module.dis.item()) == (-2.0, 2.0)
+
+
+def test_in_turn_each_optimizer_has_its_own_loss_hooks_and_clipping(make: Any, batch: Any) -> None:
+    seen: list[Any] = []
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        seen.append(("loss", optimizers))
+        return Loss({"gen": fwd_out["product"], "dis": -fwd_out["product"]}, {"calls": len(seen)})
+
+    def hook(self: Any, gradients: Any) -> None:
+        seen.append(("gradients", tuple(gradients)))
+
+    learner = game(
+        make,
+        learning={"optimizers": "in_turn", "max_grad_norm": 1.0},
+        compute_loss_for_module=loss,
+        postprocess_gradients=hook,
+    )
+    results = learner.update({"default": batch(1.0)}, timestep=1)["default"]
+    module = learner.modules["default"]
+    # gen moves down by its clipped gradient, to 0; then the gradient of dis is 0.
+    assert (module.gen.item(), module.dis.item()) == pytest.approx((0.0, 3.0), abs=1e-6)
+    assert seen == [
+        ("loss", ("gen",)),
+        ("gradients", ("gen",)),
+        ("loss", ("dis",)),
+        ("gradients", ("dis",)),
+    ]
+    assert float(results["loss/gen"]) == 3.0
+    assert float(results["loss/dis"]) == pytest.approx(0.0, abs=2e-6)
+    assert float(results["grad_norm/gen"]) == 3.0
+    assert float(results["grad_norm/dis"]) == pytest.approx(0.0, abs=1e-6)
+    assert results["calls"] == 1
+
+
+def test_in_turn_accumulates_all_minibatches_for_each_optimizer(make: Any, batch: Any) -> None:
+    learner = game(make, learning={"optimizers": "in_turn", "accumulate": 2})
+    parts = learner.update_from_batch(
+        {"default": batch(1.0, 3.0)}, minibatch_size=1, reduce_fn=None
+    )
+    module = learner.modules["default"]
+    # The mean of x is 2: gen = 1 - 2 * 3, and dis = 3 - 2 * gen.
+    assert (module.gen.item(), module.dis.item()) == (-5.0, 13.0)
+    assert len(parts) == 2
+
+
+def test_a_frequency_counts_steps_skipped_minibatches_do_not_count(make: Any, batch: Any) -> None:
+    acting: list[str] = []
+
+    def loss(self: Any, fwd_out: Any, batch: Any, optimizers: Any) -> Any:
+        acting.extend(optimizers)
+        return None if float(batch["x"].mean()) == 0.0 else both(self, fwd_out)
+
+    def optimizers(self: Any, module: Any) -> Any:
+        return (
+            {"optimizer": SGD([module.weight], lr=1.0), "frequency": 1},
+            {"optimizer": SGD([module.other], lr=1.0), "frequency": 1},
+        )
+
+    hooks = {"configure_optimizers_for_module": optimizers, "compute_loss_for_module": loss}
+    learner = make(**hooks)
+    for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
+        learner.update({"default": batch(x)}, timestep=step)
+    assert acting == ["0", "1", "1", "0"]
+    acting.clear()
+    learner = make(**hooks, learning={"accumulate": 2})
+    learner.update({"default": batch(*[1.0] * 4)}, timestep=1, minibatch_size=1)
+    # Two accumulated minibatches are one step.
+    assert acting == ["0", "0", "1", "1"]

@@ -260,3 +260,111 @@ def test_plugin_state_that_cannot_be_written_is_refused_by_its_place(
     learner = make(save_state=lambda self: {"parts": [object()]})
     with pytest.raises(RequestError, match="state at plugin_states/alg/parts/0 is object"):
         learner.save_state(tmp_path)
+
+
+def test_a_state_without_a_module_names_it_and_changes_nothing(make: Any, batch: Any) -> None:
+    alone, both = make(ids=("a",)), make(ids=("a", "b"))
+    alone.update({"a": batch(1.0)}, timestep=7)
+    with pytest.raises(RequestError, match="has no module 'b'") as raised:
+        both.set_state(alone.get_state())
+    assert "remove_module('b')" in str(raised.value)
+    assert both.timestep == 0
+    assert both.modules["a"].weight.item() == 2.0
+    assert list(both.modules) == ["a", "b"]
+
+
+def test_all_modules_are_trained_again_by_a_state_that_trained_all(make: Any) -> None:
+    learner = make(ids=("a", "b"))
+    saved = learner.get_state()
+    learner.modules_to_train = {"a"}
+    learner.set_state(saved)
+    assert learner.modules_to_train is None
+
+
+def test_options_of_one_module_come_back_with_the_state(
+    make: Any, batch: Any, tmp_path: Any
+) -> None:
+    def scaled(self: Any, fwd_out: Any, config: Any) -> Any:
+        return fwd_out["out"].mean() * config.scale
+
+    learner = make(ids=("a", "b"), compute_loss_for_module=scaled)
+    learner.set_options("b", {"scale": 10.0})
+    learner.save_state(tmp_path)
+    fresh = make(ids=("a", "b"), compute_loss_for_module=scaled)
+    fresh.set_options("a", {"scale": 7.0})
+    fresh.load_state(tmp_path)
+    found = fresh.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
+    assert [float(found[name]["loss"]) for name in ("a", "b")] == [2.0, 20.0]
+
+
+def test_the_state_of_an_adam_is_refused_by_an_sgd(make: Any, batch: Any) -> None:
+    def adam(self: Any, module: Any) -> Any:
+        return torch.optim.Adam(module.parameters(), lr=0.1)
+
+    learner, other = make(configure_optimizers_for_module=adam), make()
+    learner.update({"default": batch(1.0)}, timestep=1)
+    with pytest.raises(RequestError, match="'default' of module 'default' is a SGD here"):
+        other.set_state(learner.get_state())
+    with pytest.raises(RequestError, match="is a SGD here"):
+        other.set_optimizer_state(learner.get_optimizer_state())
+    assert other.timestep == 0
+
+
+def test_states_of_optimizers_travel_by_themselves(make: Any, batch: Any) -> None:
+    def momentum(self: Any, module: Any) -> Any:
+        return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+    learner, other = (make(configure_optimizers_for_module=momentum) for _ in range(2))
+    learner.update({"default": batch(1.0)}, timestep=1)
+    other.set_optimizer_state(learner.get_optimizer_state(["default"]))
+    other.update({"default": batch(1.0)}, timestep=1)
+    # The second step of momentum 0.9 on a gradient of 1 is 1.9 long.
+    assert other.modules["default"].weight.item() == pytest.approx(2 - 0.19)
+
+
+def test_modules_that_are_no_torch_modules_are_left_out_or_bring_their_state(make: Any) -> None:
+    class Dice:
+        """Acts, and has nothing to save."""
+
+    class Counter:
+        """Has a state of its own."""
+
+        n = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"n": self.n}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.n = state["n"]
+
+    first, second = (make(modules={"dice": Dice(), "counter": Counter()}) for _ in range(2))
+    first.modules["counter"].n = 5
+    second.set_state(first.get_state())
+    assert second.modules["counter"].n == 5
+    assert set(second.get_module_state()) == {"default"}
+    assert second.get_parameters("dice") == []
+    with pytest.raises(RequestError, match="'dice' is a Dice"):
+        second.get_module_state(["dice"])
+
+
+def test_modules_of_another_shape_are_rebuilt_where_that_is_asked_for(
+    make: Any, tmp_path: Any
+) -> None:
+    class Wide(Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(width))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": batch["x"] * self.weight.sum()}
+
+    known = {"build": lambda self, config: Wide(int(config.scale))}
+    saved = make(**known, options={"scale": 3.0})
+    saved.save_state(tmp_path)
+    learner = make(**known, options={"scale": 2.0})
+    with pytest.raises(RequestError, match=r"has shape \(3,\) there, \(2,\) here"):
+        learner.load_state(tmp_path)
+    learner.load_state(tmp_path, rebuild=True)
+    assert learner.modules["default"].weight.shape == (3,)
+    learner.update({"default": Batch({"x": torch.ones(1)})}, timestep=1)
+    assert learner.modules["default"].weight.sum().item() == pytest.approx(3 - 0.3)
