@@ -16,6 +16,7 @@ __all__ = [
     "RlplugError",
     "RunFailedError",
     "UnsupportedSpaceError",
+    "closest",
     "did_you_mean",
 ]
 
@@ -78,8 +79,14 @@ class EnvironmentFailedError(RunFailedError):
     """An environment raised an error, died, or returned invalid values."""
 
 
-def did_you_mean(word: str, known: Iterable[str], *, sentence: bool = False) -> str:
-    """`did you mean 'x'?` for the closest known word, or an empty string."""
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that is closest, or an empty string if none is similar."""
     lowered = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    return f"{'Did' if sentence else 'did'} you mean {lowered[near[0]]!r}?" if near else ""
+    return lowered[near[0]] if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str], *, sentence: bool = False) -> str:
+    """`did you mean 'x'?` for the closest known word, or an empty string."""
+    near = closest(word, known)
+    return f"{'Did' if sentence else 'did'} you mean {near!r}?" if near else ""

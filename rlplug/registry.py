@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import sys
 from collections import defaultdict
@@ -48,6 +49,11 @@ class FoundPlugin:
     def package(self) -> str:
         """`rlplug-dqn 0.1.0`."""
         return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def bears_name_of_package(self) -> bool:
+        """Whether it is its package's main plugin, as `ppo` is of `rlplug-ppo`."""
+        return _normalise(self.distribution).removeprefix("rlplug-") == self.name
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:
@@ -177,6 +183,19 @@ class Registry:
                 "see: rlplug plugins hooks --markdown, section Options",
             )
         return loaded
+
+    def others(self, kind: Kind, name: str) -> Iterator[tuple[FoundPlugin, type[Any]]]:
+        """All other plugins of a kind that can be imported, by name; for suggestions."""
+        for other, (found, *twins) in sorted(self.grouped(kind).items()):
+            if other == name or twins:
+                continue
+            try:
+                # Nobody asked for what it prints.
+                with contextlib.redirect_stderr(io.StringIO()):
+                    loaded = self.load(found)
+            except RlplugError:
+                continue  # it cannot be suggested if it cannot be loaded
+            yield found, loaded
 
     def _unknown(self, kind: Kind, name: str, groups: dict[str, list[FoundPlugin]]) -> PluginError:
         word = _WORDS[kind]

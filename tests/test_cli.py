@@ -212,10 +212,6 @@ def refused(rlplug: Cli, *arguments: str) -> str:
             ["plugins", "list", "--json", "--requirements"],
             "--json and --requirements exclude each other",
         ),
-        (
-            ["run", "--algo", "good", "--with", "scale", "--with", "scale", "--dry-run"],
-            "takes part twice",
-        ),
         (["plugins", "lst"], "No such command 'lst'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -238,7 +234,7 @@ def test_without_any_plugin_the_answer_says_what_to_install(tmp_path: Path) -> N
     script = (
         "from rlplug.registry import Registry\n"
         "from rlplug.runs.prepare import prepare\n"
-        "from rlplug.runs.prepare import Request\n"
+        "from rlplug.runs.request import Request\n"
         "prepare(Request(flags={'run': {'algorithm': 'linucb'}}), Registry(()))\n"
     )
     done = python("-c", script)

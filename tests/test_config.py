@@ -19,7 +19,8 @@ from rlplug.config.sources import parse_setting
 from rlplug.config.strict import structure
 from rlplug.config.toml import to_toml
 from rlplug.errors import ConfigError, RequestError
-from rlplug.runs.prepare import Prepared, Request, prepare
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
 
 
 @attrs.frozen(kw_only=True)
@@ -224,12 +225,12 @@ def test_conflicts_are_told_beside_mistakes_unless_they_are_about_them() -> None
 # -- sources ------------------------------------------------------------------------------------
 
 
-def test_set_wins_over_flags_flags_over_the_file_the_file_over_the_plugin(tmp_path: Path) -> None:
+def test_flags_and_set_win_over_the_file_and_the_file_over_the_plugin(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[run]\nseed = 1\nsteps = 10\n[algorithm]\ngamma = 0.5\nwidth = 3\n")
-    result = prepared("gamma=0.7", "run.steps=30", config=path, steps=20)
+    result = prepared("gamma=0.7", config=path, steps=20)
     assert (result.config.algorithm.gamma, result.config.algorithm.width) == (0.7, 3)
-    assert (result.config.run.steps, result.config.run.seed) == (30, 1)
+    assert (result.config.run.steps, result.config.run.seed) == (20, 1)
     assert result.config.sampling.num_envs == 8
     origins = result.origins
     assert origins["algorithm.gamma"] == "--set"
@@ -276,11 +277,23 @@ def test_a_bare_key_is_the_algorithms_or_that_of_the_one_section_that_has_it() -
     assert (config.algorithm.gamma, config.sampling.num_envs, config.run.seed) == (0.5, 2, 4)
 
 
-def test_an_option_by_two_names_is_refused_and_by_one_name_the_last_counts() -> None:
+def test_an_option_that_is_given_twice_is_refused_however_it_is_given() -> None:
+    assert problems("num_envs=2", "num_envs=2") == {"num_envs": "is given twice: set it once"}
     assert problems("num_envs=2", "sampling.num_envs=4") == {
         "sampling.num_envs": "is the same option as 'num_envs': set one"
     }
-    assert prepared("num_envs=2", "num_envs=4").config.sampling.num_envs == 4
+    assert problems("run.steps=3", "seed=4", steps=3, seed=4) == {
+        "run.steps": "is the same option as 'steps': set one",
+        "seed": "is given twice: set it once",
+    }
+    assert problems("tracking.tags.a='1'", "tracking.tags={b='2'}") == {
+        "tracking.tags": "is the same option as 'tracking.tags.a': set one"
+    }
+
+
+def test_options_that_begin_alike_are_not_the_same() -> None:
+    tags = prepared("tracking.tags.a='1'", "tracking.tags.b='2'").config.tracking.tags
+    assert tags == {"a": "1", "b": "2"}
 
 
 def test_a_bare_key_that_two_sections_have_is_refused_naming_both() -> None:
@@ -319,6 +332,58 @@ def test_options_of_an_add_on_that_takes_no_part_are_refused(tmp_path: Path) -> 
     }
 
 
+class Other(Learns):
+    """Learns otherwise."""
+
+    @attrs.frozen(kw_only=True)
+    class Config:
+        learning_rate: float = option(0.1, "Step size.")
+        buffer_size: int = option(8, "Rows.")
+        tau: float = option(1.0, "Rate.")
+
+
+OTHERS = Registry.of(learns=Learns, other=Other, scale=Scale)
+
+
+def refused(request: Request) -> dict[str, str]:
+    with pytest.raises(ConfigError) as raised:
+        prepare(request, OTHERS)
+    return {problem.path: problem.message for problem in raised.value.problems}
+
+
+def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[algorithm]\nbuffer_size = 4\n[run]\nalgorithm = 'learns'\ndevice = 'cpu'\n")
+    settings = ("tau=0.5", "lr=0.1", "n_envs=4", "replay_size=4", "algorithm.num_envs=3", "scale=1")
+    assert refused(Request(config=path, settings=tuple(map(parse_setting, settings)))) == {
+        "tau": "unknown option: 'tau' is an option of other",
+        "lr": "unknown option, did you mean 'learning_rate'?",
+        "n_envs": "unknown option, did you mean 'num_envs'?",
+        "replay_size": "unknown option: 'buffer_size' is an option of other",
+        "algorithm.num_envs": "unknown option: 'num_envs' is an option of [sampling], add-on scale",
+        "scale": "unknown option: 'scale' is an option of add-on scale",
+        "run.device": "unknown option: 'device' is an option of [compute]",
+        "algorithm.buffer_size": "unknown option: 'buffer_size' is an option of other",
+    }
+
+
+@pytest.mark.parametrize("named", ["", "[run]\nalgorithm = 'other'\n"])
+def test_a_file_for_another_algorithm_is_told_once(tmp_path: Path, named: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f"{named}[algorithm]\nbuffer_size = 4\ntau = 1.0\nlearning_rate = 'x'\n")
+    assert refused(Request(config=path, flags={"run": {"algorithm": "learns", "steps": 0}})) == {
+        "run.steps": "must be at least 1, got 0",
+        "algorithm": f"the options in {path} are those of 'other', not of 'learns': "
+        "use --algo other, or remove [algorithm] from the file",
+    }
+
+
+def test_a_file_of_another_algorithm_is_used_where_its_options_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[run]\nalgorithm = 'other'\n[algorithm]\nlearning_rate = 0.5\n")
+    assert prepared(config=path).config.algorithm.learning_rate == 0.5
+
+
 def test_every_other_key_of_env_is_an_argument_of_the_environment() -> None:
     config = prepared("env.num_arms=20", "env.noise=0.5").config
     assert config.env.arguments == {"num_arms": 20, "noise": 0.5}
@@ -333,6 +398,37 @@ def test_broken_toml_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("[run]\nseed = \n")
     with pytest.raises(RequestError, match=r"broken.toml' is not valid TOML: .*line 2"):
+        prepared(config=path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 40 + "]" * 40,
+        "x = " + "[" * 9_000 + "]" * 9_000,
+        ".".join("a" * 9_000) + "=1",
+    ],
+)
+def test_deeply_nested_toml_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(f"[env]\n{text}\n")
+    said = "nests tables or arrays more than 32 levels deep"
+    with pytest.raises(RequestError, match=f"deep.toml' {said}"):
+        prepared(config=path)
+    with pytest.raises(RequestError, match=f"--set [a-z.]* {said}"):
+        prepared(f"env.{text}")
+
+
+def test_arguments_of_an_environment_may_be_nested(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[env]\nx = [[[[1]]]]\n")
+    assert prepared(config=path).config.env.arguments == {"x": [[[[1]]]]}
+
+
+def test_a_number_of_thousands_of_digits_is_no_valid_toml(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(f"[run]\nseed = {'9' * 5_000}\n")
+    with pytest.raises(RequestError, match=r"long.toml' is not valid TOML"):
         prepared(config=path)
 
 

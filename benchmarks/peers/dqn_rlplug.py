@@ -11,7 +11,8 @@ from rlplug import run as start
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
-from rlplug.runs.prepare import Request, prepare
+from rlplug.runs.prepare import prepare
+from rlplug.runs.request import Request
 from rlplug.runs.result import Interrupts
 
 

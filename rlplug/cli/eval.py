@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @click.argument("run", metavar="RUN_ID")
 @click.option(
     "--episodes",

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from rlplug.cli.command import Group
 from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
@@ -28,7 +29,7 @@ class ReaderLeftError(Exception):
     """The reader of standard output is gone; click would exit with 1 on the broken pipe."""
 
 
-class _Group(click.Group):
+class _Program(Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -36,7 +37,7 @@ class _Group(click.Group):
             raise ReaderLeftError from error
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rlplug", message="rlplug %(version)s")
 @debug_option
 def cli() -> None:

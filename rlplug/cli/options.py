@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import console, print_options
 from rlplug.errors import RequestError, did_you_mean
@@ -20,7 +21,7 @@ def _complete_sections(
     return [CompletionItem(name) for name in CORE_SECTIONS if name.startswith(incomplete)]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("section", required=False, default="", shell_complete=_complete_sections)
 @debug_option
 def options(section: str) -> None:

@@ -8,17 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlplug.cli.command import RunCommand
 from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.errors import RequestError
-from rlplug.registry import ADDON, ALGORITHM
+from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
-    from rlplug.runs.prepare import Prepared, Request
+    from rlplug.runs.prepare import Prepared
+    from rlplug.runs.request import Request
 
 __all__ = ["run"]
 
+_FLAGS = {
+    "algorithm": "--algo",
+    "env": "--env",
+    "steps": "--steps",
+    "seed": "--seed",
+    "preset": "--preset",
+    "init_from": "--init-from",
+    "addons": "--with",
+    "tags": "--tag",
+}
+"""Option → flag."""
 
-@click.command()
+
+@click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
 @click.option(
     "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
 )
@@ -69,11 +83,15 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
     rlplug run --config run.toml --seed 1 --set alpha=0.5
     rlplug options                 options of every run, for --set
     """
-    from rlplug.registry import Registry
-    from rlplug.runs.prepare import prepare
+    from rlplug.runs.request import find_plugins, layers_of
 
     _refuse_empty(flags)
-    prepared = prepare(_request(**flags), Registry.installed())
+    request, registry = _request(**flags), Registry.installed()
+    # Before the import of torch, so that a wrong name is answered at once.
+    find_plugins(layers_of(request), registry)
+    from rlplug.runs.prepare import prepare
+
+    prepared = prepare(request, registry)
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
         from rlplug.runs.run import check
@@ -123,8 +141,8 @@ def _request(
     tags: tuple[str, ...],
 ) -> Request:
     """The flags as sections of a config file."""
-    from rlplug.config.sources import parse_setting, parse_tag
-    from rlplug.runs.prepare import Request
+    from rlplug.config.sources import parse_setting, parse_tags
+    from rlplug.runs.request import Request
 
     values = {
         "algorithm": algo,
@@ -139,7 +157,10 @@ def _request(
         "run": {name: value for name, value in values.items() if value not in (None, [])}
     }
     if tags:
-        flags["tracking"] = {"tags": dict(parse_tag(text) for text in tags)}
+        flags["tracking"] = {"tags": parse_tags(tags)}
     return Request(
-        config=config, flags=flags, settings=tuple(parse_setting(text) for text in settings)
+        config=config,
+        flags=flags,
+        flag_names=_FLAGS,
+        settings=tuple(parse_setting(text) for text in settings),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["ui"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from rlplug.config.names import Owners, core_owners, names, unknown_option
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.errors import Problem, RequestError, did_you_mean
 
-__all__ = ["Layers", "Setting", "parse_setting", "parse_tag", "read_toml"]
+__all__ = ["Layers", "Setting", "parse_setting", "parse_tags", "read_toml"]
 
 
 @attrs.frozen
@@ -70,6 +71,9 @@ class Layers:
 
 _GONE = object()
 
+_MAX_DEPTH = 32
+"""Levels of nested tables and arrays; options have three, arguments of environments a few more."""
+
 _CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
 
@@ -82,16 +86,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RequestError(
             f"there is no file {str(path)!r}.", "try: --config with the path of a TOML file"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise RequestError(
             f"{str(path)!r} cannot be read: {error}.", "try: a readable text file"
         ) from error
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = tomllib.loads(text)
+    except RecursionError as error:
+        raise _too_deep(repr(str(path))) from error
+    except ValueError as error:
+        # TOMLDecodeError, or that of an integer with thousands of digits.
         raise RequestError(
             f"{str(path)!r} is not valid TOML: {error}.", "try: fix that line"
         ) from error
+    if _depth(values) > _MAX_DEPTH:
+        raise _too_deep(repr(str(path)))
+    return values
 
 
 def parse_setting(text: str) -> Setting:
@@ -101,28 +111,64 @@ def parse_setting(text: str) -> Setting:
         raise RequestError(
             f"--set takes KEY=VALUE, got {text!r}.", f"try: --set {key.strip() or 'gamma'}=VALUE"
         )
-    return Setting(key.strip(), _parsed(value))
+    name = key.strip()
+    try:
+        setting = Setting(name, _parsed(value))
+    except RecursionError as error:
+        raise _too_deep(f"--set {name[:_MAX_DEPTH]}") from error
+    if name.count(".") + _depth(setting.value) > _MAX_DEPTH:
+        raise _too_deep(f"--set {name[:_MAX_DEPTH]}")
+    return setting
 
 
 def _parsed(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text.strip()
     # A line break in the value would define a second key.
     return found["value"] if len(found) == 1 else text.strip()
 
 
-def parse_tag(text: str) -> tuple[str, str]:
-    """Parse `--tag KEY=VALUE`; values stay strings."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise RequestError(f"--tag takes KEY=VALUE, got {text!r}.", "try: --tag team=search")
-    return key.strip(), value
+def _depth(value: Any) -> int:
+    """How deeply tables and arrays are nested; found without recursion."""
+    depth, level = 0, [value]
+    while level := [
+        part
+        for one in level
+        if isinstance(one, dict | list)
+        for part in (one.values() if isinstance(one, dict) else one)
+    ]:
+        depth += 1
+    return depth
+
+
+def _too_deep(what: str) -> RequestError:
+    return RequestError(
+        f"{what} nests tables or arrays more than {_MAX_DEPTH} levels deep.",
+        "try: fewer levels",
+    )
+
+
+def parse_tags(texts: Iterable[str]) -> dict[str, str]:
+    """Parse each `--tag KEY=VALUE`; values stay strings."""
+    tags: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise RequestError(f"--tag takes KEY=VALUE, got {text!r}.", "try: --tag team=search")
+        if key in tags:
+            raise RequestError(f"the tag {key!r} is given twice.", "try: another key, or one value")
+        tags[key] = value
+    return tags
 
 
 def locate(
-    setting: Setting, algorithm: type[Any], addons: Mapping[str, type[Any]]
+    setting: Setting,
+    algorithm: type[Any],
+    addons: Mapping[str, type[Any]],
+    owners: Owners = core_owners,
 ) -> tuple[str, ...] | Problem:
     """The full path of a setting's key, or what is wrong with it.
 
@@ -135,7 +181,7 @@ def locate(
             return (first, *others)
         guess = did_you_mean(first, known)
         return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
-    if first in _names(algorithm):
+    if first in names(algorithm):
         return ("algorithm", first)
     if first in _CHOSEN:
         # The plugins are loaded by now: it would be recorded without effect.
@@ -144,16 +190,11 @@ def locate(
         **{(name,): kind for name, kind in CORE_SECTIONS.items()},
         **{("addons", name): kind for name, kind in addons.items()},
     }
-    homes = [home for home, kind in kinds.items() if first in _names(kind)]
+    homes = [home for home, kind in kinds.items() if first in names(kind)]
     if len(homes) == 1:
         return (*homes[0], first)
     if homes:
         paths = " and ".join(".".join((*home, first)) for home in homes)
         return Problem(first, f"is ambiguous: {paths}; name the section")
-    options = [name for kind in (algorithm, *kinds.values()) for name in _names(kind)]
-    guess = did_you_mean(first, options)
-    return Problem(first, f"unknown option, {guess}" if guess else "unknown option")
-
-
-def _names(kind: type[Any]) -> list[str]:
-    return [field.name for field in attrs.fields(kind) if not field.metadata.get("rest")]
+    options = [name for kind in (algorithm, *kinds.values()) for name in names(kind)]
+    return Problem(first, unknown_option(first, options, owners))

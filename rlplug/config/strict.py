@@ -11,6 +11,7 @@ import attrs
 import cattrs
 from cattrs.errors import IterableValidationError
 
+from rlplug.config.names import Owners, core_owners, unknown_option
 from rlplug.config.schedule import Schedule
 from rlplug.errors import Problem, did_you_mean
 
@@ -20,9 +21,12 @@ ConfigT = TypeVar("ConfigT")
 
 
 def structure(
-    config_class: type[ConfigT], values: Any, path: str
+    config_class: type[ConfigT], values: Any, path: str, owners: Owners = core_owners
 ) -> tuple[ConfigT | None, list[Problem]]:
-    """The options made from these values, or all problems with them."""
+    """The options made from these values, or all problems with them.
+
+    `owners` finds who else has an option that this class does not have.
+    """
     if not isinstance(values, Mapping):
         return None, [Problem(path, f"expected a section [{path}], got {values!r}")]
     fields = {field.name: field for field in attrs.fields(config_class)}  # type: ignore[arg-type] # any attrs class
@@ -35,7 +39,9 @@ def structure(
     if rest is not None:
         valid[rest] = others
     else:
-        problems += [Problem(f"{path}.{name}", _unknown(name, fields)) for name in others]
+        problems += [
+            Problem(f"{path}.{name}", unknown_option(name, fields, owners)) for name in others
+        ]
     for name, raw in declared.items():
         where = f"{path}.{name}"
         value, found = _value(raw, types[name], fields[name], where)
@@ -127,11 +133,6 @@ def _explain(error: BaseException, where: str) -> Iterator[Problem]:
 
 def _mentions(line: str, name: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\b", line) is not None
-
-
-def _unknown(name: str, fields: Mapping[str, Any]) -> str:
-    guess = did_you_mean(name, fields)
-    return f"unknown option, {guess}" if guess else "unknown option"
 
 
 def _expected(declared: Any, value: Any, also: str = "") -> TypeError:

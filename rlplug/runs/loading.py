@@ -15,7 +15,8 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
-from rlplug.runs.prepare import Prepared, Request, prepare
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
 from rlplug.serving import Policy
 
 __all__ = ["Loaded", "load", "load_checkpoint"]

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
 
+from rlplug.config.names import Owners
 from rlplug.config.sections import CORE_SECTIONS, RunConfig, RunSection
-from rlplug.config.sources import Layers, Setting, locate, read_toml
+from rlplug.config.sources import Layers, locate
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat
-from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
+from rlplug.errors import ConfigError, Problem, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.plugin import AddOn, Algorithm
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
+from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
+from rlplug.runs.other_plugins import OtherPlugins
+from rlplug.runs.request import Request, find_plugins, layers_of
 
-__all__ = ["Prepared", "Request", "prepare"]
-
-
-@attrs.frozen(kw_only=True)
-class Request:
-    """What to run, as asked for on the command line or in `rlplug.run`; nothing looked up yet."""
-
-    config: Path | None = None
-    """A TOML file."""
-    flags: Mapping[str, Any] = attrs.field(factory=dict)
-    """Values of dedicated flags, nested: `{"run": {"seed": 1}}`."""
-    settings: tuple[Setting, ...] = ()
-    """`--set`, in order: later ones win."""
-    flags_origin: str = "command line"
+__all__ = ["Prepared", "prepare"]
 
 
 @attrs.frozen(kw_only=True)
@@ -58,25 +47,23 @@ def prepare(
     `instances` are inline add-ons by name; they keep their own options.
     """
     instances = {} if instances is None else instances
-    layers = Layers()
-    if request.config is not None:
-        layers.merge(read_toml(request.config), str(request.config))
-    layers.merge(request.flags, request.flags_origin)
-    for setting in request.settings:
-        if setting.key.startswith("run."):
-            layers.put(tuple(setting.key.split(".")), setting.value, "--set")
-    found = _find(layers.section("run"), registry)
+    layers = layers_of(request)
+    found = find_plugins(layers, registry)
     classes = {plugin.name: registry.load(plugin) for plugin in found}
     algorithm, *addons = found
     kind = classes[algorithm.name]
     options = {one.name: classes[one.name].Config for one in addons}
-    problems = _apply_settings(layers, request.settings, kind.Config, options)
+    others = OtherPlugins(registry, algorithm)
+    problems = _apply_settings(layers, request, kind.Config, options, others.owners)
     resolved = algorithm_defaults(kind, algorithm)
     problems += apply_preset(resolved, layers.section("run", "preset"), kind, algorithm)
     resolved.merge_layers(layers)
     problems += _unknown_sections(resolved.values, options)
-    config, found_problems = _structure(resolved, kind, options)
+    config, found_problems = _structure(resolved, kind, options, others.owners)
     problems += found_problems
+    stranger = others.file_for_another(request, kind.Config)
+    if stranger is not None:
+        problems = [one for one in problems if not one.path.startswith("algorithm.")] + [stranger]
     if problems or config is None:
         raise ConfigError(_source(request, algorithm), problems, *_hints(problems, found))
     inline = {name: one.config for name, one in instances.items()}
@@ -109,43 +96,36 @@ def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
         return kind(config)
 
 
-def _find(run: Any, registry: Registry) -> list[FoundPlugin]:
-    """The algorithm and the add-ons named in `[run]`."""
-    run = run if isinstance(run, Mapping) else {}
-    name = run.get("algorithm", "")
-    addons = run.get("addons", [])
-    if not isinstance(name, str) or not name:
-        if not registry.of_kind(ALGORITHM):
-            registry.find(ALGORITHM, "")
-        installed = ", ".join(sorted(registry.grouped(ALGORITHM)))
-        raise RequestError(
-            "no algorithm was named.", f"installed: {installed}", "try: rlplug run --algo NAME"
-        )
-    if not isinstance(addons, list | tuple) or not all(isinstance(one, str) for one in addons):
-        raise ConfigError("[run]", [Problem("run.addons", f"expected list of str, got {addons!r}")])
-    found = [registry.find(ALGORITHM, name)]
-    return found + [registry.find(ADDON, one) for one in addons]
-
-
 def _apply_settings(
     layers: Layers,
-    settings: Iterable[Setting],
+    request: Request,
     algorithm: type[Any],
     addons: Mapping[str, type[Any]],
+    owners: Owners,
 ) -> list[Problem]:
+    """Override with `--set`; an option that is given twice, in whatever way, is a problem."""
     problems = []
-    spellings: dict[tuple[str, ...], str] = {}
-    for setting in settings:
-        path = locate(setting, algorithm, addons)
+    flags = Layers()
+    flags.merge(request.flags, request.flags_origin)
+    given = {path: request.flag_names.get(path[1], path[1]) for path in flags.origins if path[1:]}
+    for setting in request.settings:
+        path = locate(setting, algorithm, addons, owners)
         if isinstance(path, Problem):
             problems.append(path)
             continue
-        other = spellings.setdefault(path, setting.key)
-        if other != setting.key:
-            # Repeating a key overrides it; two spellings of one option are an error.
+        # `tracking.tags` also gives the option `tracking.tags.team`.
+        other = next((key for one, key in given.items() if _overlap(one, path)), None)
+        if other == setting.key:
+            problems.append(Problem(setting.key, "is given twice: set it once"))
+        elif other is not None:
             problems.append(Problem(setting.key, f"is the same option as {other!r}: set one"))
+        given[path] = setting.key
         layers.put(path, setting.value, "--set")
     return problems
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return all(here == there for here, there in zip(one, other, strict=False))
 
 
 def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> list[Problem]:
@@ -169,7 +149,7 @@ def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> l
 
 
 def _structure(
-    layers: Layers, kind: Any, addons: Mapping[str, type[Any]]
+    layers: Layers, kind: Any, addons: Mapping[str, type[Any]], owners: Owners
 ) -> tuple[RunConfig | None, list[Problem]]:
     problems: list[Problem] = []
     sections: dict[str, Any] = {}
@@ -180,12 +160,12 @@ def _structure(
             problems += found
     values = layers.section("algorithm")
     values = values if isinstance(values, Mapping) else {}
-    options, found = structure(kind.Config, values, "algorithm")
+    options, found = structure(kind.Config, values, "algorithm", owners)
     problems += found
     configs = {}
     for name, config_class in addons.items():
         configs[name], found = structure(
-            config_class, layers.section("addons", name), f"addons.{name}"
+            config_class, layers.section("addons", name), f"addons.{name}", owners
         )
         problems += found
     if problems:

@@ -20,7 +20,8 @@ from rlplug.registry import Registry
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.periodic import PeriodicTasks
-from rlplug.runs.prepare import Prepared, Request, prepare
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
 from rlplug.runs.result import Interrupts, RunInterrupted, RunResult, Terminated
 from rlplug.tracking import Status, Tracking, open_tracking
 from rlplug.tracking.console import console_for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rlplug.cli.command import Command, Group
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins.check import check
 from rlplug.cli.plugins.list import list_plugins
@@ -12,13 +13,13 @@ from rlplug.cli.plugins.show import show
 __all__ = ["plugins"]
 
 
-@click.group()
+@click.group(cls=Group)
 @debug_option
 def plugins() -> None:
     """List, show and check plugins, and print the hooks."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--markdown",
     is_flag=True,

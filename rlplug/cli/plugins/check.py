@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.registry import ADDON, ALGORITHM
 
@@ -17,7 +18,7 @@ __all__ = ["check"]
 _SIGNS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "does not apply": ("-", "")}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_plugins(ALGORITHM, ADDON))
 @click.option("--slow", is_flag=True, help="Also run the slow checks.")
 @click.option("--only", metavar="CHECK", multiple=True, help="Run only this check; repeatable.")

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Kind, Registry, is_name
 
@@ -24,7 +25,7 @@ _HEADINGS: dict[Kind, str] = {ALGORITHM: "ALGORITHM", ADDON: "ADD-ON"}
 _COLOURS = {"ok": "green", "unfit": "red", "clash": "red", "odd": "yellow"}
 
 
-@click.command("list")
+@click.command("list", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
     "--requirements", is_flag=True, help="Print pinned requirements that install the same plugins."

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import click
 
+from rlplug.cli.command import Command
 from rlplug.cli.parameters import complete_plugins, debug_option
 from rlplug.cli.terminal import console, print_options
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
@@ -16,7 +17,7 @@ from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 __all__ = ["show"]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", shell_complete=complete_plugins(ALGORITHM, ADDON))
 @debug_option
 def show(name: str) -> None:

@@ -1,0 +1,64 @@
+"""What to run, as asked for, and the installed plugins that it names.
+
+Nothing heavy is imported, so that a wrong name is answered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlplug.config.sources import Layers, Setting, read_toml
+from rlplug.errors import ConfigError, Problem, RequestError
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+
+__all__ = ["Request", "find_plugins", "layers_of"]
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """What to run, as asked for on the command line or in `rlplug.run`."""
+
+    config: Path | None = None
+    """A TOML file."""
+    flags: Mapping[str, Any] = attrs.field(factory=dict)
+    """Values of dedicated flags, nested: `{"run": {"seed": 1}}`."""
+    flag_names: Mapping[str, str] = attrs.field(factory=dict)
+    """How messages name a flag, where that is not the name of the option: `{"tags": "--tag"}`."""
+    settings: tuple[Setting, ...] = ()
+    """`--set`, in order."""
+    flags_origin: str = "command line"
+
+
+def layers_of(request: Request) -> Layers:
+    """The values of file, flags and those settings that name a plugin or preset in full."""
+    layers = Layers()
+    if request.config is not None:
+        layers.merge(read_toml(request.config), str(request.config))
+    layers.merge(request.flags, request.flags_origin)
+    for setting in request.settings:
+        if setting.key.startswith("run."):
+            layers.put(tuple(setting.key.split(".")), setting.value, "--set")
+    return layers
+
+
+def find_plugins(layers: Layers, registry: Registry) -> list[FoundPlugin]:
+    """The algorithm and the add-ons named in `[run]`, not imported yet."""
+    run = layers.section("run")
+    run = run if isinstance(run, Mapping) else {}
+    name = run.get("algorithm", "")
+    addons = run.get("addons", [])
+    if not isinstance(name, str) or not name:
+        if not registry.of_kind(ALGORITHM):
+            registry.find(ALGORITHM, "")
+        installed = ", ".join(sorted(registry.grouped(ALGORITHM)))
+        raise RequestError(
+            "no algorithm was named.", f"installed: {installed}", "try: rlplug run --algo NAME"
+        )
+    if not isinstance(addons, list | tuple) or not all(isinstance(one, str) for one in addons):
+        raise ConfigError("[run]", [Problem("run.addons", f"expected list of str, got {addons!r}")])
+    found = [registry.find(ALGORITHM, name)]
+    return found + [registry.find(ADDON, one) for one in addons]
