@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import attrs
 import gymnasium
 import pytest
 
-from rlplug import Algorithm, Module, hookimpl
+from rlplug import Algorithm, Module, hookimpl, option
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.envs import make_environments
 from rlplug.errors import PluginError, UnsupportedSpaceError
 from rlplug.feeds import Feed, Stream
 from rlplug.registry import FoundPlugin, Registry
 from rlplug.runs.compatibility import Compatibility
-from rlplug.runs.prepare import Request, prepare
+from rlplug.runs.prepare import prepare
+from rlplug.runs.request import Request
 from rlplug.runs.run import check
 
 
@@ -89,6 +91,74 @@ def test_a_refusal_names_the_installed_algorithms_that_can_and_one_to_try() -> N
     )
 
 
+@attrs.frozen(kw_only=True)
+class ArmsConfig:
+    """Options of the algorithm below."""
+
+    arms: str = option("auto", "Which arms.")
+    model: str = option("joint", "Which model.")
+    alpha: float = option(1.0, "Width.")
+
+
+class Arms(Whatever):
+    """Takes every space, unless it is told which."""
+
+    Config = ArmsConfig
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        if self.config.arms == "none":
+            return "there are no arms"
+        return None if "fixed" not in (self.config.arms, self.config.model) else "they are not"
+
+
+@pytest.mark.parametrize(
+    ("options", "hints"),
+    [
+        ({"alpha": 2.0, "arms": "fixed"}, ["try: leave out algorithm.arms"]),
+        (
+            {"arms": "fixed", "model": "fixed"},
+            ["try: leave out algorithm.arms and algorithm.model"],
+        ),
+    ],
+)
+def test_a_refusal_names_the_options_without_which_the_algorithm_can(
+    options: dict[str, Any], hints: list[str]
+) -> None:
+    run = {"algorithm": "arms", "env": "Pendulum-v1"}
+    with pytest.raises(UnsupportedSpaceError) as raised:
+        check(
+            prepare(
+                Request(flags={"run": run, "algorithm": options}),
+                Registry.of(arms=Arms, other=Whatever),
+            )
+        )
+    assert list(raised.value.hints) == hints
+
+
+def packaged(distribution: str, name: str, kind: type[Algorithm]) -> FoundPlugin:
+    return attrs.evolve(Registry.of(**{name: kind}).found[0], distribution=distribution)
+
+
+def test_what_fits_best_comes_first() -> None:
+    found = (
+        packaged("rlplug-choosy", "choosy", Choosy),
+        packaged("rlplug-ppo", "a2c", Whatever),
+        packaged("rlplug-ppo", "ppo", Whatever),
+        packaged("rlplug_dqn", "dqn", Whatever),
+        packaged("rlplug-dqn", "rainbow", Whatever),
+        packaged("rlplug-linucb", "ucb", Bandit),
+    )
+    for env, names in (
+        ("Pendulum-v1", "dqn, ppo, a2c, rainbow"),
+        # One for bandits supports nothing but those.
+        ("LinearBandit-v0", "ucb, dqn, ppo, a2c, rainbow"),
+    ):
+        refuses = attrs.evolve(found[0], loaded=type("Never", (Choosy,), {"kind": str}))
+        with pytest.raises(UnsupportedSpaceError) as raised:
+            tried(Registry((refuses, *found[1:])), "choosy", env)
+        assert raised.value.hints[0] == f"installed algorithms that support it: {names}"
+
+
 def test_a_refusal_says_so_where_no_installed_algorithm_can() -> None:
     with pytest.raises(UnsupportedSpaceError) as raised:
         tried(Registry.of(choosy=Choosy, bandit=Bandit), "choosy")
@@ -146,7 +216,7 @@ def test_a_name_that_two_packages_offer_is_no_advice() -> None:
     environments = make_environments("Pendulum-v1", 1, {})
     config = RunConfig(run=RunSection(algorithm="choosy"), algorithm=None)
     advice = Compatibility(environments, "Pendulum-v1", config).suggestions(
-        refused, Registry(twins)
+        refused, Choosy(Choosy.Config()), Registry(twins)
     )
     environments.vector.close()
     assert advice[0] == "no other installed algorithm supports it."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -35,35 +35,69 @@ class Compatibility:
                 f"{found.label}: supports() returned {reason!r}.",
                 "try: return None if it supports the spaces, else the reason as a string",
             )
-        if reason is None and isinstance(feed, Stream) and feed.one_step_episodes:
+        if reason is None and _for_bandits(feed):
             return long_episodes(self.maker, self.config.env, self.config.run.seed)
         return reason
 
-    def suggestions(self, refused: FoundPlugin, registry: Registry) -> list[str]:
-        """Hints that name other installed algorithms which support it; imports all of them."""
-        names = list(self._others(refused, registry))
-        if not names:
+    def suggestions(self, refused: FoundPlugin, algorithm: Any, registry: Registry) -> list[str]:
+        """What to change: options of the refused algorithm, or else the algorithm."""
+        hindering = self._hindering_options(refused, type(algorithm))
+        if hindering:
+            return [f"try: leave out {' and '.join(hindering)}"]
+        names = self._others(refused, registry)
+        if names:
             return [
-                "no other installed algorithm supports it.",
-                f"see: rlplug plugins show {refused.name}",
+                f"installed algorithms that support it: {', '.join(names)}",
+                f"try: --algo {names[0]}",
             ]
         return [
-            f"installed algorithms that support it: {', '.join(names)}",
-            f"try: --algo {names[0]}",
+            "no other installed algorithm supports it.",
+            f"see: rlplug plugins show {refused.name}",
         ]
 
-    def _others(self, refused: FoundPlugin, registry: Registry) -> Iterator[str]:
-        groups = registry.grouped(ALGORITHM)
-        for name, (found, *twins) in sorted(groups.items()):
-            if twins or name == refused.name:
-                continue
-            try:
-                kind = registry.load(found)
-                with found.calling("__init__"):
-                    algorithm = kind(kind.Config())
-                with found.calling("feed"):
-                    feed = algorithm.feed()
-                if self.unsupported(found, algorithm, feed) is None:
-                    yield name
-            except RlplugError:
-                continue  # it cannot be suggested if it cannot be loaded
+    def _hindering_options(self, refused: FoundPlugin, kind: type[Any]) -> list[str]:
+        """The options without which the refused algorithm supports it; empty if there are none.
+
+        One option alone if that is enough, or else all that are not at their defaults.
+        """
+        config, defaults = self.config.algorithm, kind.Config()
+        changed = {
+            field.name: getattr(defaults, field.name)
+            for field in attrs.fields(kind.Config)
+            if getattr(config, field.name) != getattr(defaults, field.name)
+        }
+        for without in [*({name: value} for name, value in changed.items()), changed]:
+            # Those that remain may contradict the default.
+            with suppress(TypeError, ValueError):
+                if without and self._feed(refused, kind, attrs.evolve(config, **without)):
+                    return [f"algorithm.{name}" for name in without]
+        return []
+
+    def _others(self, refused: FoundPlugin, registry: Registry) -> list[str]:
+        """Other algorithms that support it, the ones that fit best first; imports all of them.
+
+        One for bandits supports nothing else, so it fits best where it does. The main algorithm
+        of a package comes before its variants.
+        """
+        ranked = []
+        for found, kind in registry.others(ALGORITHM, refused.name):
+            feed = self._feed(found, kind)
+            if feed is not None:
+                ranked.append((not _for_bandits(feed), not found.bears_name_of_package, found.name))
+        return [name for *_, name in sorted(ranked)]
+
+    def _feed(self, found: FoundPlugin, kind: type[Any], config: Any = None) -> Any:
+        """The feed of an algorithm that supports it, with these or default options; or None."""
+        # What cannot be used cannot be suggested.
+        with suppress(RlplugError):
+            with found.calling("__init__"):
+                algorithm = kind(kind.Config() if config is None else config)
+            with found.calling("feed"):
+                feed = algorithm.feed()
+            if self.unsupported(found, algorithm, feed) is None:
+                return feed
+        return None
+
+
+def _for_bandits(feed: Any) -> bool:
+    return isinstance(feed, Stream) and feed.one_step_episodes

@@ -207,7 +207,7 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
         if reason is not None:
             raise UnsupportedSpaceError(
                 f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
-                *compatibility.suggestions(algorithm.found, prepared.registry),
+                *compatibility.suggestions(algorithm.found, algorithm.plugin, prepared.registry),
             )
     except BaseException:
         environments.vector.close()
