@@ -38,6 +38,11 @@ class RlplugError(Exception):
         self.hints = hints
         super().__init__("\n".join([message, *(f"  {hint}" for hint in hints)]))
 
+    def add_hint(self, hint: str) -> None:
+        """Add a last line to the message."""
+        self.hints = (*self.hints, hint)
+        self.args = (f"{self}\n  {hint}",)
+
 
 class RequestError(RlplugError):
     """A request that cannot be carried out; raised before the first environment step."""

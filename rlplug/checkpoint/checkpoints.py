@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlplug.checkpoint.manifest import MANIFEST, Manifest, best_in, checkpoints_in
+from rlplug.checkpoint.manifest import (
+    CONFIG,
+    MANIFEST,
+    POLICY,
+    TRAINING,
+    Manifest,
+    best_in,
+    checkpoints_in,
+)
 from rlplug.learner import state
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["CONFIG", "POLICY", "TRAINING", "Checkpoints", "save_module"]
-
-POLICY = "policy"
-"""The folder with the state for acting: weights, extras, spaces, normalization."""
-TRAINING = "training"
-"""The folder with the rest of the training state: optimizers, generators, counters."""
-CONFIG = "config.toml"
+__all__ = ["Checkpoints", "save_module"]
 
 _UNFINISHED = ".unfinished-*"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlplug.checkpoint.manifest import best_in, checkpoints_in, is_checkpoint, verify
+from rlplug.checkpoint.manifest import STEPS, best_in, checkpoints_in, is_checkpoint, verify
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, runs_in, tracking_uri
@@ -23,7 +23,8 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
     """
     if which not in ("best", "last"):
         chosen = Path(which)
-    elif is_checkpoint(Path(run)):
+    elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
+        # The second is an incomplete one, of which `verify` says what is missing.
         chosen = Path(run)
     else:
         folder = find_run(run)

@@ -1,31 +1,52 @@
-"""The manifest of a checkpoint: its metadata and file digests, written last."""
+"""The manifest of a checkpoint: its metadata and file digests, written last.
+
+A checkpoint may be damaged, or come from somebody else: all that is read of it is checked.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 
+from rlplug.config.strict import structure
 from rlplug.errors import RequestError
+from rlplug.learner import state
 
 __all__ = [
+    "CONFIG",
     "MANIFEST",
+    "POLICY",
+    "STEPS",
+    "TRAINING",
     "Manifest",
     "best_in",
     "checkpoints_in",
+    "damaged",
     "is_checkpoint",
     "read_manifest",
+    "reading",
     "verify",
 ]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 
-_FOLDERS = "step-*"
+POLICY = "policy"
+"""The folder with the state for acting: weights, extras, spaces, normalization."""
+TRAINING = "training"
+"""The folder with the rest of the training state: optimizers, generators, counters."""
+CONFIG = "config.toml"
+
+_FILES = (CONFIG, f"{POLICY}/{state.INDEX}", f"{TRAINING}/{state.INDEX}")
+"""The files that every checkpoint has; those with tensors are named after their content."""
+
+STEPS = "step-*"
+"""The folders of checkpoints."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,8 +54,8 @@ class Manifest:
     """Metadata of a checkpoint, and the digests of its files."""
 
     run_id: str
-    step: int
-    updates: int
+    step: int = attrs.field(validator=attrs.validators.ge(0))
+    updates: int = attrs.field(validator=attrs.validators.ge(0))
     plugins: Mapping[str, str]
     """Plugin → distribution and version that wrote the checkpoint."""
     evaluation: Mapping[str, float] = attrs.field(factory=dict)
@@ -63,7 +84,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, in order of steps."""
-    found = [one for one in folder.glob(_FOLDERS) if is_checkpoint(one)]
+    found = [one for one in folder.glob(STEPS) if is_checkpoint(one)]
     return sorted(found, key=lambda one: one.name)
 
 
@@ -83,36 +104,69 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a checkpoint."""
     path = folder / MANIFEST
     try:
-        read: dict[str, Any] = json.loads(path.read_bytes())
+        read = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise RequestError(
             f"{folder} is not a checkpoint: it has no {MANIFEST}.",
             "try: a folder step-… of the run's checkpoints",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, f"its {MANIFEST} cannot be read: {error}") from error
+    if not isinstance(read, dict):
+        raise damaged(folder, f"its {MANIFEST} holds {type(read).__name__}, not an object")
     if read.get("format") != FORMAT:
         raise RequestError(
             f"the checkpoint {folder} has format {read.get('format')!r}, this rlplug reads "
             f"{FORMAT}.",
             "try: the version of rlplug that wrote it",
         )
-    try:
-        return Manifest(**read)
-    except TypeError as error:
-        raise damaged(folder, f"its {MANIFEST} is invalid: {error}") from error
+    manifest, problems = structure(Manifest, read, MANIFEST)
+    if manifest is None:
+        reasons = [f"{one.path.removeprefix(f'{MANIFEST}.')}: {one.message}" for one in problems]
+        raise damaged(folder, f"its {MANIFEST} is invalid: {'; '.join(reasons)}")
+    return manifest
 
 
 def verify(folder: Path) -> Manifest:
     """Verify the digests of all files; returns the manifest."""
     manifest = read_manifest(folder)
+    for name in _FILES:
+        if name not in manifest.files:
+            raise damaged(folder, f"its {MANIFEST} has no digest of {name}")
     for name, wanted in manifest.files.items():
         path = folder / name
-        if not path.is_file():
-            raise damaged(folder, f"{name} is missing")
-        if digest(path) != wanted:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise damaged(folder, f"its {MANIFEST} names {name!r}, which is outside of it")
+        try:
+            if not path.is_file():
+                raise damaged(folder, f"{name} is missing, or is no file")
+            found = digest(path)
+        except OSError as error:
+            raise damaged(folder, f"{name} cannot be read: {error.strerror or error}") from error
+        if found != wanted:
             raise damaged(folder, f"{name} does not match its digest")
     return manifest
+
+
+@contextmanager
+def reading(folder: Path, what: str) -> Iterator[None]:
+    """Name the checkpoint in every error while this part of it is read and used.
+
+    Valid digests do not make a content valid: it may raise anything, in the core and in plugins.
+    """
+    try:
+        yield
+    except RequestError as error:
+        if str(folder) not in str(error):
+            error.add_hint(f"in the checkpoint {folder}")
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"the {what} of the checkpoint {folder} cannot be used:",
+            f"{type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+            "try: another checkpoint; this one is damaged, or does not fit the installed plugins",
+        ) from error
 
 
 def digest(path: Path) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
-from rlplug.checkpoint.checkpoints import POLICY
+from rlplug.checkpoint.manifest import POLICY, damaged, reading
 from rlplug.errors import RequestError
 from rlplug.learner import state
 
@@ -48,10 +50,33 @@ class SavedPolicy:
     @classmethod
     def read(cls, checkpoint: Path) -> SavedPolicy:
         """Read it from a checkpoint's folder, without unpickling."""
-        tree = state.read(checkpoint / POLICY)
-        tree["observation_space"] = space_from_dict(tree["observation_space"])
-        tree["action_space"] = space_from_dict(tree["action_space"])
+        with reading(checkpoint, POLICY):
+            tree = state.read(checkpoint / POLICY)
+        problem = _problem(tree)
+        if problem is not None:
+            raise damaged(checkpoint, f"{POLICY}/{state.INDEX}: {problem}")
+        for name in ("observation_space", "action_space"):
+            with reading(checkpoint, name):
+                tree[name] = space_from_dict(tree[name])
         return cls(**tree)
+
+
+def _problem(tree: Any) -> str | None:
+    """What is wrong with the parts of a saved policy; None if nothing is."""
+    if not isinstance(tree, Mapping):
+        return f"expected a mapping, got {type(tree).__name__}"
+    names = [field.name for field in attrs.fields(SavedPolicy)]
+    if set(tree) != set(names):
+        return f"expected the parts {', '.join(names)}, got {', '.join(map(repr, tree))}"
+    for name, part in tree.items():
+        if not isinstance(part, Mapping):
+            return f"{name} is {type(part).__name__}, expected a mapping"
+    match tree["environment"]:
+        case {"name": str(), "has_id": bool(), "arguments": Mapping() as arguments, **others}:
+            valid = not others and all(isinstance(name, str) for name in arguments)
+        case _:
+            valid = False
+    return None if valid else f"environment is {dict(tree['environment'])!r}"
 
 
 def split_state(
@@ -77,14 +102,47 @@ def split_state(
 
 
 def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
-    """Load the saved policy into a learner."""
-    learner.set_module_state(saved.modules)
+    """Load the saved policy into a learner; refused if it lacks a part of it."""
+    _set_modules(learner, saved)
     for module_id, extras in learner.extra.items():
         for plugin, extra in extras.items():
-            known = saved.extra.get(module_id, {})
-            if plugin in known:
-                extra.load_state_dict(known[plugin])
+            there = saved.extra.get(module_id, {})
+            if plugin not in there:
+                raise _lacking(f"the extra of {plugin!r} for module {module_id!r}")
+            state.compare(extra, there[plugin], f"the extra of {plugin!r}")
+            extra.load_state_dict(there[plugin])
+    for one in learner.calls.implementations("load_state"):
+        if one.name not in saved.plugin_states:
+            raise _lacking(f"the state of plugin {one.name!r}")
     learner.calls.load_state(saved.plugin_states)
+
+
+def _set_modules(learner: Learner, saved: SavedPolicy) -> None:
+    for module_id, module in learner.modules.items():
+        if module_id not in saved.modules:
+            raise _lacking(f"module {module_id!r}")
+        for name, own in module.state_dict().items():
+            there = saved.modules[module_id].get(name, own)
+            # Other precisions are converted; what is no weight at all must not become one.
+            if isinstance(there, Tensor) and _kind(there) != _kind(own):
+                raise RequestError(
+                    f"{name!r} of module {module_id!r} has dtype {there.dtype} there, "
+                    f"{own.dtype} here.",
+                    "try: a checkpoint of the same version of the plugin",
+                )
+    learner.set_module_state(saved.modules)
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.dtype == torch.bool:
+        return "bool"
+    return "float" if tensor.is_floating_point() else "int"
+
+
+def _lacking(what: str) -> RequestError:
+    return RequestError(
+        f"the checkpoint lacks {what}.", "try: a checkpoint of a run with the same plugins"
+    )
 
 
 def init_from(learner: Learner, normalization: Normalization | None, saved: SavedPolicy) -> None:
@@ -99,7 +157,7 @@ def init_from(learner: Learner, normalization: Normalization | None, saved: Save
             f"but this run's are {words[here]}.",
             f"try: --set env.normalize_observation={str(there).lower()}",
         )
-    learner.set_module_state(saved.modules)
+    _set_modules(learner, saved)
     if normalization is not None and saved.normalization:
         normalization.set_state(saved.normalization)
 
@@ -140,6 +198,6 @@ def space_from_dict(values: Mapping[str, Any]) -> spaces.Space[Any]:
     if kind == "Tuple":
         return spaces.Tuple([space_from_dict(one) for one in values["parts"]])
     raise RequestError(
-        f"the checkpoint's space {values['text']} has a type that cannot be stored.",
+        f"the checkpoint's space {values.get('text', kind)!r} has a type that cannot be stored.",
         "try: an environment with Gymnasium's own spaces",
     )

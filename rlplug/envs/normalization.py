@@ -123,11 +123,13 @@ class Normalization:
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; running returns only for the same number of environments."""
         every = [*self._moments.values(), self._returns]
-        fits = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
-        if fits != [one.mean.shape for one in every]:
+        here = [one.mean.shape for one in every]
+        there = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
+        variances = [numpy.shape(variance) for _, _, variance in saved["moments"]]
+        if there != here or variances != here:
             raise RequestError(
-                f"the saved statistics of observations have shapes {fits}, "
-                f"here they are {[one.mean.shape for one in every]}.",
+                f"the saved statistics of observations have shapes {there} and {variances}, "
+                f"here they are {here}.",
                 "use the [env] options of the run that saved them",
             )
         for one, (count, mean, variance) in zip(every, saved["moments"], strict=True):

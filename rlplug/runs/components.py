@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import Checkpoints, find_checkpoint
+from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
@@ -86,8 +87,9 @@ def make_components(
     stack.enter_context(settings_kept())
     learner = _learner(calls, environments, prepared)
     if config.run.init_from:
-        saved = SavedPolicy.read(find_checkpoint(config.run.init_from))
-        init_from(learner, environments.normalization, saved)
+        source = find_checkpoint(config.run.init_from)
+        with reading(source, "weights"):
+            init_from(learner, environments.normalization, SavedPolicy.read(source))
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)

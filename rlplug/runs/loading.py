@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
-from rlplug.checkpoint.checkpoints import CONFIG
+from rlplug.checkpoint.manifest import CONFIG, damaged, reading
 from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.envs import Normalization
 from rlplug.hooks.calls import HookCalls
@@ -59,29 +59,35 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.
     request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
-    prepared = prepare(request, registry)
-    calls = prepared.hooks()
+    with reading(path, CONFIG):
+        prepared = prepare(request, registry)
+        calls = prepared.hooks()
     _warn_of_other_versions(manifest, calls)
     saved = SavedPolicy.read(path)
     config = prepared.config
     normalization = None
     space = saved.observation_space
+    if config.env.normalize_observation and not saved.normalization:
+        raise damaged(path, "env.normalize_observation is true, but it has no statistics")
     if saved.normalization:
-        normalization = Normalization(config.env, space, 1)
-        normalization.set_state(saved.normalization)
-        space = normalization.space(space)
-    learner = Learner(
-        calls,
-        {DEFAULT_MODULE: (space, saved.action_space)},
-        seed=config.run.seed,
-        learning=config.learner,
-        compute=attrs.evolve(config.compute, device="cpu", compile=False),
-    )
-    learner.build()
-    restore_policy(learner, saved)
-    calls.at_step(manifest.step)
-    module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
-    module.eval()
+        with reading(path, "normalization"):
+            normalization = Normalization(config.env, space, 1)
+            normalization.set_state(saved.normalization)
+            space = normalization.space(space)
+    with reading(path, "options and spaces"):
+        learner = Learner(
+            calls,
+            {DEFAULT_MODULE: (space, saved.action_space)},
+            seed=config.run.seed,
+            learning=config.learner,
+            compute=attrs.evolve(config.compute, device="cpu", compile=False),
+        )
+        learner.build()
+    with reading(path, "weights"):
+        restore_policy(learner, saved)
+        calls.at_step(manifest.step)
+        module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
+        module.eval()
     policy = Policy(
         module,
         saved.observation_space,

@@ -81,7 +81,7 @@ def runs_in(root: Path) -> list[RunFolder]:
         try:
             facts = json.loads(file.read_text())
             known = {key: str(facts.get(key, "")) for key in ("run_name", "uri", "experiment_id")}
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             continue
         runs.append(RunFolder(path=file.parent, **known))
     return runs

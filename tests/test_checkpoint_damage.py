@@ -1,0 +1,384 @@
+"""Checkpoints that are damaged, or that somebody made up, under digests that are right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+from safetensors.torch import load_file, save_file
+
+from rlplug import Acted, AddOn, Algorithm, Module, Registry, evaluate, load, option, run
+from rlplug.errors import RequestError
+from rlplug.feeds import Stream
+
+
+class Ramp(gymnasium.Env[Any, Any]):
+    """Shows 0, 1, 2, 3; two actions."""
+
+    observation_space = spaces.Dict(
+        seen=spaces.Box(0, 9, (1,), numpy.float32), kind=spaces.Discrete(2)
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.shown = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.shown += 1
+        return self._observation(), 1.0, self.shown == 3, False, {}
+
+    def _observation(self) -> Any:
+        return {"seen": numpy.array([self.shown], numpy.float32), "kind": self.shown % 2}
+
+
+class PlainModule(Module):
+    """A weight and a count."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.zeros(len(act.observations["seen"]), numpy.int64))
+
+    forward_inference = forward_exploration
+
+
+@attrs.frozen(kw_only=True)
+class PlainConfig:
+    width: int = option(3, "Weights.")
+
+
+class Plain(Algorithm):
+    """Learns nothing."""
+
+    Config = PlainConfig
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self, config: PlainConfig) -> Module:
+        return PlainModule(config.width)
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+
+class Keeps(AddOn):
+    """Keeps an extra, and a state of its own."""
+
+    def build_extra(self) -> torch.nn.Module:
+        return torch.nn.Linear(1, 1)
+
+    def save_state(self) -> dict[str, Any]:
+        return {"seen": 1}
+
+    def load_state(self, state: Any) -> None:
+        state["seen"] + 1
+
+
+REGISTRY = Registry.of(plain=Plain, keeps=Keeps)
+POLICY = "policy/state.json"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLPLUG_HOME", str(tmp_path_factory.mktemp("runs")))
+        options = {"tracking.enabled": False, "env.normalize_observation": True}
+        result = run(Plain, Ramp, steps=9, addons=[Keeps()], options=options)
+    return result.folder / "checkpoints" / "step-000000000009"
+
+
+@pytest.fixture
+def checkpoint(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / sound.name))
+
+
+def renew_digests(checkpoint: Path) -> None:
+    path = checkpoint / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name in manifest["files"]:
+        if (checkpoint / name).is_file():
+            manifest["files"][name] = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
+    path.write_text(json.dumps(manifest))
+
+
+def refused(checkpoint: Path) -> str:
+    with pytest.raises(RequestError) as raised:
+        load(checkpoint, registry=REGISTRY)
+    assert str(checkpoint) in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_sound_checkpoint_is_loaded(checkpoint: Path) -> None:
+    renew_digests(checkpoint)
+    assert load(checkpoint, registry=REGISTRY).predict({"seen": [1.0], "kind": 0}) == 0
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[2] ^= 8
+    path.write_bytes(content)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def point_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def nest_deeply(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def hold(text: str) -> Callable[[Path], None]:
+    return lambda path: path.write_text(text) and None
+
+
+DAMAGES = [empty, cut_short, flip_a_bit, delete, make_a_folder, point_to_itself, nest_deeply]
+CONTENTS = ["null", "3", '"x"', "[]", "{}", "[[]]", '{"pairs": 3}', "9" * 5_000, '"\\ud800"', "\0"]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, *map(hold, CONTENTS)])
+def test_every_damage_of_every_file_is_told_with_the_path(
+    sound: Path, tmp_path: Path, damage: Any
+) -> None:
+    names = [str(one.relative_to(sound)) for one in sound.rglob("*") if one.is_file()]
+    for number, name in enumerate(names):
+        checkpoint = Path(shutil.copytree(sound, tmp_path / f"step-{number}"))
+        damage(checkpoint / name)
+        refused(checkpoint)
+        # With right digests, what only a resumed run would read may be anything.
+        if name != "manifest.json" and not name.startswith("training/"):
+            renew_digests(checkpoint)
+            refused(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("format", 2, "has format 2, this rlplug reads 1"),
+        ("step", "9", "its manifest.json is invalid: step: expected int, got str '9'"),
+        ("step", -1, "step: 'step' must be >= 0: -1"),
+        ("plugins", 3, "plugins: expected table of str, got int 3"),
+        ("evaluation", {"eval/return_mean": "x"}, "expected float, got str 'x'"),
+        ("strange", 1, "strange: unknown option"),
+        ("files", {}, "its manifest.json has no digest of config.toml"),
+        ("files", None, "files: expected table of str, got NoneType None"),
+    ],
+)
+def test_a_manifest_of_the_wrong_content_is_refused(
+    checkpoint: Path, part: str, value: Any, said: str
+) -> None:
+    path = checkpoint / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+    assert said in refused(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "policy/../../x"])
+def test_a_manifest_names_no_files_elsewhere(checkpoint: Path, name: str) -> None:
+    path = checkpoint / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][name] = ""
+    path.write_text(json.dumps(manifest))
+    assert f"its manifest.json names {name!r}, which is outside of it" in refused(checkpoint)
+
+
+NODES = [
+    None,
+    True,
+    -1,
+    "x",
+    [],
+    [[]],
+    {"pairs": []},
+    {"pairs": [[1, 2]]},
+    {"tensor": "x"},
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize("value", NODES, ids=str)
+def test_whatever_stands_at_any_place_of_a_state_is_loaded_or_refused(
+    checkpoint: Path, value: Any
+) -> None:
+    index = json.loads((checkpoint / POLICY).read_text())
+    places = list(places_in(index))
+    assert len(places) > 100
+    # A fifth of the places for each value, another fifth for the next one.
+    for place in places[NODES.index(value) % 5 :: 5]:
+        (checkpoint / POLICY).write_text(json.dumps(replaced(index, place, value)))
+        renew_digests(checkpoint)
+        error = refusal(checkpoint)
+        assert error is None or str(checkpoint) in error
+
+
+def refusal(checkpoint: Path) -> str | None:
+    try:
+        load(checkpoint, registry=REGISTRY)
+    except RequestError as error:
+        return str(error)
+    return None
+
+
+def places_in(tree: Any, place: tuple[Any, ...] = ()) -> Any:
+    yield place
+    if isinstance(tree, dict | list):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from places_in(part, (*place, key))
+
+
+def replaced(tree: Any, place: tuple[Any, ...], value: Any) -> Any:
+    if not place:
+        return value
+    first, *others = place
+    copy = dict(tree) if isinstance(tree, dict) else list(tree)
+    copy[first] = replaced(tree[first], tuple(others), value)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"modules", {"pairs": [["default"',
+            '"modules", {"pairs": [["other"',
+            "lacks module 'default'",
+        ),
+        (
+            '["keeps", {"pairs": [["weight"',
+            '["lost", {"pairs": [["weight"',
+            "lacks the extra of 'keeps'",
+        ),
+        ('["keeps", {"pairs": [["seen", 1]]}]', '["lost", 1]', "lacks the state of plugin 'keeps'"),
+        ('["keeps", {"pairs": [["seen", 1]]}]', '["keeps", 3]', "TypeError: 'int' object is not"),
+        ('["kind", "Box"]', '["kind", "Cube"]', "space 'Cube' has a type that cannot be stored"),
+        ('["kind", "Discrete"], ["n", 2]', '["kind", "Discrete"], ["m", 2]', "KeyError: 'n'"),
+        ('["has_id", false]', '["has_id", "no"]', "environment is {'name': 'Ramp', 'has_id': 'no'"),
+        ('["moments", [[', '["moments", [3, [', "the normalization of the checkpoint"),
+        ('["running"', '["walking"', "KeyError: 'running'"),
+        ('["environment"', '["place"', "expected the parts modules, extra, plugin_states"),
+    ],
+)
+def test_a_state_of_the_wrong_content_is_refused(
+    checkpoint: Path, old: str, new: str, said: str
+) -> None:
+    text = (checkpoint / POLICY).read_text()
+    assert old in text
+    (checkpoint / POLICY).write_text(text.replace(old, new))
+    renew_digests(checkpoint)
+    assert said in refused(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("/modules/default/weight", None, "KeyError"),
+        ("/modules/default/weight", torch.ones(4), "has shape (4,) there, (3,) here"),
+        ("/modules/default/weight", torch.ones(3).bool(), "has dtype torch.bool there"),
+        ("/modules/default/count", torch.tensor(0.5), "has dtype torch.float32 there"),
+        ("/extra/default/keeps/weight", torch.ones(2), "the extra of 'keeps' has shape (2,) there"),
+        ("/normalization/moments/0/1", torch.ones(2), "statistics of observations have shapes"),
+        ("/normalization/moments/0/2", torch.ones(2), "statistics of observations have shapes"),
+    ],
+)
+def test_a_tensor_of_another_kind_is_refused(
+    checkpoint: Path, name: str, value: torch.Tensor | None, said: str
+) -> None:
+    index = json.loads((checkpoint / POLICY).read_text())
+    path = checkpoint / "policy" / index["tensors"]
+    tensors = load_file(path)
+    assert name in tensors
+    tensors = (
+        {**tensors, name: value}
+        if value is not None
+        else {one: tensor for one, tensor in tensors.items() if one != name}
+    )
+    save_file(tensors, path)
+    index["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (checkpoint / POLICY).write_text(json.dumps(index))
+    renew_digests(checkpoint)
+    assert said in refused(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('algorithm = "plain"', 'algorithm = "plane"', "unknown algorithm 'plane'"),
+        ("width = 3", "width = 4", "'weight' of module 'default' has shape (3,) there, (4,) here"),
+        ("width = 3", "width = -4", "RuntimeError"),
+        ("width = 3", "widht = 3", "did you mean 'width'?"),
+        ('addons = [\n    "keeps",\n]', "addons = 3", "expected list of str, got 3"),
+        ("normalize_observation = true", "normalize_observation = 1", "expected bool"),
+        ("normalize_observation = true", "", "statistics of observations have shapes"),
+    ],
+)
+def test_a_config_of_the_wrong_content_is_refused(
+    checkpoint: Path, old: str, new: str, said: str
+) -> None:
+    text = (checkpoint / "config.toml").read_text()
+    assert old in text
+    (checkpoint / "config.toml").write_text(text.replace(old, new))
+    renew_digests(checkpoint)
+    assert said in refused(checkpoint)
+
+
+def test_statistics_that_the_config_needs_are_not_left_out(checkpoint: Path) -> None:
+    index = json.loads((checkpoint / POLICY).read_text())
+    (pair,) = [one for one in index["tree"]["pairs"] if one[0] == "normalization"]
+    pair[1] = {"pairs": []}
+    (checkpoint / POLICY).write_text(json.dumps(index))
+    renew_digests(checkpoint)
+    assert "env.normalize_observation is true, but it has no statistics" in refused(checkpoint)
+
+
+def test_the_command_line_tells_a_damage_without_a_traceback(
+    checkpoint: Path, rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkpoint / "manifest.json").write_text("[]")
+    for line in (
+        ["eval", str(checkpoint)],
+        ["run", "--algo", "linucb", "--init-from", str(checkpoint)],
+    ):
+        done = rlplug(*line)
+        assert (done.code, done.out) == (2, "")
+        said = (
+            f"the checkpoint {checkpoint} is damaged: its manifest.json holds list, not an object."
+        )
+        assert done.err.startswith(f"rlplug: error: {said}\n")
+
+
+def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> None:
+    delete(checkpoint / "manifest.json")
+    with pytest.raises(RequestError, match=r"it has no manifest\.json"):
+        evaluate(checkpoint, env=Ramp, registry=REGISTRY)
