@@ -158,6 +158,12 @@ class Registry:
             raise _clash(candidates)
         raise self._unknown(kind, name, groups)
 
+    def named(self, name: str) -> FoundPlugin:
+        """The algorithm of this name, or else the add-on."""
+        short = name.rpartition(":")[2]
+        is_addon = short in self.grouped(ADDON) and short not in self.grouped(ALGORITHM)
+        return self.find(ADDON if is_addon else ALGORITHM, name)
+
     def load(self, plugin: FoundPlugin) -> type[Any]:
         """The plugin's class, imported only if it is compatible with the running core."""
         reason = plugin.incompatibility()

@@ -104,12 +104,26 @@ def test_a_word_that_is_like_no_other_gets_no_suggestion(rlplug: Cli, installed:
     assert "try:" not in said(rlplug, "xyzzy")
 
 
-@pytest.mark.parametrize("line", ["run --algo goood", "run --algo good --with skale"])
-def test_a_wrong_name_is_answered_before_torch_is_imported(site: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run --algo goood",
+        "run --algo good --with skale",
+        "plugins show goood",
+        "plugins check good goood",
+        "eval mondya",
+    ],
+)
+def test_a_wrong_name_is_answered_before_torch_is_imported(
+    site: Path, tmp_path: Path, line: str
+) -> None:
+    run = tmp_path / "work" / "0123" / "run.json"
+    run.parent.mkdir(parents=True)
+    run.write_text('{"run_name": "monday"}')
     script = (
         "import atexit, sys\n"
         "from rlplug.cli import main\n"
-        "heavy = {'torch', 'gymnasium', 'mlflow', 'numpy', 'good_plugin'}\n"
+        "heavy = {'torch', 'gymnasium', 'mlflow', 'good_plugin'}\n"
         "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
         "main(sys.argv[1:])\n"
     )
@@ -119,7 +133,7 @@ def test_a_wrong_name_is_answered_before_torch_is_imported(site: Path, line: str
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": str(site)},
+        env={"PYTHONPATH": str(site), "RLPLUG_HOME": str(tmp_path)},
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stdout) == (2, "[]\n")

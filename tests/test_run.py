@@ -332,6 +332,14 @@ def test_the_plugins_of_the_guide_work_as_written(tmp_path: Path, rlplug: Cli) -
     assert neutral.metrics["rollout/regret_total"] == alone.metrics["rollout/regret_total"]
 
 
+def test_an_argument_is_not_given_again_among_the_options() -> None:
+    for path in ("run.steps", "steps"):
+        with pytest.raises(
+            ConfigError, match=r"steps +is (the same option as 'steps'|given twice)"
+        ):
+            run("linucb", Steady, steps=64, options={**OFF, path: 64})
+
+
 def test_steps_and_seed_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
     given: Any = {"steps": numpy.int64(64), "seed": numpy.int32(3)}
     assert run("linucb", Steady, options=OFF, **given).step == 64

@@ -15,7 +15,6 @@ import attrs
 
 from rlplug.config.strict import structure
 from rlplug.errors import RequestError
-from rlplug.learner import state
 
 __all__ = [
     "CONFIG",
@@ -42,7 +41,7 @@ TRAINING = "training"
 """The folder with the rest of the training state: optimizers, generators, counters."""
 CONFIG = "config.toml"
 
-_FILES = (CONFIG, f"{POLICY}/{state.INDEX}", f"{TRAINING}/{state.INDEX}")
+_FILES = (CONFIG, f"{POLICY}/state.json", f"{TRAINING}/state.json")
 """The files that every checkpoint has; those with tensors are named after their content."""
 
 STEPS = "step-*"

@@ -53,9 +53,13 @@ def evaluate(
     RUN_ID is the id of a run or its first characters, its name, or a folder. A run that is not in
     the runs folder is downloaded from MLflow.
     """
+    from rlplug.checkpoint import find_checkpoint
+
+    # Before the import of torch, so that a wrong name is answered at once.
+    path = find_checkpoint(run, checkpoint)
     from rlplug.runs import evaluate as later
 
-    done = later.evaluate(run, checkpoint=checkpoint, episodes=episodes, seed=seed, video=video)
+    done = later.evaluate(path, episodes=episodes, seed=seed, video=video)
     if as_json:
         click.echo(json.dumps(_as_json(done)))
     else:

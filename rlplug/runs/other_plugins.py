@@ -42,7 +42,7 @@ class OtherPlugins:
         if not unknown:
             return None
         named = run.get("algorithm")
-        if isinstance(named, str) and named not in ("", self.algorithm.name):
+        if isinstance(named, str) and named.rpartition(":")[2] not in ("", self.algorithm.name):
             return self._stranger(request, named)
         owners = [name for name, known in self._algorithms.items() if unknown <= known]
         # A single one is told as an option of the other algorithm.

@@ -15,7 +15,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError
 from rlplug.feeds import Stream
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry, describe
+from rlplug.registry import ADDON, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.cases import CASES, Case
 from rlplug.testing.report import DoesNotApply
 
@@ -58,7 +58,7 @@ class Subject:
     def of(cls, plugin: str | type[Any], **arguments: Any) -> Subject:
         """An installed plugin by its name, or a class."""
         registry = Registry.installed()
-        found = _named(registry, plugin) if isinstance(plugin, str) else _of_class(registry, plugin)
+        found = registry.named(plugin) if isinstance(plugin, str) else _of_class(registry, plugin)
         kind = registry.load(found)
         arguments.setdefault("neutral", getattr(kind, "neutral", None))
         return cls(found=found, kind=kind, **arguments)
@@ -139,12 +139,6 @@ class Subject:
                 if tried is not None:
                     accepted[name] = value
         return accepted
-
-
-def _named(registry: Registry, name: str) -> FoundPlugin:
-    short = name.rpartition(":")[2]
-    kinds = [kind for kind in (ALGORITHM, ADDON) if short in registry.grouped(kind)]
-    return registry.find(kinds[0] if kinds else ALGORITHM, name)
 
 
 def _of_class(registry: Registry, kind: type[Any]) -> FoundPlugin:

@@ -8,7 +8,7 @@ import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.parameters import complete_plugins, debug_option
-from rlplug.registry import ADDON, ALGORITHM
+from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
     from rlplug.testing.report import Outcome
@@ -25,6 +25,10 @@ _SIGNS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "does not appl
 @debug_option
 def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
     """Run the conformance checks on plugins; exits with 1 if one fails."""
+    registry = Registry.installed()
+    for name in names:
+        # Before the import of torch, so that a wrong name is answered at once.
+        registry.named(name)
     from rlplug.testing.checks import check_named, checks_for
     from rlplug.testing.subject import Subject
 

@@ -23,7 +23,7 @@ __all__ = ["show"]
 def show(name: str) -> None:
     """Show the package, hooks, options and presets of one plugin."""
     registry = Registry.installed()
-    found = _find(registry, name)
+    found = registry.named(name)
     kind = registry.load(found)
     hooks = _implemented(found, kind)
     shown = console()
@@ -40,14 +40,6 @@ def show(name: str) -> None:
     _print_options(shown, kind.Config)
     _print_presets(shown, found, kind)
     _print_toml(shown, found, kind)
-
-
-def _find(registry: Registry, name: str) -> FoundPlugin:
-    short = name.rpartition(":")[2]
-    kind = ADDON if short in registry.grouped(ADDON) else ALGORITHM
-    if kind == ADDON and short in registry.grouped(ALGORITHM):
-        kind = ALGORITHM
-    return registry.find(kind, name)
 
 
 def _implemented(found: FoundPlugin, kind: Any) -> list[str]:
