@@ -354,12 +354,21 @@ def refused(request: Request) -> dict[str, str]:
 def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[algorithm]\nbuffer_size = 4\n[run]\nalgorithm = 'learns'\ndevice = 'cpu'\n")
-    settings = ("tau=0.5", "lr=0.1", "n_envs=4", "replay_size=4", "algorithm.num_envs=3", "scale=1")
+    settings = (
+        "tau=0.5",
+        "lr=0.1",
+        "n_envs=4",
+        "replay_size=4",
+        "hidden_sizes=[4]",
+        "algorithm.num_envs=3",
+        "scale=1",
+    )
     assert refused(Request(config=path, settings=tuple(map(parse_setting, settings)))) == {
         "tau": "unknown option: 'tau' is an option of other",
         "lr": "unknown option, did you mean 'learning_rate'?",
         "n_envs": "unknown option, did you mean 'num_envs'?",
         "replay_size": "unknown option: 'buffer_size' is an option of other",
+        "hidden_sizes": "unknown option, did you mean 'hidden'?",
         "algorithm.num_envs": "unknown option: 'num_envs' is an option of [sampling], add-on scale",
         "scale": "unknown option: 'scale' is an option of add-on scale",
         "run.device": "unknown option: 'device' is an option of [compute]",
@@ -371,8 +380,11 @@ def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: 
 def test_a_file_for_another_algorithm_is_told_once(tmp_path: Path, named: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f"{named}[algorithm]\nbuffer_size = 4\ntau = 1.0\nlearning_rate = 'x'\n")
-    assert refused(Request(config=path, flags={"run": {"algorithm": "learns", "steps": 0}})) == {
+    flags = {"run": {"algorithm": "learns", "steps": 0}}
+    settings = (parse_setting("algorithm.gamma=2"),)
+    assert refused(Request(config=path, flags=flags, settings=settings)) == {
         "run.steps": "must be at least 1, got 0",
+        "algorithm.gamma": "must be between 0 and 1, got 2.0",
         "algorithm": f"the options in {path} are those of 'other', not of 'learns': "
         "use --algo other, or remove [algorithm] from the file",
     }

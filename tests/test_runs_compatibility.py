@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 from rlplug import Algorithm, Module, hookimpl, option
+from rlplug.config import not_empty
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.envs import make_environments
 from rlplug.errors import PluginError, UnsupportedSpaceError
@@ -96,6 +97,7 @@ class ArmsConfig:
     """Options of the algorithm below."""
 
     arms: str = option("auto", "Which arms.")
+    must: str = option("", "Has no default.", not_empty)
     model: str = option("joint", "Which model.")
     alpha: float = option(1.0, "Width.")
 
@@ -128,7 +130,7 @@ def test_a_refusal_names_the_options_without_which_the_algorithm_can(
     with pytest.raises(UnsupportedSpaceError) as raised:
         check(
             prepare(
-                Request(flags={"run": run, "algorithm": options}),
+                Request(flags={"run": run, "algorithm": {**options, "must": "x"}}),
                 Registry.of(arms=Arms, other=Whatever),
             )
         )

@@ -78,9 +78,11 @@ def unknown_option(name: str, known: Iterable[str], owners: Owners = core_owners
     known, meant = list(known), meant_by(name)
     if meant in known:
         return f"unknown option, did you mean {meant!r}?"
-    for one in dict.fromkeys((name, meant)):
+    guess = did_you_mean(name, known)
+    for one in (name, meant):
         found = owners(one)
         if found:
             return f"unknown option: {one!r} is an option of {', '.join(found)}"
-    guess = did_you_mean(name, known)
-    return f"unknown option, {guess}" if guess else "unknown option"
+        if guess:
+            return f"unknown option, {guess}"
+    return "unknown option"

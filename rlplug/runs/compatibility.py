@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain, combinations
 from typing import Any
 
 import attrs
@@ -56,21 +57,22 @@ class Compatibility:
         ]
 
     def _hindering_options(self, refused: FoundPlugin, kind: type[Any]) -> list[str]:
-        """The options without which the refused algorithm supports it; empty if there are none.
-
-        One option alone if that is enough, or else all that are not at their defaults.
-        """
-        config, defaults = self.config.algorithm, kind.Config()
+        """One or two options without which the refused algorithm supports it; empty if none are."""
+        config = self.config.algorithm
+        # A required option has no valid default.
+        with attrs.validators.disabled():
+            defaults = kind.Config()
         changed = {
             field.name: getattr(defaults, field.name)
             for field in attrs.fields(kind.Config)
             if getattr(config, field.name) != getattr(defaults, field.name)
         }
-        for without in [*({name: value} for name, value in changed.items()), changed]:
+        for names in chain(combinations(changed, 1), combinations(changed, 2)):
+            without = {name: changed[name] for name in names}
             # Those that remain may contradict the default.
             with suppress(TypeError, ValueError):
-                if without and self._feed(refused, kind, attrs.evolve(config, **without)):
-                    return [f"algorithm.{name}" for name in without]
+                if self._feed(refused, kind, attrs.evolve(config, **without)):
+                    return [f"algorithm.{name}" for name in names]
         return []
 
     def _others(self, refused: FoundPlugin, registry: Registry) -> list[str]:

@@ -63,7 +63,7 @@ def prepare(
     problems += found_problems
     stranger = others.file_for_another(request, kind.Config)
     if stranger is not None:
-        problems = [one for one in problems if not one.path.startswith("algorithm.")] + [stranger]
+        problems = [one for one in problems if not _is_of_file(one, request, layers)] + [stranger]
     if problems or config is None:
         raise ConfigError(_source(request, algorithm), problems, *_hints(problems, found))
     inline = {name: one.config for name, one in instances.items()}
@@ -122,6 +122,13 @@ def _apply_settings(
         given[path] = setting.key
         layers.put(path, setting.value, "--set")
     return problems
+
+
+def _is_of_file(problem: Problem, request: Request, layers: Layers) -> bool:
+    """Whether a problem is with an option of the algorithm that the file sets."""
+    section, _, option = problem.path.partition(".")
+    path = (section, option.partition("[")[0])
+    return section == "algorithm" and layers.origins.get(path) == str(request.config)
 
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
