@@ -11,6 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from rlplug import Acted, ActInput, Module
+from rlplug.batch.nested import first_leaf, tree_map
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
@@ -46,6 +47,34 @@ class Walk(gymnasium.Env[Any, Any]):
         return {"action_mask": numpy.array([True, False, True])} if self.masks else {}
 
 
+class Parts(Walk):
+    """Several spaces, one of them with the mask."""
+
+    observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment] # another kind
+        {
+            "near": gymnasium.spaces.Tuple([Walk.observation_space, gymnasium.spaces.Discrete(5)]),
+            "far": gymnasium.spaces.MultiDiscrete([3, 4]),
+            "action_mask": gymnasium.spaces.MultiBinary(3),
+        }
+    )
+
+    def _seen(self) -> Any:
+        return {
+            "near": (super()._seen(), int(self.np_random.integers(5))),
+            "far": self.np_random.integers([3, 4]),
+            "action_mask": numpy.array([1, self.np_random.integers(2), 1], numpy.int8),
+        }
+
+
+class States(Walk):
+    """One number, and a mask with it if it has any."""
+
+    observation_space = gymnasium.spaces.Discrete(9, start=3)  # type: ignore[assignment] # another
+
+    def _seen(self) -> Any:
+        return int(self.np_random.integers(3, 12))
+
+
 class Remembers(Module):
     """Chooses at random, keeps what it drew, and adds up what it saw."""
 
@@ -54,7 +83,7 @@ class Remembers(Module):
         self.memory = memory
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        n = len(act.observations)
+        n = len(first_leaf(act.observations))
         drawn = act.random.random(n)
         state = None
         if act.state is not None:
@@ -66,9 +95,11 @@ class Remembers(Module):
         return {"sum": torch.zeros(n)} if self.memory else None
 
 
-def collected(kind: type[SyncVector], num_envs: int, what: str) -> list[Any]:
+def collected(
+    kind: type[SyncVector], num_envs: int, what: str, walk: type[Walk] = Walk
+) -> list[Any]:
     """All that some collections tell, and the metrics of episodes."""
-    vector = kind([lambda: Walk(what == "masks")] * num_envs)
+    vector = kind([lambda: walk(what == "masks")] * num_envs)
     normalization = None
     if what == "normalized":
         section = EnvSection(normalize_observation=True, normalize_reward=True)
@@ -86,21 +117,89 @@ def collected(kind: type[SyncVector], num_envs: int, what: str) -> list[Any]:
     told: list[Any] = []
     for step in range(0, 8 * 5 * num_envs, 5 * num_envs):
         experience = sampler.collect(step)
-        told.append({name: column.tolist() for name, column in experience.columns.items()})
-        told.append({name: column.tolist() for name, column in experience.following.items()})
+        told += [as_lists(experience.columns), as_lists(experience.following)]
         if experience.finals is not None:
-            seen = experience.finals.columns
             told.append(experience.finals.indices.tolist())
-            told.append({name: column.tolist() for name, column in seen.items()})
+            told.append(as_lists(experience.finals.columns))
         told.append([state["sum"].tolist() for state in experience.states])
         sampler.absorb()
     return [*told, sampler.episode_stats.take()]
+
+
+def as_lists(columns: Any) -> Any:
+    return tree_map(lambda leaf: leaf.tolist(), columns)
 
 
 @pytest.mark.parametrize("num_envs", [1, 3], ids=str)
 @pytest.mark.parametrize("what", ["plain", "by environment", "memory", "masks", "normalized"])
 def test_what_is_written_in_place_is_what_is_copied(num_envs: int, what: str) -> None:
     assert collected(SyncVector, num_envs, what) == collected(Copied, num_envs, what)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3], ids=str)
+@pytest.mark.parametrize(
+    ("walk", "what"),
+    [
+        (Parts, "plain"),
+        (Parts, "by environment"),
+        (Parts, "normalized"),
+        (States, "plain"),
+        (States, "masks"),
+    ],
+)
+def test_parts_and_states_that_are_written_in_place_are_those_copied(
+    walk: type[Walk], what: str, num_envs: int
+) -> None:
+    written, copied = (collected(kind, num_envs, what, walk) for kind in (SyncVector, Copied))
+    assert written == copied
+
+
+class Counts(gymnasium.Env[Any, Any]):
+    """Counts its observations, of two parts; an episode has three steps."""
+
+    observation_space = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Discrete(99), gymnasium.spaces.Box(-99, 99, (2,), numpy.float32)]
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+    count = -1
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self._next(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self._next(), 1.0, self.steps == 3, False, {}
+
+    def _next(self) -> Any:
+        self.count += 1
+        return self.count, numpy.array([self.count, -self.count], numpy.float32)
+
+
+def test_the_parts_of_observations_are_kept_in_the_order_they_were_seen() -> None:
+    environments = Environments(SyncVector([Counts]), "Counts", AutoresetMode.SAME_STEP)
+    sampler = VectorSampler(environments, Remembers(False), seed=0, steps=4)
+    sampler.start()
+    seen = []
+    for step in (0, 4):
+        experience = sampler.collect(step)
+        assert experience.finals is not None
+        states, pairs = experience.columns["observations"]
+        assert pairs.tolist() == [[state, -state] for state in states.tolist()]
+        seen.append(
+            (
+                states.tolist(),
+                experience.finals.indices.tolist(),
+                as_lists(experience.finals.columns["observations"]),
+                as_lists(experience.following["observations"]),
+            )
+        )
+    # 3 and 7 end an episode; the next begins with 4 and 8.
+    assert seen == [
+        ([0, 1, 2, 4], [2], ([3], [[3.0, -3.0]]), ([5], [[5.0, -5.0]])),
+        ([5, 6, 8, 9], [1], ([7], [[7.0, -7.0]]), ([10], [[10.0, -10.0]])),
+    ]
 
 
 def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None:

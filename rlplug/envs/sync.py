@@ -12,6 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from rlplug.batch.nested import copied, tree_map
+from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
 from rlplug.spaces import shape_mismatch
 
@@ -44,9 +46,14 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.failed: tuple[int, str] | None = None
         """The index of the environment that raised, and the method."""
-        box = first.observation_space
-        self._box = box if isinstance(box, spaces.Box) else None
-        self._shape = None if self._box is None else self._box.shape
+        space = first.observation_space
+        self.has_array_observations = has_fixed_shapes(space)
+        """Whether `step_into` writes into arrays, one for each part of the observation space."""
+        if self.has_array_observations:
+            self._write = row_writer(space)
+            self._zeros: Any = create_empty_array(space, self.num_envs, numpy.zeros)
+        else:
+            self._write = self._write_any
         self._whole_numbers = isinstance(first.action_space, spaces.Discrete)
 
     def reset(
@@ -58,18 +65,18 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         else:
             seeds = list(seed)
         infos: dict[str, Any] = {}
-        rows = []
+        seen = self._empty_observations()
         index = 0
         try:
             for index, env in enumerate(self.envs):
                 observation, info = env.reset(seed=seeds[index], options=options)
-                rows.append(observation)
+                self._write(seen, index, observation)
                 if info:
                     infos = self._add_info(infos, info, index)
         except FAILURES:
             self.failed = (index, "reset")
             raise
-        return self._stacked(rows), infos
+        return self._batched(seen), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all; `final_obs` in infos holds the last observations of episodes that ended."""
@@ -77,25 +84,16 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         rewards = numpy.empty(n)
         terminated = numpy.zeros(n, numpy.bool_)
         truncated = numpy.zeros(n, numpy.bool_)
-        if self._box is not None:
-            seen: Any = numpy.empty((n, *self._box.shape), self._box.dtype)
-            infos = self.step_into(actions, seen, rewards, terminated, truncated)
-            return seen, rewards, terminated, truncated, infos
-        rows: list[Any] = [None] * n
-        infos = self.step_into(actions, rows, rewards, terminated, truncated)
-        return self._stacked(rows), rewards, terminated, truncated, infos
-
-    @property
-    def has_array_observations(self) -> bool:
-        """Whether `step_into` can write observations into an array."""
-        return self._box is not None
+        seen = self._empty_observations()
+        infos = self.step_into(actions, seen, rewards, terminated, truncated)
+        return self._batched(seen), rewards, terminated, truncated, infos
 
     def step_into(
         self, actions: Any, seen: Any, rewards: Any, terminated: Any, truncated: Any
     ) -> dict[str, Any]:
         """`step` that writes into the caller's arrays; the last two must be all False before."""
         infos: dict[str, Any] = {}
-        shape = self._shape
+        write = self._write
         index, doing = 0, "step"
         each = actions if self._whole_numbers else tuple(iterate(self.action_space, actions))
         if len(each) != self.num_envs:
@@ -110,16 +108,12 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                     _refuse_no_boolean("terminated", ends)
                     _refuse_no_boolean("truncated", cut)
                 if ends or cut:
-                    if shape is None or getattr(observation, "shape", ()) != shape:
-                        self._refuse_misshapen(observation)
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)
                     doing = "reset"
                     observation, info = env.reset()
                     doing = "step"
-                if shape is not None and getattr(observation, "shape", ()) != shape:
-                    self._refuse_misshapen(observation)
-                seen[index] = observation
+                write(seen, index, observation)
                 if info:
                     infos = self._add_info(infos, info, index)
         except FAILURES:
@@ -131,12 +125,14 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self, infos: dict[str, Any], observation: Any, info: dict[str, Any], index: int
     ) -> dict[str, Any]:
         """Add the end of an episode to infos; for arrays faster than Gymnasium's `_add_info`."""
-        if self._box is None:
+        if not self.has_array_observations:
+            self._refuse_misshapen(observation)
             return self._add_info(infos, {"final_obs": observation, "final_info": info}, index)
         if "final_obs" not in infos:
-            infos["final_obs"] = numpy.zeros((self.num_envs, *self._box.shape), self._box.dtype)
+            infos["final_obs"] = tree_map(copied, self._zeros)
             infos["_final_obs"] = numpy.zeros(self.num_envs, numpy.bool_)
-        infos["final_obs"][index], infos["_final_obs"][index] = observation, True
+        self._write(infos["final_obs"], index, observation)
+        infos["_final_obs"][index] = True
         return self._add_info(infos, {"final_info": info}, index) if info else infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -145,19 +141,21 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             _in_use.pop(id(env.unwrapped), None)
             env.close()
 
-    def _stacked(self, rows: list[Any]) -> Any:
-        space = self._box
-        if space is None:
-            single = self.single_observation_space
-            empty: Any = create_empty_array(single, self.num_envs, numpy.empty)
-            return concatenate(single, rows, empty)
-        together = numpy.empty((self.num_envs, *space.shape), space.dtype)
-        for index, row in enumerate(rows):
-            if numpy.shape(row) != space.shape:
-                self.failed = (index, "reset")
-                self._refuse_misshapen(row)
-            together[index] = row
-        return together
+    def _empty_observations(self) -> Any:
+        if self.has_array_observations:
+            return tree_map(numpy.empty_like, self._zeros)
+        return [None] * self.num_envs
+
+    def _batched(self, seen: Any) -> Any:
+        if self.has_array_observations:
+            return seen
+        space = self.single_observation_space
+        empty: Any = create_empty_array(space, self.num_envs, numpy.empty)
+        return concatenate(space, seen, empty)
+
+    def _write_any(self, rows: Any, index: int, observation: Any) -> None:
+        self._refuse_misshapen(observation)
+        rows[index] = observation
 
     def _refuse_misshapen(self, observation: Any) -> None:
         mismatch = shape_mismatch(self.single_observation_space, observation)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.errors import PluginError
 from rlplug.spaces import ACTION_MASK
 
@@ -63,9 +64,10 @@ class StepViews:
     """Views of a rollout buffer for each step, for environments that write into it directly."""
 
     def __init__(self, buffer: RolloutBuffer, num_envs: int, observations: Any) -> None:
+        grid = buffer.allocate("observations", observations)
         self.observations = [
-            *buffer.allocate("observations", observations),
-            numpy.empty_like(observations),
+            *(tree_map(itemgetter(time), grid) for time in range(len(first_leaf(grid)))),
+            tree_map(numpy.empty_like, observations),
         ]
         """One more than there are steps: the observations to act on next."""
         self.rewards = list(buffer.allocate("rewards", numpy.zeros(num_envs)))

@@ -175,7 +175,7 @@ class VectorSampler:
         observations = io.current["observations"]
         if views is None:
             views = self._views = StepViews(buffer, self._num_envs, observations)
-        views.observations[0][:] = observations
+        tree_map(numpy.copyto, views.observations[0], observations)
         buffer.columns["terminated"].fill(False)
         buffer.columns["truncated"].fill(False)
         if normalize is None:
@@ -197,7 +197,7 @@ class VectorSampler:
                 infos = step_into(
                     clip(actions), observations, views.rewards[time], terminated, truncated
                 )
-                if infos and autoreset.active:
+                if "final_obs" in infos and autoreset.active:
                     outcome = {"terminated": terminated, "truncated": truncated}
                     autoreset.handle(time, outcome, observations, infos, act)
             except RlplugError:
