@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -163,6 +164,7 @@ class Counts(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Discrete(3)
     count = -1
     steps = 0
+    info: Mapping[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.steps = 0
@@ -170,7 +172,7 @@ class Counts(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        return self._next(), 1.0, self.steps == 3, False, {}
+        return self._next(), 1.0, self.steps == 3, False, dict(self.info)
 
     def _next(self) -> Any:
         self.count += 1
@@ -200,6 +202,31 @@ def test_the_parts_of_observations_are_kept_in_the_order_they_were_seen() -> Non
         ([0, 1, 2, 4], [2], ([3], [[3.0, -3.0]]), ([5], [[5.0, -5.0]])),
         ([5, 6, 8, 9], [1], ([7], [[7.0, -7.0]]), ([10], [[10.0, -10.0]])),
     ]
+
+
+@pytest.mark.parametrize("info", [{"regret": 0.5}, {"prob": 0.3, "regret": 0.5}])
+def test_regret_is_read_among_other_infos(info: dict[str, float]) -> None:
+    class Regrets(Counts):
+        pass
+
+    Regrets.info = info
+    environments = Environments(SyncVector([Regrets]), "Regrets", AutoresetMode.SAME_STEP)
+    sampler = VectorSampler(environments, Remembers(False), seed=0, steps=4)
+    sampler.start()
+    sampler.collect(0)
+    # The third of the four steps ends an episode.
+    assert sampler.episode_stats.take()["rollout/regret_total"] == 2.0
+
+
+def test_infos_that_are_not_wanted_are_left_out_only_where_that_is_said() -> None:
+    class Chances(Counts):
+        info = {"prob": 0.3}
+
+    vector = SyncVector([Chances])
+    outcome = vector.reset()[0], numpy.zeros(1), numpy.zeros(1, bool), numpy.zeros(1, bool)
+    assert vector.step_into([0], *outcome, frozenset({"regret"})) == {}
+    assert vector.step_into([0], *outcome, frozenset({"prob"}))["prob"].tolist() == [0.3]
+    assert vector.step([0])[-1]["final_info"]["prob"].tolist() == [0.3]
 
 
 def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None:

@@ -89,9 +89,17 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         return self._batched(seen), rewards, terminated, truncated, infos
 
     def step_into(
-        self, actions: Any, seen: Any, rewards: Any, terminated: Any, truncated: Any
+        self,
+        actions: Any,
+        seen: Any,
+        rewards: Any,
+        terminated: Any,
+        truncated: Any,
+        wanted: frozenset[str] | None = None,
     ) -> dict[str, Any]:
-        """`step` that writes into the caller's arrays; the last two must be all False before."""
+        """`step` that writes into the caller's arrays, of which `terminated` and `truncated` must
+        be all False before; an info without any of the `wanted` keys may be left out.
+        """
         infos: dict[str, Any] = {}
         write = self._write
         index, doing = 0, "step"
@@ -114,7 +122,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                     observation, info = env.reset()
                     doing = "step"
                 write(seen, index, observation)
-                if info:
+                if info and (wanted is None or not wanted.isdisjoint(info)):
                     infos = self._add_info(infos, info, index)
         except FAILURES:
             self.failed = (index, doing)

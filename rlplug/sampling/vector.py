@@ -17,6 +17,7 @@ from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.seeding import derive
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["VectorSampler"]
 
@@ -194,8 +195,9 @@ class VectorSampler:
                 buffer.write(time, io.record(acted))
             terminated, truncated = views.terminated[time], views.truncated[time]
             try:
+                acted_on, rewards = clip(actions), views.rewards[time]
                 infos = step_into(
-                    clip(actions), observations, views.rewards[time], terminated, truncated
+                    acted_on, observations, rewards, terminated, truncated, _INFOS_READ
                 )
                 if "final_obs" in infos and autoreset.active:
                     outcome = {"terminated": terminated, "truncated": truncated}
@@ -222,3 +224,6 @@ class VectorSampler:
 
 
 _NOTHING: Columns = {}
+
+_INFOS_READ = frozenset((ACTION_MASK, "regret"))
+"""The infos that sampling reads. Gathering others takes as long as some environments' steps."""
