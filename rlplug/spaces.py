@@ -7,6 +7,9 @@ from typing import Any, TypeAlias
 import attrs
 import numpy
 from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlplug.errors import RunFailedError
 
 __all__ = [
     "ACTION_MASK",
@@ -17,6 +20,7 @@ __all__ = [
     "image_of",
     "placeholder",
     "shape_mismatch",
+    "whole_numbers",
     "without_action_mask",
 ]
 
@@ -58,6 +62,24 @@ def shape_mismatch(space: AnySpace, observation: Any) -> str:
         if mismatch:
             return f"with {where} {mismatch}"
     return ""
+
+
+def whole_numbers(values: Any, name: str) -> NDArray[Any]:
+    """Discrete values as integers; a number that is not whole is refused, never truncated."""
+    given = numpy.asarray(values)
+    if given.dtype.kind in "iub":
+        return given
+    whole = numpy.zeros(given.shape, bool)
+    if given.dtype.kind == "f":
+        whole = numpy.isfinite(given) & (given == numpy.floor(given))
+    if not whole.all():
+        first = tuple(numpy.argwhere(~whole)[0].tolist())
+        where = f" of row {first[0]}" if first else ""
+        raise RunFailedError(
+            f"{name} {given[first].item()!r}{where} is no whole number.",
+            "try: integers, for example the argmax of scores rather than the scores",
+        )
+    return given.astype(numpy.int64)
 
 
 def image_of(space: AnySpace) -> Image | None:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
-from rlplug.errors import PluginError
+from rlplug.errors import PluginError, RunFailedError
 from rlplug.sampling import VectorSampler
 
 
@@ -90,6 +90,22 @@ def test_real_numbers_are_sent_within_their_bounds_and_stored_as_chosen() -> Non
     made.start()
     assert made.collect(0).columns["actions"].tolist() == [[3.0, 3.0], [-3.0, -3.0]]
     assert sent == [[1.0, 2.0], [-1.0, -3.0]]
+
+
+def test_discrete_actions_that_are_not_whole_never_reach_the_environment() -> None:
+    class Scores(Module):
+        def forward_exploration(self, act: ActInput) -> Acted:
+            return Acted(numpy.array([1.0, 0.7]))
+
+    environments = Environments(
+        SyncVectorEnv([Masks, Masks], autoreset_mode=AutoresetMode.SAME_STEP),
+        "Masks",
+        AutoresetMode.SAME_STEP,
+    )
+    made = VectorSampler(environments, Scores(), seed=0, steps=1)
+    made.start()
+    with pytest.raises(RunFailedError, match=r"module's action 0\.7 of row 1 is no whole number"):
+        made.collect(0)
 
 
 def test_chances_are_the_numbers_of_the_generator_in_their_order() -> None:

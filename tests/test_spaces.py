@@ -8,7 +8,15 @@ import numpy
 import pytest
 from gymnasium import spaces
 
-from rlplug.spaces import describe, has_images, image_of, placeholder, without_action_mask
+from rlplug.errors import RunFailedError
+from rlplug.spaces import (
+    describe,
+    has_images,
+    image_of,
+    placeholder,
+    whole_numbers,
+    without_action_mask,
+)
 
 
 def pixels(*shape: int, dtype: Any = numpy.uint8) -> spaces.Box:
@@ -74,3 +82,18 @@ def test_spaces_are_described_in_words() -> None:
     space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-numpy.inf, 1, (3,))])
     expected = "Tuple of Discrete with 2 values, Box of shape (3,), float32, without bounds"
     assert describe(space) == expected
+
+
+def test_whole_numbers_are_integers_whatever_type_they_had() -> None:
+    assert whole_numbers([2, 0], "action").tolist() == [2, 0]
+    found = whole_numbers(numpy.array([2.0, 0.0], numpy.float32), "action")
+    assert (found.dtype, found.tolist()) == (numpy.int64, [2, 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [([0.0, 0.9], "0.9 of row 1"), ([numpy.inf], "inf of row 0"), (["up"], "'up' of row 0")],
+)
+def test_numbers_that_are_not_whole_are_refused_not_truncated(given: Any, found: str) -> None:
+    with pytest.raises(RunFailedError, match=f"action {found} is no whole number"):
+        whole_numbers(given, "action")

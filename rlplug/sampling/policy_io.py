@@ -14,6 +14,7 @@ from rlplug.errors import FAILURES, RlplugError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.autoreset import Autoreset
 from rlplug.sampling.checks import EnvironmentChecks
+from rlplug.spaces import whole_numbers
 
 __all__ = ["Columns", "PolicyIO", "action_clipper"]
 
@@ -129,7 +130,7 @@ class PolicyIO:
 def action_clipper(space: spaces.Space[Any]) -> Callable[[Any], Any]:
     """Clips continuous actions to the bounds of their space; the unclipped ones are stored.
 
-    Their log-probabilities are those of the unclipped ones.
+    Their log-probabilities are those of the unclipped ones. Discrete ones must be whole numbers.
     """
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         low, high, dtype = space.low, space.high, space.dtype
@@ -144,7 +145,13 @@ def action_clipper(space: spaces.Space[Any]) -> Callable[[Any], Any]:
     if isinstance(space, spaces.Tuple):
         each = [action_clipper(part) for part in space.spaces]
         return lambda actions: tuple(clip(part) for clip, part in zip(each, actions, strict=True))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return _discrete
     return _unchanged
+
+
+def _discrete(actions: Any) -> Any:
+    return whole_numbers(actions, "the module's action")
 
 
 def _unchanged(actions: Any) -> Any:
