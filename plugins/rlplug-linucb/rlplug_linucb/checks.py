@@ -9,6 +9,7 @@ import numpy
 from torch import Tensor
 
 from rlplug.errors import RunFailedError
+from rlplug.spaces import whole_numbers
 from rlplug_linucb.arrays import Array
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.models import Model, Rows
@@ -86,7 +87,7 @@ def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
 
 def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
     """The arm of each row, all of them valid."""
-    arms = model.regressions.to_array(arms, "int64").reshape(-1)
+    arms = _whole_numbers(model, arms).reshape(-1)
     if len(arms) != count:
         raise _unequal_lengths(count, actions=len(arms))
     if count == 1:
@@ -100,6 +101,15 @@ def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
             "nothing was changed; try: number the arms from 0",
         )
     return arms
+
+
+def _whole_numbers(model: Model, arms: Any) -> Array:
+    to_array = model.regressions.to_array
+    if isinstance(arms, Tensor):
+        if not arms.dtype.is_floating_point:
+            return to_array(arms, "int64")
+        arms = arms.detach().cpu().numpy()
+    return to_array(whole_numbers(arms, "rlplug-linucb: arm"), "int64")
 
 
 def _unequal_lengths(rewards: int, **columns: int) -> RunFailedError:

@@ -1,4 +1,4 @@
-"""Choose the arm of the highest value, with ties broken at random."""
+"""Choose the arm of the highest value among those present, with ties broken at random."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError
 
-__all__ = ["choose"]
+__all__ = ["choose", "present_arms"]
 
 _TOLERANCE = 1e-12
 """Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
@@ -23,7 +23,7 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     A best value that is not finite raises FloatingPointError.
     """
     if mask is not None:
-        values = _masked(values, mask)
+        values = numpy.where(present_arms(mask), values, -numpy.inf)
     if len(values) == 1:
         return numpy.array([_choose_one(values[0], random)])
     best = values.argmax(1)
@@ -41,6 +41,20 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     return best
 
 
+def present_arms(mask: Any) -> Any:
+    """The mask as booleans (n, arms); a row without any arm is refused."""
+    if isinstance(mask, Tensor):
+        mask = mask.cpu().numpy()
+    allowed = numpy.asarray(mask) != 0
+    missing = numpy.flatnonzero(~allowed.any(1))
+    if len(missing):
+        raise RunFailedError(
+            f"rlplug-linucb: the action mask of row {missing[0]} allows no arm.",
+            "try: an environment that always has an arm to choose",
+        )
+    return allowed
+
+
 def _choose_one(values: Any, random: numpy.random.Generator | None) -> int:
     """As `choose`, for the values (arms,) of one row: single decisions should be fast."""
     best = int(values.argmax())
@@ -53,16 +67,3 @@ def _choose_one(values: Any, random: numpy.random.Generator | None) -> int:
         if len(tied) > 1:
             return int(tied[random.integers(len(tied))])
     return best
-
-
-def _masked(values: Any, mask: Any) -> Any:
-    if isinstance(mask, Tensor):
-        mask = mask.cpu().numpy()
-    allowed = numpy.asarray(mask) != 0
-    missing = numpy.flatnonzero(~allowed.any(1))
-    if len(missing):
-        raise RunFailedError(
-            f"rlplug-linucb: the action mask of row {missing[0]} allows no arm.",
-            "try: an environment that always has an arm to choose",
-        )
-    return numpy.where(allowed, values, -numpy.inf)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
+from rlplug.errors import RunFailedError
 from rlplug_linucb.arrays import Array, BufferViews, namespace
 from rlplug_linucb.checks import checked_columns, checked_rows, checked_weights, non_finite
-from rlplug_linucb.choice import choose
+from rlplug_linucb.choice import choose, present_arms
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations
@@ -77,18 +78,35 @@ class LinUCBModule(BufferViews, Module):
         arms = _best(parsed, self._score(parsed, float(self._alpha[0])).ucb, random)
         return torch.from_numpy(arms) if parsed.as_tensors else arms
 
-    def score(self, observations: Any, alpha: float | None = None) -> Scores:
-        """Predicted reward, its standard deviation and the UCB of every arm of every row."""
-        parsed = self.layout.parse(observations)
+    def score(
+        self, observations: Any, alpha: float | None = None, action_mask: Any = None
+    ) -> Scores:
+        """Predicted reward, its standard deviation and the UCB of every arm of every row.
+
+        Of absent arms the reward and the UCB are -inf, the deviation is 0.
+        """
+        parsed = self.layout.parse(observations, action_mask)
         scores = self._score(parsed, float(self._alpha[0]) if alpha is None else alpha)
-        if not numpy.isfinite(scores.ucb).all():
-            raise non_finite({"context": parsed.context, "arms": parsed.arms})
-        return Scores(*map(torch.from_numpy, scores)) if parsed.as_tensors else scores
+        return Scores(*self.checked_scores(parsed, scores))
 
     def set_alpha(self, alpha: float) -> None:
         """Set the width of the confidence bound."""
         if float(self._alpha[0]) != alpha:
             self._alpha[0] = alpha
+
+    def checked_scores(self, parsed: ParsedObservations, scores: Sequence[Any]) -> list[Any]:
+        """Three scores with absent arms left out; refused if one of a present arm is not finite."""
+        mean, sigma, score = scores
+        finite = numpy.isfinite(score)
+        if parsed.mask is not None:
+            present = present_arms(parsed.mask)
+            finite = finite | ~present
+            mean, score = (numpy.where(present, one, -numpy.inf) for one in (mean, score))
+            sigma = numpy.where(present, sigma, 0.0)
+        if not finite.all():
+            raise _not_finite(parsed)
+        checked = [mean, sigma, score]
+        return [torch.from_numpy(one) for one in checked] if parsed.as_tensors else checked
 
     def pick(
         self,
@@ -125,7 +143,7 @@ class LinUCBModule(BufferViews, Module):
             sums = self._sums(parsed, arms, rewards, weights)
             self.model.regressions.absorb(sums.arrays(), len(rewards))
         elif not self._update_each(self.model.rows(parsed, arms), rewards, weights):
-            raise non_finite(_columns(parsed, rewards, weights))
+            raise non_finite(_columns(parsed, arms, rewards, weights))
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
@@ -191,7 +209,7 @@ class LinUCBModule(BufferViews, Module):
 
         sums = self._sum(rows_of, rewards, weights)
         if sums is None:
-            raise non_finite(_columns(parsed, rewards, weights))
+            raise non_finite(_columns(parsed, arms, rewards, weights))
         return sums
 
     # Rows that are not finite are found by their sums, which raise an error of their own.
@@ -220,11 +238,33 @@ def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generato
     try:
         return choose(values, parsed.mask, random)
     except FloatingPointError:
-        raise non_finite({"context": parsed.context, "arms": parsed.arms}) from None
+        raise _not_finite(parsed) from None
 
 
-def _columns(parsed: ParsedObservations, rewards: Array, weights: Any) -> Mapping[str, Any]:
-    return {"context": parsed.context, "arms": parsed.arms, "rewards": rewards, "weights": weights}
+def _not_finite(parsed: ParsedObservations) -> RunFailedError:
+    """The error for scores of present arms that are not finite."""
+    present = None if parsed.mask is None else present_arms(parsed.mask)
+    return non_finite({"context": parsed.context, "arms": _only(parsed.arms, present)})
+
+
+def _columns(
+    parsed: ParsedObservations, arms: Array, rewards: Array, weights: Any
+) -> Mapping[str, Any]:
+    """What was learned from, by name; of the features those of the chosen arms."""
+    chosen = None
+    if parsed.arms is not None:
+        chosen = numpy.arange(parsed.arms.shape[1]) == numpy.asarray(arms.tolist())[:, None]
+    features = _only(parsed.arms, chosen)
+    return {"context": parsed.context, "arms": features, "rewards": rewards, "weights": weights}
+
+
+def _only(features: Any, arms: Any) -> Any:
+    """Features (n, arms, f) with those of other arms zeroed: what they hold is no error."""
+    if features is None or arms is None:
+        return features
+    if isinstance(features, Tensor):
+        features = features.detach().cpu().numpy()
+    return numpy.where(arms[:, :, None], features, 0.0)
 
 
 def _part(rows: Rows, part: slice) -> Rows:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy
-import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
@@ -59,11 +58,15 @@ class LinTSModule(Module):
         act = ActInput(observations, action_mask=action_mask, random=random)
         return self.forward_exploration(act).actions
 
-    def score(self, observations: Any, random: numpy.random.Generator) -> Draws:
-        """Predicted reward, its standard deviation and a draw of it for every arm of every row."""
-        parsed = self.bandit.layout.parse(observations)
-        draws = self._draw(parsed, random)
-        return Draws(*map(torch.from_numpy, draws)) if parsed.as_tensors else draws
+    def score(
+        self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
+    ) -> Draws:
+        """Predicted reward, its standard deviation and a draw of it for every arm of every row.
+
+        Of absent arms the reward and the draw are -inf, the deviation is 0.
+        """
+        parsed = self.bandit.layout.parse(observations, action_mask)
+        return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""

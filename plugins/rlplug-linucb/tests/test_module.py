@@ -135,6 +135,70 @@ def test_features_of_absent_arms_are_not_looked_at() -> None:
         one.forward_exploration(act(seen))
 
 
+@pytest.mark.parametrize("layout", [FIXED, FEATURED])
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("tensors", [True, False])
+def test_scores_leave_out_absent_arms(layout: Layout, beside: bool, tensors: bool) -> None:
+    one, seen = taught(layout), observations(layout, 2)
+    expected = one.score(seen)
+    mask = numpy.array([[True, False, True, True], [True, True, True, False]])
+    if layout.arm_dim:
+        seen["arms"][~mask] = numpy.nan
+    given = {**seen} if beside else {**seen, "action_mask": mask}
+    if tensors:
+        given = {name: torch.from_numpy(values) for name, values in given.items()}
+    scores = one.score(given, action_mask=mask if beside else None)
+    assert isinstance(scores.ucb, torch.Tensor) == tensors
+    for name, of_absent in (("pred_label", -numpy.inf), ("pred_sigma", 0.0), ("ucb", -numpy.inf)):
+        found = numpy.asarray(getattr(scores, name))
+        assert found[mask] == pytest.approx(getattr(expected, name)[mask])
+        assert found[~mask].tolist() == [of_absent, of_absent]
+    seen["context"][1, 0] = numpy.inf
+    with pytest.raises(RunFailedError, match="context has inf at row 1, column 0"):
+        one.score(seen, action_mask=mask)
+
+
+@pytest.mark.parametrize("further", [0, 99])
+def test_features_of_arms_that_were_not_chosen_are_not_learned_from(further: int) -> None:
+    one, two = module(FEATURED), module(FEATURED)
+    seen = observations(FEATURED, 1 + further)
+    arms, rewards = numpy.ones(1 + further, dtype=int), numpy.ones(1 + further)
+    two.update(seen, arms, rewards)
+    seen["arms"][:, 0] = numpy.nan
+    one.update(seen, arms, rewards)
+    assert torch.equal(one.state_dict()["regressions.sums"], two.state_dict()["regressions.sums"])
+    with pytest.raises(RunFailedError, match="rewards has nan at row 0"):
+        one.update(seen, arms, numpy.full(1 + further, numpy.nan))
+
+
+@pytest.mark.parametrize("count", [2, 50])
+@pytest.mark.parametrize("tensors", [True, False])
+def test_arms_that_are_no_whole_numbers_are_refused(count: int, tensors: bool) -> None:
+    one, before = taught(), taught()
+    seen, rewards = observations(FIXED, count)["context"], numpy.ones(count)
+    arms = numpy.ones(count)
+    arms[1] = 1.7
+    given = torch.from_numpy(arms) if tensors else arms
+    with pytest.raises(RunFailedError, match=r"arm 1\.7 of row 1 is no whole number"):
+        one.update(seen, given, rewards)
+    with pytest.raises(RunFailedError, match=r"arm 1\.7 of row 1 is no whole number"):
+        one.update_params(seen, rewards, arms=given)
+    with pytest.raises(RunFailedError, match=r"arm nan of row 0 is no whole number"):
+        one.statistics(seen, numpy.full(count, numpy.nan), rewards)
+    for name, buffer in one.state_dict().items():
+        assert torch.equal(buffer, before.state_dict()[name]), name
+
+
+def test_whole_numbers_of_any_type_are_arms() -> None:
+    seen = observations(FIXED, 2)
+    learned = []
+    for arms in ([0, 1], numpy.array([0.0, 1.0]), torch.tensor([0.0, 1.0]), torch.tensor([0, 1])):
+        one = module()
+        one.update(seen, arms, numpy.ones(2))
+        learned.append(one.score(seen).ucb.tolist())
+    assert learned == [learned[0]] * 4
+
+
 def test_a_mask_that_allows_no_arm_is_refused() -> None:
     mask = numpy.array([[1, 1, 1, 1], [0, 0, 0, 0]])
     with pytest.raises(RunFailedError, match="mask of row 1 allows no arm"):
@@ -267,8 +331,8 @@ def test_bad_rows_are_refused_before_anything_is_learned(
         (FIXED, {"weights": numpy.array([numpy.inf])}, "weights has inf at row 0"),
         (FIXED, {"weights": numpy.array([-1.0])}, "weight of row 0 is -1.0"),
         (FIXED, {"actions": numpy.array([4])}, "arm 4 of row 0 is none of 0 to 3"),
-        (FEATURED, {"arms": numpy.full((1, 4, 2), numpy.nan)}, "arms has nan at row 0, arm 0"),
-        (ALONE, {"arms": numpy.full((1, 4, 2), -numpy.inf)}, "arms has -inf at row 0, arm 0"),
+        (FEATURED, {"arms": numpy.full((1, 4, 2), numpy.nan)}, "arms has nan at row 0, arm 1"),
+        (ALONE, {"arms": numpy.full((1, 4, 2), -numpy.inf)}, "arms has -inf at row 0, arm 1"),
     ],
 )
 def test_a_bad_row_alone_is_refused_before_anything_is_learned(

@@ -242,6 +242,16 @@ def test_absent_arms_are_never_chosen(count: int) -> None:
             assert mask[numpy.arange(count), acted.actions].all()
 
 
+def test_scores_leave_out_absent_arms() -> None:
+    module, context = NeuralLinUCBModule(CONTEXT, 4), numpy.ones((1, 3), numpy.float32)
+    mask = numpy.array([[True, False, True, True]])
+    for scores in (
+        module.score(context, action_mask=mask),
+        module.score({"context": context, "action_mask": mask}),
+    ):
+        assert numpy.isneginf(scores.ucb).tolist() == (~mask).tolist()
+
+
 def test_tensors_are_answered_with_tensors_of_the_same_values() -> None:
     module = module_of(learner())
     context = numpy.random.default_rng(1).uniform(-1, 1, (5, 3))

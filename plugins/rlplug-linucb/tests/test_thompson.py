@@ -116,6 +116,16 @@ def test_the_arm_of_the_highest_draw_is_chosen_and_its_scores_are_told(
     assert acted.extras["pred_sigma"].tolist() == draws.pred_sigma[rows, acted.actions].tolist()
 
 
+def test_draws_leave_out_absent_arms() -> None:
+    one, given = taught(FEATURED), seen(FEATURED, 2)
+    mask = numpy.array([[True, False, True], [True, True, True]])
+    given["arms"][0, 1] = numpy.nan
+    draws = one.score({**given, "action_mask": mask}, numpy.random.default_rng(0))
+    assert numpy.isneginf(draws.sampled).tolist() == (~mask).tolist()
+    with pytest.raises(RunFailedError, match="arms has nan at row 0, arm 1, column 0"):
+        one.score(given, numpy.random.default_rng(0))
+
+
 def test_without_v_it_chooses_by_the_mean_alone() -> None:
     one, observations = taught(v=0.0), seen(FIXED, 50, seed=1)
     acted = one.forward_exploration(act(observations))

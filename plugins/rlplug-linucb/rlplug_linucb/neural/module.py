@@ -68,9 +68,15 @@ class NeuralLinUCBModule(Module):
         """The arms of the highest predicted reward; of equal ones, the first."""
         return self.bandit.forward_inference(self._with_features(act))
 
-    def score(self, observations: Any) -> Scores:
-        """Predicted reward, its standard deviation and the UCB of every arm of every row."""
-        return self.bandit.score(self.features(context_in(observations)))
+    def score(
+        self, observations: Any, alpha: float | None = None, action_mask: Any = None
+    ) -> Scores:
+        """Predicted reward, its standard deviation and the UCB of every arm of every row.
+
+        Of absent arms the reward and the UCB are -inf, the deviation is 0.
+        """
+        features = self.features(context_in(observations))
+        return self.bandit.score(features, alpha, _mask_in(observations, action_mask))
 
     def features(self, contexts: Any) -> Any:
         """The frozen copy's last hidden layer and a column of ones, (n, width + 1).
@@ -85,10 +91,8 @@ class NeuralLinUCBModule(Module):
         return torch.from_numpy(features) if isinstance(contexts, Tensor) else features
 
     def _with_features(self, act: ActInput) -> ActInput:
-        mask, observations = act.action_mask, act.observations
-        if mask is None and isinstance(observations, Mapping):
-            mask = observations.get("action_mask")
-        features = self.features(context_in(observations))
+        mask = _mask_in(act.observations, act.action_mask)
+        features = self.features(context_in(act.observations))
         return ActInput(features, action_mask=mask, random=act.random)
 
     # -- learning ------------------------------------------------------------------------------
@@ -120,3 +124,10 @@ class NeuralLinUCBModule(Module):
 def context_in(observations: Any) -> Any:
     """The part of observations that the network reads."""
     return observations.get("context") if isinstance(observations, Mapping) else observations
+
+
+def _mask_in(observations: Any, mask: Any) -> Any:
+    """The mask, or else that of the observations."""
+    if mask is None and isinstance(observations, Mapping):
+        return observations.get("action_mask")
+    return mask
