@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+_SCORES = {"predicted": "pred_label", "sigma": "pred_sigma", "ucb": "ucb", "sampled": "sampled"}
+"""Metrics, and the columns that they are means of."""
+
+
 class _LinearBandit(Algorithm):
     """What LinUCB and LinTS share: environments, spaces, and learning without an optimizer."""
 
@@ -123,21 +127,23 @@ def row_weights(batch: Batch, read: Callable[[str], Any]) -> Any:
 
 
 def prediction_metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
-    """Squared error and standard deviation of the predictions by which arms were chosen."""
+    """Scores by which arms were chosen, and the squared error of the predicted rewards."""
     if "pred_label" not in batch:
         return {}
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
     labels = labels.reshape(-1)
-    means, sigma = batch.array("pred_label"), batch.array("pred_sigma")
+    means = batch.array("pred_label")
+    columns = {name: batch.array(column) for name, column in _SCORES.items() if column in batch}
     if len(labels) == 1:
         # Three reductions of arrays would cost more than the update.
         error = float(means[0]) - float(labels[0])
-        return {"progressive_error": error * error, "sigma": float(sigma[0])}
+        scores = {name: float(column[0]) for name, column in columns.items()}
+        return {"progressive_error": error * error, **scores}
     errors = means - labels
     return {
         "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
-        "sigma": float(sigma.mean()),
+        **{name: float(column.mean()) for name, column in columns.items()},
     }
 
 

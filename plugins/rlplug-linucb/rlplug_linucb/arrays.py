@@ -17,6 +17,7 @@ __all__ = [
     "Inverses",
     "invert",
     "namespace",
+    "pseudo_invert",
     "row_dots",
     "rows_by_group",
     "to_array",
@@ -30,6 +31,9 @@ _vecdot: Any = getattr(numpy, "vecdot", functools.partial(numpy.einsum, "...d,..
 
 _JITTERS = (1e-14, 1e-12, 1e-10)
 """Multiples of the mean diagonal to add in turn where Cholesky fails."""
+
+_RANK_TOLERANCE = 1e-13
+"""Eigenvalues that are smaller, relative to the largest, count as 0 where there is no penalty."""
 
 
 class BufferViews(nn.Module):
@@ -135,6 +139,15 @@ def invert(matrices: Tensor) -> Inverses:
             jittered += 1
         inverses[index] = inverse
     return Inverses(inverses, jittered, pseudo_inverted)
+
+
+def pseudo_invert(matrices: Tensor) -> Inverses:
+    """Pseudo-inverses of positive-semidefinite matrices (g, d, d); singular ones are counted."""
+    values, vectors = torch.linalg.eigh(matrices)
+    zero = values <= _RANK_TOLERANCE * values[:, -1:]
+    inverted = torch.where(zero, 0.0, 1.0 / torch.where(zero, 1.0, values))
+    inverses = vectors * inverted[:, None] @ vectors.mT
+    return Inverses(inverses, 0, int(zero.any(1).sum()))
 
 
 def _invert_with_jitter(matrix: Tensor) -> Tensor | None:

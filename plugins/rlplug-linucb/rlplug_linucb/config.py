@@ -15,7 +15,12 @@ __all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions"]
 class LinearOptions:
     """Options of the regressions, shared by LinUCB and LinTS."""
 
-    l2_lambda: float = option(1.0, "Ridge penalty; it is not discounted.", above(0))
+    l2_lambda: float = option(
+        1.0,
+        "Ridge penalty; it is not discounted. 0: least squares by pseudo-inverse, at the cost of "
+        "one per update; directions without data then count as certain.",
+        at_least(0),
+    )
     discount: float = option(
         1.0,
         "Discount of all earlier data per learned row; 1 disables forgetting. "

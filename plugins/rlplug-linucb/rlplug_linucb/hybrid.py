@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug_linucb.arrays import Array
+from rlplug_linucb.estimates import Estimates, read_only
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.sums import Sums
 
@@ -98,6 +99,24 @@ class HybridRegressions(nn.Module):
         self.arms.discount_(gamma)
         self.shared.discount_(gamma)
 
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta of every arm, given the shared coefficients beta of `shared`."""
+        self._refresh()
+        beta, own = self.shared.theta[0, 0], self.arms.estimates()
+        theta = own.theta - beta @ self.arms.theta[:, 1:]
+        return own._replace(theta=read_only(theta))
+
+    def shared_estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta of the shared regression on what the arms leave of z (A₀, β)."""
+        self._refresh()
+        own, explained = self.shared.estimates(), self.to_array(self._explained(slice(None)))
+        return own._replace(
+            A=read_only(own.A[0] - explained[:-1]),
+            b=read_only(own.b[0] - explained[-1]),
+            A_inv=read_only(own.A_inv[0]),
+            theta=read_only(own.theta[0]),
+        )
+
     def is_stale(self) -> bool:
         """Whether any block must be solved before it is used."""
         return self.arms.is_stale() or self.shared.is_stale()
@@ -111,13 +130,16 @@ class HybridRegressions(nn.Module):
         if not self.is_stale():
             return
         self.arms.refresh()
+        self.shared.solve(slice(None), self._explained(slice(None)))
+
+    def _explained(self, arms: slice | list[int]) -> Tensor:
+        """What these arms' regressions explain of the shared sums; they must be solved."""
         self.arms.add_recent()
         dim = self.arms.dim
-        crossed, solved = self.arms.sums[:, dim + 1 :], self.arms.solved[:, dim:]
+        crossed, solved = self.arms.sums[arms, dim + 1 :], self.arms.solved[arms, dim:]
         A = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
         b = torch.einsum("gid,gd->i", crossed, solved[:, 0])
-        explained = torch.cat([(A + A.T) / 2, b[None]])
-        self.shared.solve(slice(None), explained)
+        return torch.cat([(A + A.T) / 2, b[None]])
 
 
 class HybridSums:

@@ -19,10 +19,12 @@ from rlplug_linucb.arrays import (
     BufferViews,
     invert,
     namespace,
+    pseudo_invert,
     row_dots,
     rows_by_group,
     to_array,
 )
+from rlplug_linucb.estimates import Estimates, read_only
 
 __all__ = ["RidgeRegressions", "Scores", "upper_confidence_bound"]
 
@@ -59,7 +61,8 @@ class RidgeRegressions(BufferViews):
 
     `A` and `b` are exact sums over the data; the penalty λ is added when they are solved, so that
     it is neither discounted nor counted once per learner. `A_inv` and `theta` follow each row by
-    a rank-one update and are solved for again before rounding accumulates.
+    a rank-one update and are solved for again before rounding accumulates. Without a penalty
+    they are solved by pseudo-inverse: directions without data have neither reward nor variance.
     """
 
     numpy_devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
@@ -125,7 +128,8 @@ class RidgeRegressions(BufferViews):
         self.refresh_every = refresh_every
         float64, height = torch.float64, dim + targets
         prior = torch.zeros((groups, height, dim), dtype=float64)
-        prior.diagonal(dim1=1, dim2=2).fill_(1.0 / l2_lambda)
+        if l2_lambda:
+            prior.diagonal(dim1=1, dim2=2).fill_(1.0 / l2_lambda)
         squared = torch.zeros((groups, dim, dim), dtype=float64) if squared_discount else None
         self.register_buffer("sums", torch.zeros((groups, height, dim), dtype=float64))
         self.register_buffer("squared_sums", squared)
@@ -177,6 +181,9 @@ class RidgeRegressions(BufferViews):
             squared += self._outer(w * x, x)
         if w != 1.0:
             x, r = math.sqrt(w) * x, math.sqrt(w) * r
+        if not self.l2_lambda:
+            # Rank-one updates keep the rank of a pseudo-inverse.
+            self.invalidate(group)
         index = int(self._counts[_RECENT])
         self._recent_x[index], self._recent_r[index] = x, r
         self._recent_groups[index] = group
@@ -226,7 +233,7 @@ class RidgeRegressions(BufferViews):
         sums = self.sums[groups] if explained is None else self.sums[groups] - explained
         penalty = self.l2_lambda * torch.eye(dim, dtype=sums.dtype, device=sums.device)
         A, b = sums[:, :dim] + penalty, sums[:, dim:].mT
-        A_inv, jittered, pseudo_inverted = invert(A)
+        A_inv, jittered, pseudo_inverted = invert(A) if self.l2_lambda else pseudo_invert(A)
         theta = A_inv @ b
         self.solved[groups, :dim], self.solved[groups, dim:] = A_inv, theta.mT
         if self.widened is not None and self.squared_sums is not None:
@@ -242,6 +249,8 @@ class RidgeRegressions(BufferViews):
 
     def refresh(self) -> None:
         """Solve the groups that are stale."""
+        if not self._counts[_STALE]:
+            return
         stale: list[int] = self.stale.nonzero().flatten().tolist()
         # Slices are views; indexing with a list copies, at a higher cost than a small inverse.
         if len(stale) == self.groups:
@@ -281,6 +290,13 @@ class RidgeRegressions(BufferViews):
         if self._squared is not None:
             self._squared *= gamma * gamma
         self.invalidate(slice(None))
+
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta of every group, up to date; b and theta of the first target."""
+        self.add_recent()
+        self.refresh()
+        arrays = (self.A, self.b[:, 0], self.A_inv, self.theta[:, 0])
+        return Estimates(*map(read_only, arrays))
 
     def fallbacks(self) -> Mapping[str, int]:
         """How many groups were solved for, and for how many Cholesky needed a fallback."""

@@ -10,6 +10,7 @@ from gymnasium import Space
 from rlplug.errors import UnsupportedSpaceError
 from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions
+from rlplug_linucb.estimates import Estimates
 from rlplug_linucb.hybrid import HybridRegressions
 from rlplug_linucb.layout import Layout, ParsedObservations, layout_of
 from rlplug_linucb.linucb import RidgeRegressions
@@ -57,6 +58,10 @@ class DisjointModel:
         """The rows of the chosen arms."""
         return Rows(self.regressions.to_array(parsed.context, None), actions)
 
+    def estimates(self) -> Estimates:
+        """The estimates of every arm."""
+        return self.regressions.estimates()
+
 
 class JointModel:
     """One regression for all arms, on their own features or on their one-hot index."""
@@ -103,6 +108,10 @@ class JointModel:
     def _one_hot(self) -> Array:
         return self.regressions.to_array(numpy.eye(self.layout.num_arms))
 
+    def estimates(self) -> Estimates:
+        """The estimates of the only regression."""
+        return Estimates(*(one[0] for one in self.regressions.estimates()))
+
 
 class HybridModel:
     """A regression per arm on the context, and one that arms share (Li et al. 2010, algorithm 2).
@@ -140,6 +149,10 @@ class HybridModel:
 
     def _shared(self, context: Array, arms: Array) -> Array:
         return _concatenate(arms, _products(context, arms)) if self.interactions else arms
+
+    def estimates(self) -> Estimates:
+        """The estimates of every arm's own regression."""
+        return self.regressions.estimates()
 
 
 Model: TypeAlias = DisjointModel | JointModel | HybridModel

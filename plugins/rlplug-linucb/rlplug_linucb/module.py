@@ -17,6 +17,7 @@ from rlplug_linucb.arrays import Array, BufferViews, namespace
 from rlplug_linucb.checks import checked_columns, checked_rows, checked_weights, non_finite
 from rlplug_linucb.choice import choose, present_arms
 from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import Scores, upper_confidence_bound
@@ -29,7 +30,7 @@ _CHUNK = 8192
 """Rows that are copied at a time while they are summed."""
 
 
-class LinUCBModule(BufferViews, Module):
+class LinUCBModule(HasEstimates, BufferViews, Module):
     """A linear bandit: score, choose, update; it can be used without a run.
 
     Observations are an array of contexts (n, d), or a mapping with `context`, `arms` (n, arms, f)
@@ -71,11 +72,15 @@ class LinUCBModule(BufferViews, Module):
         return Acted(self.pick(parsed, self._score(parsed, 0.0), None).actions)
 
     def choose(
-        self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
+        self,
+        observations: Any,
+        random: numpy.random.Generator,
+        action_mask: Any = None,
+        alpha: float | None = None,
     ) -> Any:
-        """The actions of `forward_exploration`, one per row."""
+        """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
         parsed = self.layout.parse(observations, action_mask)
-        arms = _best(parsed, self._score(parsed, float(self._alpha[0])).ucb, random)
+        arms = _best(parsed, self._score(parsed, self._width(alpha)).ucb, random)
         return torch.from_numpy(arms) if parsed.as_tensors else arms
 
     def score(
@@ -86,8 +91,15 @@ class LinUCBModule(BufferViews, Module):
         Of absent arms the reward and the UCB are -inf, the deviation is 0.
         """
         parsed = self.layout.parse(observations, action_mask)
-        scores = self._score(parsed, float(self._alpha[0]) if alpha is None else alpha)
+        scores = self._score(parsed, self._width(alpha))
         return Scores(*self.checked_scores(parsed, scores))
+
+    def confidence_width(
+        self, observations: Any, alpha: float | None = None, action_mask: Any = None
+    ) -> Any:
+        """By how much the UCB of every arm exceeds its predicted reward; 0 for absent arms."""
+        alpha = self._width(alpha)
+        return alpha * self.score(observations, alpha, action_mask).pred_sigma
 
     def set_alpha(self, alpha: float) -> None:
         """Set the width of the confidence bound."""
@@ -124,6 +136,27 @@ class LinUCBModule(BufferViews, Module):
             tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
             return Acted(torch.from_numpy(arms), extras=tensors)
         return Acted(arms, extras=extras)
+
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta at once."""
+        return self.model.estimates()
+
+    def shared_estimates(self) -> Estimates | None:
+        """Of the regression that all arms of a hybrid model share; None for other models."""
+        regressions = self.model.regressions
+        if not isinstance(regressions, HybridRegressions):
+            return None
+        return regressions.shared_estimates()
+
+    def _width(self, alpha: float | None) -> float:
+        if alpha is None:
+            return float(self._alpha[0])
+        if not 0.0 <= alpha < math.inf:
+            raise RunFailedError(
+                f"rlplug-linucb: alpha must be at least 0, found {alpha}.",
+                "try: 0 for the greedy choice",
+            )
+        return alpha
 
     # Features that are not finite are found by their scores, which raise an error of their own.
     @numpy.errstate(over="ignore", invalid="ignore")

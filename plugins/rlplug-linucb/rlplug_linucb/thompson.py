@@ -12,6 +12,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
+from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.models import DisjointModel, JointModel, Model
@@ -31,7 +32,7 @@ class Draws(NamedTuple):
     """Reward predicted by coefficients drawn from the posterior."""
 
 
-class LinTSModule(Module):
+class LinTSModule(HasEstimates, Module):
     """A linear bandit that chooses by Thompson sampling: score, choose, update."""
 
     def __init__(self, layout: Layout, config: LinTSConfig | None = None) -> None:
@@ -67,6 +68,10 @@ class LinTSModule(Module):
         """
         parsed = self.bandit.layout.parse(observations, action_mask)
         return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
+
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta at once."""
+        return self.bandit.estimates()
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""

@@ -75,7 +75,8 @@ def test_an_update_learns_the_batch_and_reports_the_errors_made_before_it(count:
     # Nothing was known: the prediction was 0, and a context x had the deviation |x|.
     assert metrics["progressive_error"] == pytest.approx((batch.array("rewards") ** 2).mean())
     lengths = numpy.linalg.norm(batch.array("observations"), axis=1)
-    assert metrics["sigma"] == pytest.approx(lengths.mean())
+    assert metrics["sigma"] == metrics["ucb"] == pytest.approx(lengths.mean())
+    assert metrics["predicted"] == 0.0
     assert metrics["jittered"] == metrics["pseudo_inverted"] == 0
 
 

@@ -28,7 +28,7 @@ def test_options_are_structured_strictly_and_alpha_may_be_a_schedule() -> None:
     ("values", "complaint"),
     [
         ({"alpha": -1}, "must be at least 0"),
-        ({"l2_lambda": 0}, "must be greater than 0"),
+        ({"l2_lambda": -1}, "must be at least 0"),
         ({"discount": 1.5}, "must be at most 1"),
         ({"discount": 0}, "must be greater than 0"),
         ({"model": "joined"}, "did you mean 'joint'"),

@@ -329,7 +329,7 @@ def test_observations_of_another_shape_are_refused() -> None:
         ({"net_arch": [64, 0]}, "widths of at least 1"),
         ({"activation": "sine"}, "expected one of"),
         ({"alpha": -0.1}, "must be at least 0"),
-        ({"l2_lambda": 0}, "must be greater than 0"),
+        ({"l2_lambda": -1}, "must be at least 0"),
         ({"learning_rate": 0}, "must be greater than 0"),
         ({"batch_size": 0}, "must be at least 1"),
         ({"buffer_size": 0}, "must be at least 1"),

@@ -23,7 +23,10 @@ class NeuralLinUCBConfig:
         schedulable=True,
     )
     l2_lambda: float = option(
-        0.1, "Ridge penalty of each arm's regression on the network's features.", above(0)
+        0.1,
+        "Ridge penalty of each arm's regression on the network's features; 0: least squares by "
+        "pseudo-inverse.",
+        at_least(0),
     )
     net_arch: tuple[int, ...] = option(
         (64, 64),

@@ -14,6 +14,7 @@ from rlplug import Acted, ActInput, Batch, LearnerView, Module
 from rlplug.config.schedule import resolve
 from rlplug.nn import Body, Network, NetworkOptions, QHead
 from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.layout import Layout, wrong_shape
 from rlplug_linucb.linucb import Scores
 from rlplug_linucb.module import LinUCBModule
@@ -26,7 +27,7 @@ DRAWN = "drawn_"
 """Prefix of columns drawn from the buffer, with several rows for each new one."""
 
 
-class NeuralLinUCBModule(Module):
+class NeuralLinUCBModule(HasEstimates, Module):
     """A bandit with a regression per arm on the last hidden layer of a network.
 
     Features come from `settled`, a frozen copy of the network's body that is updated only when the
@@ -77,6 +78,10 @@ class NeuralLinUCBModule(Module):
         """
         features = self.features(context_in(observations))
         return self.bandit.score(features, alpha, _mask_in(observations, action_mask))
+
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta at once, of the regressions on the network's features."""
+        return self.bandit.estimates()
 
     def features(self, contexts: Any) -> Any:
         """The frozen copy's last hidden layer and a column of ones, (n, width + 1).
