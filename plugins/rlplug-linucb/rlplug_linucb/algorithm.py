@@ -12,7 +12,7 @@ import torch
 from rlplug import Algorithm, Batch, LearnerView, hookimpl
 from rlplug.feeds import Stream
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
-from rlplug_linucb.layout import layout_of
+from rlplug_linucb.layout import Layout, layout_of
 from rlplug_linucb.models import unsupported_reason
 from rlplug_linucb.module import LinUCBModule
 from rlplug_linucb.thompson import LinTSModule
@@ -67,7 +67,7 @@ class LinUCB(_LinearBandit):
         config: LinUCBConfig,
     ) -> LinUCBModule:
         """The untrained module."""
-        return LinUCBModule(layout_of(observation_space, action_space, config.arms), config)
+        return LinUCBModule(_layout(observation_space, action_space, config), config)
 
     @hookimpl
     def additional_update(
@@ -92,7 +92,7 @@ class LinTS(_LinearBandit):
         config: LinTSConfig,
     ) -> LinTSModule:
         """The untrained module."""
-        return LinTSModule(layout_of(observation_space, action_space, config.arms), config)
+        return LinTSModule(_layout(observation_space, action_space, config), config)
 
     @hookimpl
     def additional_update(
@@ -145,6 +145,14 @@ def prediction_metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
         "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
         **{name: float(column.mean()) for name, column in columns.items()},
     }
+
+
+def _layout(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    config: LinearOptions,
+) -> Layout:
+    return layout_of(observation_space, action_space, config.arms, config.max_arms)
 
 
 def _update(bandit: LinUCBModule, batch: Batch, learner: LearnerView) -> Mapping[str, float]:

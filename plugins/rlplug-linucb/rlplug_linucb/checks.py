@@ -11,10 +11,19 @@ from torch import Tensor
 from rlplug.errors import RunFailedError
 from rlplug.spaces import whole_numbers
 from rlplug_linucb.arrays import Array
+from rlplug_linucb.choice import present_arms
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.models import Model, Rows
 
-__all__ = ["checked_columns", "checked_rows", "checked_weights", "non_finite"]
+__all__ = [
+    "checked_columns",
+    "checked_rows",
+    "checked_weights",
+    "chosen_ids",
+    "columns_of",
+    "non_finite",
+    "non_finite_scores",
+]
 
 
 def checked_columns(
@@ -25,6 +34,8 @@ def checked_columns(
     rewards = model.regressions.to_array(rewards).reshape(-1)
     if parsed.rows != len(rewards):
         raise _unequal_lengths(len(rewards), observations=parsed.rows)
+    if layout.arm_names:
+        actions = _by_name(layout, actions)
     arms = _checked_arms(model, actions, len(rewards), layout.num_arms)
     if weights is not None:
         weights = checked_weights(model, weights, len(rewards))
@@ -85,9 +96,51 @@ def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
     )
 
 
+def non_finite_scores(parsed: ParsedObservations) -> RunFailedError:
+    """The error for scores of present arms that are not finite."""
+    present = None if parsed.mask is None else present_arms(parsed.mask)
+    return non_finite({"context": parsed.context, "arms": _only(parsed.arms, present)})
+
+
+def columns_of(
+    parsed: ParsedObservations, arms: Array, rewards: Array, weights: Any
+) -> Mapping[str, Any]:
+    """What was learned from, by name; of the features those of the chosen arms."""
+    chosen = None
+    if parsed.arms is not None:
+        chosen = numpy.arange(parsed.arms.shape[1]) == numpy.asarray(arms.tolist())[:, None]
+    features = _only(parsed.arms, chosen)
+    return {"context": parsed.context, "arms": features, "rewards": rewards, "weights": weights}
+
+
+def chosen_ids(ids: Any, arms: Array) -> Any:
+    """The ids (n,) of the chosen arms, of (n, arms)."""
+    if isinstance(ids, Tensor):
+        ids = ids.cpu().numpy()
+    chosen = ids[numpy.arange(len(ids)), numpy.asarray(arms.tolist(), int)]
+    if len(chosen) and chosen.min() < 0:
+        row = int(chosen.argmin())
+        raise RunFailedError(
+            f"rlplug-linucb: the chosen arm of row {row} has the id {chosen[row]}.",
+            "nothing was changed; try: ids of at least 0",
+        )
+    return chosen
+
+
+def _only(features: Any, arms: Any) -> Any:
+    """Features (n, arms, f) with those of other arms zeroed: what they hold is no error."""
+    if features is None or arms is None:
+        return features
+    if isinstance(features, Tensor):
+        features = features.detach().cpu().numpy()
+    return numpy.where(arms[:, :, None], features, 0.0)
+
+
 def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
     """The arm of each row, all of them valid."""
-    arms = _whole_numbers(model, arms).reshape(-1)
+    if type(arms) is not numpy.ndarray or arms.dtype.kind != "i":
+        arms = _whole_numbers(arms)
+    arms = model.regressions.to_array(arms, "int64").reshape(-1)
     if len(arms) != count:
         raise _unequal_lengths(count, actions=len(arms))
     if count == 1:
@@ -103,13 +156,20 @@ def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
     return arms
 
 
-def _whole_numbers(model: Model, arms: Any) -> Array:
-    to_array = model.regressions.to_array
+def _by_name(layout: Layout, actions: Any) -> Any:
+    """Indices of arms that may be given by name."""
+    given = actions if isinstance(actions, Tensor) else numpy.asarray(actions)
+    if isinstance(given, Tensor) or given.dtype.kind != "U":
+        return actions
+    return [layout.index_of(name) for name in given.reshape(-1).tolist()]
+
+
+def _whole_numbers(arms: Any) -> Any:
     if isinstance(arms, Tensor):
         if not arms.dtype.is_floating_point:
-            return to_array(arms, "int64")
+            return arms
         arms = arms.detach().cpu().numpy()
-    return to_array(whole_numbers(arms, "rlplug-linucb: arm"), "int64")
+    return whole_numbers(arms, "rlplug-linucb: arm")
 
 
 def _unequal_lengths(rewards: int, **columns: int) -> RunFailedError:

@@ -49,6 +49,12 @@ class LinearOptions:
         "Use products of context and arm features in the regression that arms share; false: "
         "concatenate them (joint), or use arm features alone (hybrid, featured arms only).",
     )
+    max_arms: int = option(
+        200,
+        "Most arms remembered where observations have arm_ids; beyond, the arm that was learned "
+        "least recently is forgotten.",
+        at_least(2),
+    )
     refresh_every: int = option(
         1000,
         "Rank-one updates of an inverse before it is recomputed from the sums.",

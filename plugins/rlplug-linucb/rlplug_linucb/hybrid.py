@@ -61,16 +61,24 @@ class HybridRegressions(nn.Module):
         """The values as an array of the same type and device as the sums."""
         return self.arms.to_array(values, dtype)
 
-    def predict(self, x: Array, z: Array) -> tuple[Array, Array]:
-        """Means and variances (n, arms) for x (n, dim) and z (n, arms, shared_dim)."""
-        mean, variance, z_residual = self.predict_by_arm(x, z)
+    def predict(self, x: Array, z: Array, groups: Array | None = None) -> tuple[Array, Array]:
+        """Means and variances (n, arms) for x (n, dim) and z (n, arms, shared_dim).
+
+        `groups` (n, arms) are the arms' regressions, if they are not all, in order.
+        """
+        mean, variance, z_residual = self.predict_by_arm(x, z, groups)
         shared_mean, shared_variance = self.shared.predict(z_residual)
         return mean + shared_mean[..., 0], variance + shared_variance
 
-    def predict_by_arm(self, x: Array, z: Array) -> tuple[Array, Array, Array]:
+    def predict_by_arm(
+        self, x: Array, z: Array, groups: Array | None = None
+    ) -> tuple[Array, Array, Array]:
         """Means and variances (n, arms) of the arms' own regressions, and their residual of z."""
         self._refresh()
-        means, variance = self.arms.predict(x)
+        if groups is None:
+            means, variance = self.arms.predict(x)
+        else:
+            means, variance = self.arms.predict_by(groups, x)
         return means[..., 0], variance, z - means[..., 1:]
 
     def update(self, group: int, x: Array, r: Array, w: float = 1.0) -> None:
@@ -93,6 +101,23 @@ class HybridRegressions(nn.Module):
         half = len(sums) // 2
         self.arms.absorb(sums[:half], rows)
         self.shared.absorb(sums[half:], rows)
+
+    def forget(self, arm: int) -> None:
+        """Make an arm what it was before its first row; the shared regression keeps what it told.
+
+        The arm's coefficients are integrated out: what they explain leaves the shared sums.
+        """
+        self._refresh()
+        self.shared.add_recent()
+        self.shared.sums[0] -= self._explained([arm])
+        self.shared.invalidate(0)
+        self.arms.forget(arm)
+
+    def rearrange(self, sources: Sequence[int | None]) -> None:
+        """Make arm i what arm `sources[i]` was, or one without data where that is None."""
+        for arm in set(range(self.arms.groups)) - set(sources):
+            self.forget(arm)
+        self.arms.rearrange(sources)
 
     def discount_(self, gamma: float) -> None:
         """Multiply the sums by `gamma`; the penalty stays."""

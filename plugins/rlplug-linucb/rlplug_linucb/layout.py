@@ -14,7 +14,7 @@ from rlplug.errors import RunFailedError, UnsupportedSpaceError
 
 __all__ = ["Layout", "ParsedObservations", "layout_of", "number_of_arms", "wrong_shape"]
 
-_KEYS = ("context", "arms", "action_mask")
+_KEYS = ("context", "arms", "arm_ids", "action_mask")
 
 
 class ParsedObservations(NamedTuple):
@@ -26,13 +26,15 @@ class ParsedObservations(NamedTuple):
     """(n, arms, f), or None."""
     mask: Any
     """(n, arms), true where an arm may be chosen, or None."""
+    ids: Any
+    """(n, arms), which arm stands at each index, or None where they are the same in every row."""
     as_tensors: bool
     """Whether they are tensors, so that results should be."""
 
     def part(self, rows: slice) -> ParsedObservations:
         """Some of the rows."""
-        context, arms, mask = (None if one is None else one[rows] for one in self[:3])
-        return ParsedObservations(context, arms, mask, self.as_tensors)
+        context, arms, mask, ids = (None if one is None else one[rows] for one in self[:4])
+        return ParsedObservations(context, arms, mask, ids, self.as_tensors)
 
     @property
     def rows(self) -> int:
@@ -49,12 +51,22 @@ class Layout:
     """0 without a context."""
     arm_dim: int = 0
     """0 for fixed arms, which have no features."""
+    arm_names: tuple[str, ...] = attrs.field(default=())
+    """The name of each arm, by which rewards can be credited; empty: they have numbers only."""
+    max_arms: int = 0
+    """Most arms remembered where observations tell with `arm_ids` which arm stands at each index;
+    0: the same arms stand there in every observation."""
     plain_shape: tuple[int, ...] | None = attrs.field(init=False, eq=False, repr=False)
     """Shape of an observation that is a single array; None if it takes two."""
 
+    @arm_names.validator
+    def _check_names(self, attribute: Any, names: tuple[str, ...]) -> None:
+        if names and not len(set(names)) == len(names) == self.num_arms:
+            raise ValueError(f"arm_names must be {self.num_arms} different names, found {names}")
+
     @plain_shape.default
     def _plain_shape(self) -> tuple[int, ...] | None:
-        if self.arm_dim and self.context_dim:
+        if (self.arm_dim and self.context_dim) or self.max_arms:
             return None
         return (self.num_arms, self.arm_dim) if self.arm_dim else (self.context_dim,)
 
@@ -63,16 +75,25 @@ class Layout:
         """Whether each context brings its own arms, with features."""
         return self.arm_dim > 0
 
+    def index_of(self, arm: int | str) -> int:
+        """The index of an arm, given by its name or by the index itself."""
+        if isinstance(arm, str) and arm in self.arm_names:
+            return self.arm_names.index(arm)
+        if isinstance(arm, str) or not 0 <= arm < self.num_arms:
+            known = ", ".join(self.arm_names) or f"0 to {self.num_arms - 1}"
+            raise RunFailedError(f"rlplug-linucb: there is no arm {arm!r}.", f"try: {known}")
+        return arm
+
     def parse(self, observations: Any, mask: Any = None) -> ParsedObservations:
         """The parts of observations; `mask` takes precedence over their `action_mask`."""
         # Fast path: a plain array and no mask.
         plain = type(observations) is numpy.ndarray and mask is None
         if plain and observations.shape[1:] == self.plain_shape:
             if self.arm_dim:
-                return ParsedObservations(None, observations, None, False)
-            return ParsedObservations(observations, None, None, False)
+                return ParsedObservations(None, observations, None, None, False)
+            return ParsedObservations(observations, None, None, None, False)
         as_tensors = isinstance(observations, Tensor)
-        context = arms = None
+        context = arms = ids = None
         if as_tensors or isinstance(observations, numpy.ndarray):
             if self.arm_dim and not self.context_dim:
                 arms = observations
@@ -81,16 +102,17 @@ class Layout:
         elif isinstance(observations, Mapping):
             mask = observations.get("action_mask") if mask is None else mask
             context, arms = observations.get("context"), observations.get("arms")
+            ids = observations.get("arm_ids")
             as_tensors = isinstance(arms if context is None else context, Tensor)
         else:
             raise RunFailedError(
                 f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
-        self._check(context, arms, mask)
-        return ParsedObservations(context, arms, mask, as_tensors)
+        self._check(context, arms, mask, ids)
+        return ParsedObservations(context, arms, mask, ids, as_tensors)
 
-    def _check(self, context: Any, arms: Any, mask: Any) -> None:
+    def _check(self, context: Any, arms: Any, mask: Any, ids: Any) -> None:
         num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim
         if context_dim and (context is None or context.shape[1:] != (context_dim,)):
             raise wrong_shape("context", context, ("n", context_dim))
@@ -103,12 +125,22 @@ class Layout:
             )
         if mask is not None and mask.shape[1:] != (num_arms,):
             raise wrong_shape("action_mask", mask, ("n", num_arms))
+        if self.max_arms and (ids is None or ids.shape[1:] != (num_arms,)):
+            raise wrong_shape("arm_ids", ids, ("n", num_arms))
+        if ids is not None and not self.max_arms:
+            raise RunFailedError(
+                "rlplug-linucb: the observations have arm_ids, the layout keeps the same arms.",
+                "try: Layout(max_arms=200, ...)",
+            )
 
 
 def layout_of(
-    observation_space: Space[Any], action_space: Space[Any], arms: str = "auto"
+    observation_space: Space[Any], action_space: Space[Any], arms: str = "auto", max_arms: int = 0
 ) -> Layout:
-    """The layout of an environment; raises UnsupportedSpaceError for spaces not of a bandit."""
+    """The layout of an environment; raises UnsupportedSpaceError for spaces not of a bandit.
+
+    At most `max_arms` arms are remembered where observations have `arm_ids`.
+    """
     num_arms = number_of_arms(action_space)
     if isinstance(observation_space, spaces.Box):
         if arms == "featured":
@@ -117,7 +149,7 @@ def layout_of(
             )
         return Layout(num_arms=num_arms, context_dim=_length(observation_space, "observations"))
     if isinstance(observation_space, spaces.Dict):
-        return _layout_of_parts(observation_space.spaces, num_arms, arms)
+        return _layout_of_parts(observation_space.spaces, num_arms, arms, max_arms)
     raise UnsupportedSpaceError(
         "a linear bandit needs a Box of context features, or a Dict with the keys context, arms "
         f"and action_mask; found {observation_space}."
@@ -137,7 +169,9 @@ def number_of_arms(action_space: Space[Any]) -> int:
     return int(action_space.n)
 
 
-def _layout_of_parts(parts: Mapping[str, Space[Any]], num_arms: int, arms: str) -> Layout:
+def _layout_of_parts(
+    parts: Mapping[str, Space[Any]], num_arms: int, arms: str, max_arms: int
+) -> Layout:
     unknown = sorted(set(parts) - set(_KEYS))
     if unknown:
         raise UnsupportedSpaceError(
@@ -154,15 +188,20 @@ def _layout_of_parts(parts: Mapping[str, Space[Any]], num_arms: int, arms: str) 
         )
     if "arms" not in parts and "context" not in parts:
         raise UnsupportedSpaceError("a linear bandit needs a context or arms in the observations.")
-    mask = parts.get("action_mask")
-    if mask is not None and mask.shape != (num_arms,):
-        raise UnsupportedSpaceError(
-            f"action_mask must have one value per arm ({num_arms}), found shape {mask.shape}."
-        )
+    for name in ("action_mask", "arm_ids"):
+        part = parts.get(name)
+        if part is not None and part.shape != (num_arms,):
+            raise UnsupportedSpaceError(
+                f"{name} must have one value per arm ({num_arms}), found shape {part.shape}."
+            )
+    ids = parts.get("arm_ids")
+    if ids is not None and numpy.dtype(ids.dtype).kind not in "iu":
+        raise UnsupportedSpaceError(f"arm_ids must be integers, found {ids}.")
     return Layout(
         num_arms=num_arms,
         context_dim=_length(parts["context"], "context") if "context" in parts else 0,
         arm_dim=_length(parts["arms"], "arms", num_arms) if "arms" in parts else 0,
+        max_arms=max_arms if ids is not None else 0,
     )
 
 

@@ -30,6 +30,8 @@ __all__ = ["RidgeRegressions", "Scores", "upper_confidence_bound"]
 
 _STALE, _RECENT, _REFRESHED, _JITTERED, _PSEUDO_INVERTED = range(5)
 """What the entries of the buffer `counts` count."""
+_PER_GROUP = ("sums", "squared_sums", "weight", "solved", "widened", "age", "stale")
+"""The buffers with one entry per group."""
 _RECENT_ROWS = 256
 """Rows that are added to A and b by one product."""
 _BROADCAST_ROWS = 256
@@ -165,6 +167,18 @@ class RidgeRegressions(BufferViews):
             mean, variance = map(namespace(x).stack, zip(*each, strict=True))
         return mean.swapaxes(0, 1), variance.T
 
+    def predict_by(self, groups: Array, x: Array) -> tuple[Array, Array]:
+        """Means (n, k, targets) and variances (n, k) of rows x (n, dim) by their groups (n, k)."""
+        if self._counts[_STALE]:
+            self.refresh()
+        used, places = numpy.unique(groups, return_inverse=True)
+        places = self.to_array(places.reshape(groups.shape), "int64")
+        theta, A_inv = self.theta[used], self.A_inv[used]
+        each = [_predict_rows(x, theta[index], A_inv[index]) for index in range(len(used))]
+        mean, variance = map(namespace(x).stack, zip(*each, strict=True))
+        rows = namespace(x).arange(len(x))[:, None]
+        return mean[places, rows], variance[places, rows]
+
     def update(self, group: int, x: Array, r: Array, w: float = 1.0) -> None:
         """Learn one row x (dim,) with its rewards r (targets,) and weight w."""
         self.add(group, x, r, w)
@@ -281,6 +295,35 @@ class RidgeRegressions(BufferViews):
         for total, added in zip(self.totals(), sums, strict=True):
             total += added
         self.invalidate(sums[0] != 0)
+
+    def forget(self, group: int) -> None:
+        """Make a group what it was before its first row."""
+        self.add_recent()
+        for buffer in (self.sums, self.weight, self.squared_sums):
+            if buffer is not None:
+                buffer[group] = 0.0
+        self.invalidate(group)
+
+    def rearrange(self, sources: Sequence[int | None]) -> None:
+        """Make group i what group `sources[i]` was, or one without data where that is None."""
+        self.add_recent()
+        fresh = RidgeRegressions(
+            len(sources),
+            self.dim,
+            targets=self.targets,
+            l2_lambda=self.l2_lambda,
+            squared_discount=self.squared_discount,
+        ).to(self.sums.device)
+        kept = [group for group, source in enumerate(sources) if source is not None]
+        taken = [source for source in sources if source is not None]
+        for name in _PER_GROUP:
+            buffer, old = getattr(fresh, name), getattr(self, name)
+            if buffer is not None:
+                buffer[kept] = old[taken]
+                setattr(self, name, buffer)
+        self.groups = len(sources)
+        self.counts[_STALE] = self.stale.sum()
+        self.renew_views()
 
     def discount_(self, gamma: float) -> None:
         """Multiply the sums by `gamma`; the penalty stays."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy
 from gymnasium import Space
 
 from rlplug.errors import UnsupportedSpaceError
+from rlplug_linucb.arm_ids import ArmIds
 from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions
 from rlplug_linucb.estimates import Estimates
@@ -39,19 +42,28 @@ class DisjointModel:
     """A regression per arm on the context (Li et al. 2010, algorithm 1)."""
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
-        self.widths = Rows(layout.context_dim, layout.num_arms)
+        self.arm_ids = _arm_ids(layout)
         self.regressions = RidgeRegressions(
-            layout.num_arms,
+            _groups(layout),
             layout.context_dim,
             squared_discount=config.squared_discount,
             **_options(config),
         )
-        self.max_rank_one = _max_rank_one(config, layout.num_arms, layout.context_dim)
+        self.fit(layout)
+
+    def fit(self, layout: Layout) -> None:
+        """Expect rows of this layout."""
+        self.widths = Rows(layout.context_dim, _bound_of_arms(layout))
+        self.max_rank_one = _max_rank_one(self.regressions, layout)
 
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms)."""
         regressions = self.regressions
-        mean, variance = regressions.predict(regressions.to_array(parsed.context))
+        context = regressions.to_array(parsed.context)
+        if self.arm_ids is None:
+            mean, variance = regressions.predict(context)
+        else:
+            mean, variance = regressions.predict_by(self.arm_ids.groups(parsed.ids), context)
         return mean[..., 0], variance
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
@@ -67,7 +79,7 @@ class JointModel:
     """One regression for all arms, on their own features or on their one-hot index."""
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
-        self.layout = layout
+        self.arm_ids = None
         self.interactions = config.use_interaction_features and layout.context_dim > 0
         context, arm = layout.context_dim, layout.arm_dim or layout.num_arms
         width = context + arm if not self.interactions else context * arm + layout.arm_dim
@@ -75,7 +87,12 @@ class JointModel:
         self.regressions = RidgeRegressions(
             1, width, squared_discount=config.squared_discount, **_options(config)
         )
-        self.max_rank_one = _max_rank_one(config, 1, width)
+        self.max_rank_one = _max_rank_one(self.regressions, layout)
+        self.fit(layout)
+
+    def fit(self, layout: Layout) -> None:
+        """Expect rows of this layout."""
+        self.layout = layout
 
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms)."""
@@ -121,24 +138,30 @@ class HybridModel:
     """
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
-        self.layout = layout
+        self.arm_ids = _arm_ids(layout)
         self.interactions = config.use_interaction_features
         context, arm = layout.context_dim, layout.arm_dim
         shared = context if not arm else arm + (context * arm if self.interactions else 0)
-        self.widths = Rows(context, layout.num_arms, shared)
-        self.regressions = HybridRegressions(layout.num_arms, context, shared, **_options(config))
-        self.max_rank_one = _max_rank_one(config, layout.num_arms, context)
+        self.regressions = HybridRegressions(_groups(layout), context, shared, **_options(config))
+        self.fit(layout)
+
+    def fit(self, layout: Layout) -> None:
+        """Expect rows of this layout."""
+        self.layout = layout
+        self.widths = Rows(layout.context_dim, _bound_of_arms(layout), self.regressions.shared.dim)
+        self.max_rank_one = _max_rank_one(self.regressions.arms, layout)
 
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms)."""
         return self.regressions.predict(*self.design(parsed))
 
-    def design(self, parsed: ParsedObservations) -> tuple[Array, Array]:
-        """The context x (n, d) and, for every arm, the features z (n, arms, k) it shares."""
+    def design(self, parsed: ParsedObservations) -> tuple[Array, Array, Array | None]:
+        """The context x (n, d); for every arm the features z (n, arms, k) it shares; its group."""
         context = self.regressions.to_array(parsed.context)
+        groups = None if self.arm_ids is None else self.arm_ids.groups(parsed.ids)
         if not self.layout.featured:
-            return context, context[:, None]
-        return context, self._shared(context, self.regressions.to_array(parsed.arms))
+            return context, context[:, None], groups
+        return context, self._shared(context, self.regressions.to_array(parsed.arms)), groups
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
@@ -172,6 +195,11 @@ def model_name(layout: Layout, config: LinearOptions) -> Literal["joint", "disjo
     if name == "auto":
         name = "joint" if layout.featured else "disjoint"
     if name == "joint":
+        if layout.max_arms and not layout.featured:
+            raise UnsupportedSpaceError(
+                "model = 'joint' knows fixed arms by their index, and the observations have "
+                "arm_ids; try model = 'disjoint'."
+            )
         return name
     if name == "disjoint" and layout.featured:
         raise UnsupportedSpaceError(
@@ -196,7 +224,7 @@ def unsupported_reason(
 ) -> str | None:
     """Why these spaces are not supported with these options; None if they are."""
     try:
-        model_name(layout_of(observation_space, action_space, config.arms), config)
+        model_name(layout_of(observation_space, action_space, config.arms, config.max_arms), config)
     except UnsupportedSpaceError as error:
         return error.message
     return None
@@ -210,9 +238,26 @@ def _options(config: LinearOptions) -> dict[str, Any]:
     }
 
 
-def _max_rank_one(config: LinearOptions, groups: int, dim: int) -> int:
+def _arm_ids(layout: Layout) -> ArmIds | None:
+    return ArmIds(layout.max_arms) if layout.max_arms else None
+
+
+def _groups(layout: Layout) -> int:
+    """The number of regressions: with ids, the last is for arms that were never learned."""
+    return layout.max_arms + 1 if layout.max_arms else layout.num_arms
+
+
+def _bound_of_arms(layout: Layout) -> int:
+    """What the arms of rows are below: any id may come where arms have ids."""
+    return sys.maxsize if layout.max_arms else layout.num_arms
+
+
+def _max_rank_one(regressions: RidgeRegressions, layout: Layout) -> float:
     """Up to how many rows rank-one updates cost less than solving for the groups of the rows."""
-    return groups * max(1, dim // 16) if config.discount == 1.0 else 1
+    if layout.max_arms:
+        # An arm that is learned may take the regression of another: rows have their order.
+        return math.inf
+    return regressions.groups * max(1, regressions.dim // 16) if regressions.discount == 1.0 else 1
 
 
 def _chosen(model: JointModel | HybridModel, arms: Any, actions: Array) -> Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy
 import torch
 from torch import Tensor
@@ -14,14 +15,22 @@ from rlplug import Acted, ActInput, Module
 from rlplug.config.schedule import resolve
 from rlplug.errors import RunFailedError
 from rlplug_linucb.arrays import Array, BufferViews, namespace
-from rlplug_linucb.checks import checked_columns, checked_rows, checked_weights, non_finite
+from rlplug_linucb.checks import (
+    checked_columns,
+    checked_rows,
+    checked_weights,
+    chosen_ids,
+    columns_of,
+    non_finite,
+    non_finite_scores,
+)
 from rlplug_linucb.choice import choose, present_arms
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import Scores, upper_confidence_bound
-from rlplug_linucb.models import Model, Rows, make_model
+from rlplug_linucb.models import JointModel, Model, Rows, make_model
 from rlplug_linucb.sums import Sums
 
 __all__ = ["LinUCBModule"]
@@ -45,6 +54,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         config = resolve(LinUCBConfig() if config is None else config, 0)
         self.layout = layout
         self.model: Model = make_model(layout, config)
+        self.arm_ids = self.model.arm_ids
         # Registers the parameters; `self.model.regressions` is faster to look up.
         self.regressions = self.model.regressions
         self.register_buffer("alpha", torch.tensor([float(config.alpha)], dtype=torch.float64))
@@ -80,7 +90,8 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     ) -> Any:
         """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
         parsed = self.layout.parse(observations, action_mask)
-        arms = _best(parsed, self._score(parsed, self._width(alpha)).ucb, random)
+        alpha = float(self._alpha[0]) if alpha is None else self._width(alpha)
+        arms = _best(parsed, self._score(parsed, alpha).ucb, random)
         return torch.from_numpy(arms) if parsed.as_tensors else arms
 
     def score(
@@ -116,7 +127,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             mean, score = (numpy.where(present, one, -numpy.inf) for one in (mean, score))
             sigma = numpy.where(present, sigma, 0.0)
         if not finite.all():
-            raise _not_finite(parsed)
+            raise non_finite_scores(parsed)
         checked = [mean, sigma, score]
         return [torch.from_numpy(one) for one in checked] if parsed.as_tensors else checked
 
@@ -175,8 +186,12 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         if len(rewards) > self.model.max_rank_one:
             sums = self._sums(parsed, arms, rewards, weights)
             self.model.regressions.absorb(sums.arrays(), len(rewards))
-        elif not self._update_each(self.model.rows(parsed, arms), rewards, weights):
-            raise non_finite(_columns(parsed, arms, rewards, weights))
+            return
+        rows = self.model.rows(parsed, arms)
+        if self.arm_ids is not None:
+            rows = rows._replace(arms=chosen_ids(parsed.ids, arms))
+        if not self._update_each(rows, rewards, weights):
+            raise non_finite(columns_of(parsed, arms, rewards, weights))
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
@@ -214,6 +229,61 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         """Multiply the weight of all data so far by `gamma`."""
         self.model.regressions.discount_(gamma)
 
+    # -- arms that come and go -----------------------------------------------------------------
+
+    def add_arm(self, name: str = "") -> int:
+        """Add an arm without data, after the others; returns its index.
+
+        The joint model of fixed arms is refused: it has one regression for all of them.
+        """
+        layout = self.layout
+        if bool(name) != bool(layout.arm_names) or name in layout.arm_names:
+            named = ", ".join(layout.arm_names) or "numbered"
+            raise RunFailedError(
+                f"rlplug-linucb: an arm cannot be added as {name!r}, the arms are {named}.",
+                "try: a new name where arms have names, none where they have not",
+            )
+        sources = [*range(layout.num_arms), None]
+        self._rearrange(sources, (*layout.arm_names, name) if name else ())
+        return layout.num_arms
+
+    def remove_arm(self, arm: int | str) -> None:
+        """Remove an arm, given by index or name (where observations have `arm_ids`, by its id).
+
+        Arms after it move up by one. The regression that arms share keeps what it learned.
+        """
+        layout = self.layout
+        if self.arm_ids is not None and isinstance(arm, int):
+            group = self.arm_ids.forget(arm)
+            if group is not None:
+                self.model.regressions.forget(group)
+            return
+        index = layout.index_of(arm)
+        if layout.num_arms == 2:
+            raise RunFailedError(
+                f"rlplug-linucb: arm {arm!r} is one of the last two.",
+                "try: add an arm first: a bandit chooses among at least two",
+            )
+        names = layout.arm_names[:index] + layout.arm_names[index + 1 :]
+        self._rearrange([one for one in range(layout.num_arms) if one != index], names)
+
+    def _rearrange(self, sources: Sequence[int | None], names: tuple[str, ...]) -> None:
+        if self.arm_ids is not None:
+            raise RunFailedError(
+                "rlplug-linucb: which arms there are is told by the arm_ids of the observations.",
+                "try: an id that is new",
+            )
+        layout = attrs.evolve(self.layout, num_arms=len(sources), arm_names=names)
+        if not isinstance(self.model, JointModel):
+            self.model.regressions.rearrange(sources)
+        elif not layout.featured:
+            raise RunFailedError(
+                "rlplug-linucb: a joint model has one regression for all fixed arms.",
+                "try: model = 'disjoint', which learns the same, or 'hybrid'",
+            )
+        self.model.fit(layout)
+        self.layout = layout
+
     def fallbacks(self) -> Mapping[str, int]:
         """How many inverses were computed, and for how many Cholesky needed a fallback."""
         return self.model.regressions.fallbacks()
@@ -226,8 +296,13 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
             return False
         for index in range(len(rewards)):
+            group = 0 if rows.arms is None else int(rows.arms[index])
+            if self.arm_ids is not None:
+                group, taken = self.arm_ids.learn(group)
+                if taken:
+                    regressions.forget(group)
             regressions.update(
-                0 if rows.arms is None else int(rows.arms[index]),
+                group,
                 x[index],
                 r[index],
                 1.0 if weights is None else float(weights[index]),
@@ -237,12 +312,18 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     def _sums(
         self, parsed: ParsedObservations, arms: Array, rewards: Array, weights: Array | None
     ) -> Sums | HybridSums:
+        if self.arm_ids is not None:
+            raise RunFailedError(
+                "rlplug-linucb: which of several learners' arms is which cannot be told.",
+                "try: a single learner where observations have arm_ids",
+            )
+
         def rows_of(part: slice) -> Rows:
             return self.model.rows(parsed.part(part), arms[part])
 
         sums = self._sum(rows_of, rewards, weights)
         if sums is None:
-            raise non_finite(_columns(parsed, arms, rewards, weights))
+            raise non_finite(columns_of(parsed, arms, rewards, weights))
         return sums
 
     # Rows that are not finite are found by their sums, which raise an error of their own.
@@ -271,33 +352,7 @@ def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generato
     try:
         return choose(values, parsed.mask, random)
     except FloatingPointError:
-        raise _not_finite(parsed) from None
-
-
-def _not_finite(parsed: ParsedObservations) -> RunFailedError:
-    """The error for scores of present arms that are not finite."""
-    present = None if parsed.mask is None else present_arms(parsed.mask)
-    return non_finite({"context": parsed.context, "arms": _only(parsed.arms, present)})
-
-
-def _columns(
-    parsed: ParsedObservations, arms: Array, rewards: Array, weights: Any
-) -> Mapping[str, Any]:
-    """What was learned from, by name; of the features those of the chosen arms."""
-    chosen = None
-    if parsed.arms is not None:
-        chosen = numpy.arange(parsed.arms.shape[1]) == numpy.asarray(arms.tolist())[:, None]
-    features = _only(parsed.arms, chosen)
-    return {"context": parsed.context, "arms": features, "rewards": rewards, "weights": weights}
-
-
-def _only(features: Any, arms: Any) -> Any:
-    """Features (n, arms, f) with those of other arms zeroed: what they hold is no error."""
-    if features is None or arms is None:
-        return features
-    if isinstance(features, Tensor):
-        features = features.detach().cpu().numpy()
-    return numpy.where(arms[:, :, None], features, 0.0)
+        raise non_finite_scores(parsed) from None
 
 
 def _part(rows: Rows, part: slice) -> Rows:

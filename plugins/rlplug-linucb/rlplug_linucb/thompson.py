@@ -69,6 +69,14 @@ class LinTSModule(HasEstimates, Module):
         parsed = self.bandit.layout.parse(observations, action_mask)
         return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
 
+    def add_arm(self, name: str = "") -> int:
+        """Add an arm without data, after the others; returns its index."""
+        return self.bandit.add_arm(name)
+
+    def remove_arm(self, arm: int | str) -> None:
+        """Remove an arm, given by index or name (where observations have `arm_ids`, by its id)."""
+        self.bandit.remove_arm(arm)
+
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta at once."""
         return self.bandit.estimates()

@@ -1,0 +1,290 @@
+"""Arms that come and go: added and removed by hand, or told by the observations' ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium import spaces
+from rlplug_linucb import (
+    Layout,
+    LinTSConfig,
+    LinTSModule,
+    LinUCB,
+    LinUCBConfig,
+    LinUCBModule,
+)
+from rlplug_linucb.layout import layout_of
+from rlplug_linucb.linucb import RidgeRegressions
+
+import rlplug
+from rlplug.errors import RunFailedError, UnsupportedSpaceError
+
+LAYOUT = Layout(num_arms=3, context_dim=2)
+FEATURED = Layout(num_arms=3, context_dim=2, arm_dim=2)
+MODELS: list[tuple[Layout, dict[str, Any]]] = [
+    (LAYOUT, {}),
+    (LAYOUT, {"discount": 0.9, "squared_discount": True}),
+    (LAYOUT, {"model": "hybrid"}),
+    (LAYOUT, {"model": "hybrid", "l2_lambda": 0.0}),
+    (FEATURED, {"model": "hybrid"}),
+]
+
+
+def seen(layout: Layout, count: int, seed: int = 0) -> dict[str, Any]:
+    random = numpy.random.default_rng(seed)
+    parts = {"context": random.standard_normal((count, 2))}
+    if layout.arm_dim:
+        parts["arms"] = random.standard_normal((count, layout.num_arms, 2))
+    return parts
+
+
+def taught(layout: Layout = LAYOUT, **options: Any) -> LinUCBModule:
+    """A module that has learned 30 rows."""
+    one, random = LinUCBModule(layout, LinUCBConfig(**options)), numpy.random.default_rng(1)
+    one.update(seen(layout, 30), random.integers(0, 3, 30), random.standard_normal(30))
+    return one
+
+
+@pytest.mark.parametrize("on_numpy", [True, False])
+@pytest.mark.parametrize(("layout", "options"), MODELS, ids=str)
+def test_an_arm_that_is_added_starts_without_data_and_the_others_know_what_they_knew(
+    layout: Layout, options: dict[str, Any], on_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not on_numpy:
+        monkeypatch.setattr(RidgeRegressions, "numpy_devices", frozenset())
+    one = taught(layout, **options)
+    before = one.score(seen(layout, 5, seed=2))
+    assert one.add_arm() == 3
+    assert (one.layout.num_arms, one.A[3].tolist()) == (4, [[0, 0], [0, 0]])
+    probe = seen(one.layout, 5, seed=2)
+    if layout.arm_dim:
+        probe["arms"][:, :3] = seen(layout, 5, seed=2)["arms"]
+    after = one.score(probe)
+    for old, new in zip(before, after, strict=True):
+        assert new[:, :3] == pytest.approx(old, abs=1e-9)
+    one.update(probe, numpy.full(5, 3), numpy.ones(5))
+    weights = options.get("discount", 1.0) ** numpy.arange(4, -1, -1)
+    assert one.b[3] == pytest.approx(weights @ probe["context"])
+
+
+@pytest.mark.parametrize(("layout", "options"), MODELS, ids=str)
+def test_an_arm_that_is_removed_leaves_what_the_others_know(
+    layout: Layout, options: dict[str, Any]
+) -> None:
+    one = taught(layout, **options)
+    probe = seen(layout, 5, seed=2)
+    before = one.score(probe)
+    one.remove_arm(1)
+    assert one.layout.num_arms == 2
+    if layout.arm_dim:
+        probe["arms"] = probe["arms"][:, [0, 2]]
+    for old, new in zip(before, one.score(probe), strict=True):
+        assert new == pytest.approx(old[:, [0, 2]], abs=1e-9)
+    # It goes on learning as a module does that never had the arm's own coefficients to fit.
+    one.update(probe, numpy.ones(5, dtype=int), numpy.ones(5))
+    assert (one.score(probe).pred_sigma[:, 1] <= before.pred_sigma[:, 2] + 1e-9).all()
+
+
+def test_arms_with_names_are_credited_added_and_removed_by_them() -> None:
+    named = Layout(num_arms=3, context_dim=2, arm_names=("news", "sport", "arts"))
+    one, two = LinUCBModule(named), LinUCBModule(LAYOUT)
+    context = seen(LAYOUT, 3)["context"]
+    one.update(context, ["arts", "news", "arts"], numpy.ones(3))
+    two.update(context, [2, 0, 2], numpy.ones(3))
+    assert one.score(context).ucb.tolist() == two.score(context).ucb.tolist()
+    one.remove_arm("news")
+    assert one.layout.arm_names == ("sport", "arts")
+    assert one.score(context).ucb == pytest.approx(two.score(context).ucb[:, 1:])
+    assert one.add_arm("food") == 2
+    assert one.layout.arm_names == ("sport", "arts", "food")
+    with pytest.raises(RunFailedError, match="no arm 'news'\\.\n  try: sport, arts, food"):
+        one.update(context, ["news"] * 3, numpy.ones(3))
+    for name in ("", "arts"):
+        with pytest.raises(RunFailedError, match=f"cannot be added as '{name}', the arms are sp"):
+            one.add_arm(name)
+    with pytest.raises(RunFailedError, match="cannot be added as 'news', the arms are numbered"):
+        two.add_arm("news")
+
+
+def test_a_module_whose_arms_have_changed_is_saved_and_loaded_by_its_layout() -> None:
+    one = taught()
+    one.add_arm()
+    one.remove_arm(0)
+    two = LinUCBModule(one.layout)
+    two.load_state_dict(one.state_dict())
+    probe = seen(LAYOUT, 3)
+    assert two.score(probe).ucb.tolist() == one.score(probe).ucb.tolist()
+
+
+def test_featured_arms_of_a_joint_model_may_be_any_number() -> None:
+    one = taught(FEATURED)
+    one.add_arm()
+    assert one.score(seen(one.layout, 2)).ucb.shape == (2, 4)
+
+
+def test_what_cannot_be_added_or_removed_is_refused() -> None:
+    with pytest.raises(RunFailedError, match="one regression for all fixed arms"):
+        taught(model="joint").add_arm()
+    two = taught()
+    two.remove_arm(0)
+    with pytest.raises(RunFailedError, match="arm 1 is one of the last two"):
+        two.remove_arm(1)
+    with pytest.raises(RunFailedError, match=r"no arm 2\.\n  try: 0 to 1"):
+        two.remove_arm(2)
+
+
+def test_thompson_sampling_adds_and_removes_arms_too() -> None:
+    one = LinTSModule(LAYOUT, LinTSConfig())
+    one.add_arm()
+    one.remove_arm(0)
+    one.add_arm()
+    random = numpy.random.default_rng(0)
+    chosen = one.choose(numpy.ones((400, 2)), random)
+    assert sorted(set(chosen.tolist())) == [0, 1, 2, 3]
+
+
+# -- ids in the observations ----------------------------------------------------------------------
+
+WITH_IDS = Layout(num_arms=3, context_dim=2, max_arms=4)
+
+
+@pytest.mark.parametrize("on_numpy", [True, False])
+@pytest.mark.parametrize("model", ["disjoint", "hybrid"])
+def test_arms_are_known_by_their_ids_wherever_they_stand(
+    model: Any, on_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not on_numpy:
+        monkeypatch.setattr(RidgeRegressions, "numpy_devices", frozenset())
+    one = LinUCBModule(WITH_IDS, LinUCBConfig(model=model))
+    two = LinUCBModule(LAYOUT, LinUCBConfig(model=model))
+    random = numpy.random.default_rng(0)
+    for count in (1, 40):
+        context, rewards = random.standard_normal((count, 2)), random.standard_normal(count)
+        order = random.permuted(numpy.tile(numpy.arange(3), (count, 1)), axis=1)
+        arms = random.integers(0, 3, count)
+        # The arm of index i has the id 10 + order[i].
+        one.update({"context": context, "arm_ids": 10 + order}, arms, rewards)
+        two.update(context, order[range(count), arms], rewards)
+    scores = one.score({"context": context, "arm_ids": 10 + order})
+    for mine, other in zip(scores, two.score(context), strict=True):
+        assert mine == pytest.approx(numpy.take_along_axis(other, order, axis=1), abs=1e-9)
+    # An arm that was never learned: no reward, and of its own coefficients no data.
+    new = one.score({"context": context, "arm_ids": 50 + order})
+    assert (new.pred_sigma > scores.pred_sigma).all()
+    if model == "disjoint":
+        assert new.pred_label.tolist() == numpy.zeros((40, 3)).tolist()
+        assert new.pred_sigma == pytest.approx(
+            numpy.linalg.norm(context, axis=1)[:, None].repeat(3, 1)
+        )
+
+
+@pytest.mark.parametrize("model", ["disjoint", "hybrid"])
+def test_beyond_the_most_the_arm_learned_least_recently_is_forgotten(model: Any) -> None:
+    one = LinUCBModule(WITH_IDS, LinUCBConfig(model=model))
+
+    def learn(arm: int) -> None:
+        one.update({"context": numpy.ones((1, 2)), "arm_ids": numpy.full((1, 3), arm)}, [0], [1.0])
+
+    def sigma(arm: int) -> float:
+        probe = {"context": numpy.array([[1.0, -1.0]]), "arm_ids": numpy.full((1, 3), arm)}
+        learned = {"context": numpy.ones((1, 2)), "arm_ids": numpy.full((1, 3), arm)}
+        assert one.score(probe).pred_sigma[0, 0] > 0
+        return float(one.score(learned).pred_sigma[0, 0])
+
+    for arm in (1, 2, 3, 4, 1):
+        learn(arm)
+    known = sigma(2)
+    learn(5)
+    assert one.arm_ids is not None
+    assert sorted(one.arm_ids.ids.tolist()) == [1, 3, 4, 5]
+    assert sigma(2) > known
+    assert sigma(2) == pytest.approx(sigma(99))
+    one.remove_arm(3)
+    assert sigma(3) == pytest.approx(sigma(99))
+    learn(6)
+    assert sorted(one.arm_ids.ids.tolist()) == [1, 4, 5, 6]
+
+
+def test_arms_with_ids_are_saved_and_loaded() -> None:
+    one, two = LinUCBModule(WITH_IDS), LinUCBModule(WITH_IDS)
+    given = {"context": seen(LAYOUT, 4)["context"], "arm_ids": numpy.array([[7, 8, 9]] * 4)}
+    one.update(given, [0, 1, 2, 1], numpy.ones(4))
+    two.load_state_dict(one.state_dict())
+    assert two.score(given).ucb.tolist() == one.score(given).ucb.tolist()
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts", "complaint"),
+    [
+        (WITH_IDS, {}, "arm_ids must have the shape (n, 3), found nothing"),
+        (LAYOUT, {"arm_ids": numpy.zeros((1, 3))}, "try: Layout(max_arms=200, ...)"),
+        (WITH_IDS, {"arm_ids": numpy.full((1, 3), -1)}, "chosen arm of row 0 has the id -1"),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused(
+    layout: Layout, parts: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(RunFailedError) as raised:
+        LinUCBModule(layout).update({"context": numpy.ones((1, 2)), **parts}, [0], [1.0])
+    assert complaint in str(raised.value)
+
+
+def test_spaces_with_ids_are_understood_or_refused_with_the_reason() -> None:
+    context, two = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    ids = spaces.Box(0, 9, (2,), numpy.int64)
+    space = spaces.Dict({"context": context, "arm_ids": ids})
+    assert layout_of(space, two, max_arms=7) == Layout(num_arms=2, context_dim=2, max_arms=7)
+    reason = LinUCB(LinUCBConfig(model="joint")).supports(space, two)
+    assert reason is not None
+    assert "try model = 'disjoint'" in reason
+    for wrong in (spaces.Box(0, 9, (3,), numpy.int64), spaces.Box(0, 9, (2,))):
+        with pytest.raises(UnsupportedSpaceError, match="arm_ids must"):
+            layout_of(spaces.Dict({"context": context, "arm_ids": wrong}), two, max_arms=7)
+
+
+class Newsstand(gymnasium.Env[Any, Any]):
+    """Four articles at a time; each is replaced after 150 rounds, odd ids earn 1, even ones 0."""
+
+    observation_space = spaces.Dict(
+        {
+            "context": spaces.Box(0, 1, (1,), numpy.float64),
+            "arm_ids": spaces.Box(0, 2**31, (4,), numpy.int64),
+        }
+    )
+    action_space = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.round, self.earned = 0, 0.0
+
+    def _observation(self) -> Any:
+        ids = numpy.roll(numpy.arange(4) + self.round // 150, self.round)
+        return {"context": numpy.ones(1), "arm_ids": ids}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.shown = self._observation()
+        return self.shown, {}
+
+    def step(self, action: Any) -> Any:
+        self.round += 1
+        reward = float(self.shown["arm_ids"][action] % 2)
+        self.earned += reward
+        return self._observation(), reward, True, False, {}
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("algorithm", ["linucb", "lints"])
+def test_a_run_learns_arms_that_come_and_go(algorithm: str) -> None:
+    made: list[Newsstand] = []
+
+    def newsstand() -> Newsstand:
+        made.append(Newsstand())
+        return made[-1]
+
+    options = {"max_arms": 5, "tracking.enabled": False, "evaluation.every": 0}
+    rlplug.run(algorithm, newsstand, steps=900, seed=0, options=options)
+    # Nine articles came, four at a time. Choosing at random earns 0.5.
+    assert max(one.earned for one in made) > 0.9 * 900
