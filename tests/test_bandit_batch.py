@@ -99,17 +99,54 @@ def test_tensors_and_a_mask_beside_the_observations_are_understood() -> None:
 def test_a_missing_column_is_named_with_those_that_there_are() -> None:
     with pytest.raises(RequestError, match=r"'rewards' is missing .*: observations, actions"):
         BanditBatch.of(Batch({"observations": numpy.ones((1, 1)), "actions": numpy.zeros(1, int)}))
-    seen = {"arms": numpy.ones((1, 2, 1))}
-    with pytest.raises(RequestError, match="observations have no 'context'; they have: arms"):
-        BanditBatch.of(
-            Batch({"observations": seen, "actions": numpy.zeros(1, int), "rewards": numpy.ones(1)})
-        )
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_arms_need_no_context(alone: bool) -> None:
+    arms = numpy.ones((1, 2, 1))
+    chosen = {"actions": numpy.array([1]), "rewards": numpy.ones(1)}
+    batch = BanditBatch.of(Batch({"observations": arms if alone else {"arms": arms}, **chosen}))
+    assert batch.context is None
+    assert (len(batch), batch.num_arms, batch.chosen_arm.tolist()) == (1, 2, [[1.0]])
+    assert BanditBatch.of(batch.to_batch()).arms is arms
+
+
+def test_fixed_arms_need_no_context_either() -> None:
+    batch = BanditBatch(actions=numpy.array([1, 0]), rewards=numpy.ones(2))
+    assert (len(batch), batch.num_arms) == (2, None)
+    assert batch.observations.shape == (2, 0)
+    assert len(BanditBatch.of(batch.to_batch())) == 2
+
+
+def test_features_of_absent_arms_may_be_anything() -> None:
+    arms = columns()["arms"].copy()
+    arms[1, 1] = numpy.nan
+    assert len(BanditBatch(**columns(arms=arms))) == 2
+    text = refusal(arms=arms, action_mask=None)
+    assert "column 'arms', row 1, arm 1, column 0: must be finite" in text
+
+
+def test_ids_of_arms_are_kept_and_checked() -> None:
+    ids = numpy.array([[7, 8, 9], [9, 8, 7]])
+    assert BanditBatch.of(BanditBatch(**columns(arm_ids=ids)).to_batch()).arm_ids is ids
+    assert "column 'arm_ids': expected whole numbers" in refusal(arm_ids=ids * 0.5)
+    assert "column 'arm_ids': expected shape (2, 3)" in refusal(arm_ids=ids[:, :2])
+
+
+def test_a_batch_that_is_not_validated_is_read_as_it_is() -> None:
+    given = columns(rewards=numpy.array([numpy.nan, 0.0]))
+    batch = BanditBatch.of(BanditBatch(**given, validate=False).to_batch(), validate=False)
+    assert numpy.isnan(batch.rewards[0])
+    tensors = Batch({name: torch.ones(1) for name in ("observations", "actions", "rewards")})
+    assert isinstance(
+        BanditBatch.of(tensors, read=tensors.__getitem__, validate=False).rewards, torch.Tensor
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
     [
-        ("context", (2,), "(rows, features)"),
+        ("context", (2,), "(2, features)"),
         ("arms", (2, 3), "(2, arms, features)"),
         ("arms", (1, 3, 1), "(2, arms, features)"),
         ("action_mask", (2, 4), "(2, 3)"),

@@ -1,9 +1,9 @@
-"""Bandit experience as NumPy arrays: contexts, arms, rewards."""
+"""Bandit experience: contexts, arms, rewards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -11,13 +11,13 @@ import numpy
 from attrs import Factory
 from numpy.typing import NDArray
 
-from rlplug.bandits.problem import Floats
 from rlplug.batch import Batch
 from rlplug.errors import RequestError
 
 __all__ = ["BanditBatch"]
 
 _COLUMNS = ("label", "weights", "importance_weight", "action_log_prob", "action_mask")
+_OBSERVED = ("context", "arms", "arm_ids", "action_mask")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -25,16 +25,19 @@ class BanditBatch:
     """n rows of bandit experience as NumPy arrays, shapes and values checked.
 
     Columns are named as in a `Batch`, whose `observations` hold context, arms and action mask.
+    `validate=False` skips the checks, for readers that check what they learn from.
     """
 
-    context: NDArray[Any]
-    """Features of the context, (n, features)."""
+    context: NDArray[Any] | None = None
+    """Features of the context, (n, features); None if arms are chosen without one."""
     actions: NDArray[Any]
     """The arm chosen, (n,)."""
     rewards: NDArray[Any]
     """Its reward, (n,)."""
     arms: NDArray[Any] | None = None
-    """Features of every arm, (n, arms, features); None where arms are fixed."""
+    """Features of every arm, (n, arms, features), of absent ones any; None where arms are fixed."""
+    arm_ids: NDArray[Any] | None = None
+    """Which arm stands at each index, (n, arms); None if the same arms always do."""
     action_mask: NDArray[Any] | None = None
     """Which arms are present, (n, arms); None if all are."""
     label: NDArray[Any] = attrs.field(default=Factory(lambda self: self.rewards, takes_self=True))
@@ -45,15 +48,23 @@ class BanditBatch:
     """Corrects for how rows were drawn, (n,); None: 1."""
     action_log_prob: NDArray[Any] | None = None
     """Log-probability of the chosen arm, (n,)."""
+    _validate: bool = attrs.field(default=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        n = _rows(self.context)
-        _check("context", self.context, n, 2)
+        if not self._validate:
+            return
+        observed = (getattr(self, name) for name in _OBSERVED)
+        first = next((column for column in observed if column is not None), self.rewards)
+        n = len(first) if first.ndim else 0
+        if self.context is not None:
+            _check("context", self.context, n, 2)
         _check("rewards", self.rewards, n, 1)
         if self.arms is not None:
-            _check("arms", self.arms, n, 3)
-        if self.action_mask is not None:
-            _check_mask(self.action_mask, n, self.arms)
+            _check("arms", self.arms, n, 3, self.action_mask)
+        for name in ("action_mask", "arm_ids"):
+            column = getattr(self, name)
+            if column is not None:
+                _check_per_arm(name, column, n, self.arms)
         _check_actions(self.actions, n, self.num_arms)
         if self.label is not self.rewards:
             _check("label", self.label, n, 1)
@@ -69,31 +80,37 @@ class BanditBatch:
             _refuse("action_log_prob", self.action_log_prob, above, "must be at most 0")
 
     @classmethod
-    def of(cls, batch: Batch) -> BanditBatch:
-        """The rows of a `Batch`, without copies where it is on the CPU."""
+    def of(
+        cls,
+        batch: Batch,
+        *,
+        read: Callable[[str], Any] | None = None,
+        validate: bool = True,
+    ) -> BanditBatch:
+        """The rows of a `Batch`, without copies where it is on the CPU.
+
+        `read` gives the columns by name: `batch.array` as a rule, `batch.__getitem__` for tensors,
+        which are not validated.
+        """
+        read = batch.array if read is None else read
         missing = [name for name in ("observations", "actions", "rewards") if name not in batch]
         if missing:
             raise RequestError(
                 f"column {missing[0]!r} is missing from the batch; its columns are: "
                 f"{', '.join(batch) or 'none'}."
             )
-        given = {name: batch.array(name) for name in _COLUMNS if name in batch}
-        seen = batch.array("observations")
-        if not isinstance(seen, Mapping):
-            seen = {"context": seen}
-        elif "context" not in seen:
-            raise RequestError(
-                f"observations have no 'context'; they have: {', '.join(seen) or 'nothing'}."
-            )
-        given |= {name: seen[name] for name in ("context", "arms", "action_mask") if name in seen}
-        return cls(actions=batch.array("actions"), rewards=batch.array("rewards"), **given)
+        given = {name: read(name) for name in _COLUMNS if name in batch}
+        seen = read("observations")
+        if isinstance(seen, Mapping):
+            given |= {name: seen[name] for name in _OBSERVED if name in seen}
+        else:
+            given["arms" if seen.ndim == 3 else "context"] = seen
+        return cls(actions=read("actions"), rewards=read("rewards"), validate=validate, **given)
 
     def to_batch(self) -> Batch:
         """The same rows as a `Batch`, without copies."""
         columns: dict[str, Any] = {"actions": self.actions, "rewards": self.rewards}
-        seen = {"context": self.context, "arms": self.arms, "action_mask": self.action_mask}
-        present = {name: column for name, column in seen.items() if column is not None}
-        columns["observations"] = present if len(present) > 1 else self.context
+        columns["observations"] = self.observations
         if self.label is not self.rewards:
             columns["label"] = self.label
         for name in ("weights", "importance_weight", "action_log_prob"):
@@ -101,25 +118,42 @@ class BanditBatch:
                 columns[name] = getattr(self, name)
         return Batch(columns)
 
+    @property
+    def observations(self) -> Any:
+        """What an algorithm chose from: a mapping, or the context alone if there is no more."""
+        if self.arms is None and self.action_mask is None and self.arm_ids is None:
+            return numpy.empty((len(self), 0)) if self.context is None else self.context
+        seen = {name: getattr(self, name) for name in _OBSERVED}
+        return {name: column for name, column in seen.items() if column is not None}
+
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.context)
+        return len(self.rewards)
 
     @property
     def num_arms(self) -> int | None:
-        """The number of arms, if arm features or the mask show it."""
-        for column in (self.arms, self.action_mask):
+        """The number of arms, if arm features, ids or the mask show it."""
+        for column in (self.arms, self.action_mask, self.arm_ids):
             if column is not None:
                 return int(column.shape[1])
         return None
 
     @property
-    def effective_weight(self) -> Floats:
+    def weighted(self) -> bool:
+        """Whether any row counts for more or less than one."""
+        return self.weights is not None or self.importance_weight is not None
+
+    @property
+    def effective_weight(self) -> Any:
         """Weight times importance weight, (n,)."""
-        weight = numpy.ones(len(self)) if self.weights is None else self.weights
-        if self.importance_weight is None:
-            return numpy.asarray(weight, dtype=numpy.float64)
-        return numpy.asarray(weight * self.importance_weight, dtype=numpy.float64)
+        if self.weights is None:
+            given = self.importance_weight
+            return numpy.ones(len(self)) if given is None else given
+        return (
+            self.weights
+            if self.importance_weight is None
+            else self.weights * self.importance_weight
+        )
 
     @property
     def chosen_arm(self) -> NDArray[Any]:
@@ -130,16 +164,8 @@ class BanditBatch:
         return chosen
 
 
-def _rows(context: NDArray[Any]) -> int:
-    if context.ndim != 2:
-        raise RequestError(
-            f"column 'context': expected shape (rows, features), found {context.shape}."
-        )
-    return len(context)
-
-
-def _check(name: str, column: NDArray[Any], n: int, dimensions: int) -> None:
-    """Refuse shapes other than (n, …), and numbers that are not finite."""
+def _check(name: str, column: NDArray[Any], n: int, dimensions: int, among: Any = None) -> None:
+    """Refuse shapes other than (n, …), and numbers that are not finite `among` those present."""
     if column.ndim != dimensions or len(column) != n:
         expected = {1: f"({n},)", 2: f"({n}, features)", 3: f"({n}, arms, features)"}
         raise RequestError(
@@ -149,7 +175,10 @@ def _check(name: str, column: NDArray[Any], n: int, dimensions: int) -> None:
         raise RequestError(f"column {name!r}: expected numbers, found {column.dtype}.")
     # The sum of squares is finite if all numbers are: one call instead of a mask.
     if not math.isfinite(numpy.vdot(column, column)):
-        _refuse(name, column, ~numpy.isfinite(column), "must be finite")
+        bad = ~numpy.isfinite(column)
+        if among is not None and among.shape == column.shape[:2]:
+            bad &= (among != 0)[:, :, None]
+        _refuse(name, column, bad, "must be finite")
 
 
 def _refuse(name: str, column: NDArray[Any], bad: NDArray[Any], why: str) -> None:
@@ -177,13 +206,14 @@ def _check_actions(actions: NDArray[Any], n: int, num_arms: int | None) -> None:
         _refuse("actions", actions, actions >= num_arms, f"must be below {num_arms}, the arms")
 
 
-def _check_mask(mask: NDArray[Any], n: int, arms: NDArray[Any] | None) -> None:
+def _check_per_arm(name: str, column: NDArray[Any], n: int, arms: NDArray[Any] | None) -> None:
     count = "arms" if arms is None else str(arms.shape[1])
-    if mask.ndim != 2 or len(mask) != n or (arms is not None and mask.shape[1] != arms.shape[1]):
-        raise RequestError(
-            f"column 'action_mask': expected shape ({n}, {count}), found {mask.shape}."
-        )
-    if mask.dtype.kind not in "biu":
-        raise RequestError(
-            f"column 'action_mask': expected 0 and 1 or booleans, found {mask.dtype}."
-        )
+    if (
+        column.ndim != 2
+        or len(column) != n
+        or (arms is not None and column.shape[1] != arms.shape[1])
+    ):
+        raise RequestError(f"column {name!r}: expected shape ({n}, {count}), found {column.shape}.")
+    if column.dtype.kind not in "biu":
+        expected = "0 and 1 or booleans" if name == "action_mask" else "whole numbers"
+        raise RequestError(f"column {name!r}: expected {expected}, found {column.dtype}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium
@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from rlplug import Algorithm, Batch, LearnerView, hookimpl
+from rlplug.bandits import BanditBatch
 from rlplug.feeds import Stream
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
 from rlplug_linucb.layout import Layout, layout_of
@@ -20,9 +21,7 @@ from rlplug_linucb.thompson import LinTSModule
 __all__ = [
     "LinTS",
     "LinUCB",
-    "label_column",
     "prediction_metrics",
-    "row_weights",
     "update_across_learners",
 ]
 
@@ -113,19 +112,6 @@ def update_across_learners(
     bandit.absorb(learner.all_reduce(bandit.statistics(*rows)), int(most))
 
 
-def label_column(batch: Batch) -> str:
-    """The column to predict."""
-    return "label" if "label" in batch else "rewards"
-
-
-def row_weights(batch: Batch, read: Callable[[str], Any]) -> Any:
-    """`weights` times `importance_weight`, as far as the batch has them; else None."""
-    columns = [read(name) for name in ("weights", "importance_weight") if name in batch]
-    if len(columns) == 2:
-        return columns[0] * columns[1]
-    return columns[0] if columns else None
-
-
 def prediction_metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
     """Scores by which arms were chosen, and the squared error of the predicted rewards."""
     if "pred_label" not in batch:
@@ -133,18 +119,15 @@ def prediction_metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
     labels = labels.reshape(-1)
-    means = batch.array("pred_label")
-    columns = {name: batch.array(column) for name, column in _SCORES.items() if column in batch}
+    scores = {name: batch.array(column) for name, column in _SCORES.items() if column in batch}
     if len(labels) == 1:
-        # Three reductions of arrays would cost more than the update.
-        error = float(means[0]) - float(labels[0])
-        scores = {name: float(column[0]) for name, column in columns.items()}
-        return {"progressive_error": error * error, **scores}
-    errors = means - labels
-    return {
-        "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
-        **{name: float(column.mean()) for name, column in columns.items()},
-    }
+        # Reductions of arrays would cost more than the update.
+        error = scores["predicted"].item() - labels.item()
+        single = {name: column.item() for name, column in scores.items()}
+        return {"progressive_error": error * error, **single}
+    errors = scores["predicted"] - labels
+    means = {name: float(column.mean()) for name, column in scores.items()}
+    return {"progressive_error": float(numpy.vdot(errors, errors)) / len(errors), **means}
 
 
 def _layout(
@@ -156,11 +139,13 @@ def _layout(
 
 
 def _update(bandit: LinUCBModule, batch: Batch, learner: LearnerView) -> Mapping[str, float]:
+    # The module checks what it learns, and names the place: it need not be checked twice.
     read = batch.array if bandit.on_cpu else batch.__getitem__
-    labels = read(label_column(batch))
-    rows = (read("observations"), read("actions"), labels, row_weights(batch, read))
+    rows = BanditBatch.of(batch, read=read, validate=False)
     if learner.world_size == 1:
-        bandit.update(*rows)
+        bandit.learn(rows)
     else:
-        update_across_learners(bandit, rows, learner)
-    return {**prediction_metrics(batch, labels), **bandit.fallbacks()}
+        weights = rows.effective_weight if rows.weighted else None
+        columns = (rows.observations, rows.actions, rows.label, weights)
+        update_across_learners(bandit, columns, learner)
+    return {**prediction_metrics(batch, rows.label), **bandit.fallbacks()}

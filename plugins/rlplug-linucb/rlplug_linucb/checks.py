@@ -30,8 +30,8 @@ def checked_columns(
     model: Model, layout: Layout, observations: Any, actions: Any, rewards: Any, weights: Any
 ) -> tuple[ParsedObservations, Array, Array, Array | None]:
     """Parsed observations, arms, rewards and weights, as arrays of equal length."""
-    parsed = layout.parse(observations)
     rewards = model.regressions.to_array(rewards).reshape(-1)
+    parsed = layout.parse(observations, rows=len(rewards))
     if parsed.rows != len(rewards):
         raise _unequal_lengths(len(rewards), observations=parsed.rows)
     if layout.arm_names:

@@ -84,8 +84,11 @@ class Layout:
             raise RunFailedError(f"rlplug-linucb: there is no arm {arm!r}.", f"try: {known}")
         return arm
 
-    def parse(self, observations: Any, mask: Any = None) -> ParsedObservations:
-        """The parts of observations; `mask` takes precedence over their `action_mask`."""
+    def parse(self, observations: Any, mask: Any = None, rows: int = 1) -> ParsedObservations:
+        """The parts of observations; `mask` takes precedence over their `action_mask`.
+
+        Without features of contexts or arms they only show the number of rows; None has `rows`.
+        """
         # Fast path: a plain array and no mask.
         plain = type(observations) is numpy.ndarray and mask is None
         if plain and observations.shape[1:] == self.plain_shape:
@@ -94,6 +97,8 @@ class Layout:
             return ParsedObservations(observations, None, None, None, False)
         as_tensors = isinstance(observations, Tensor)
         context = arms = ids = None
+        if observations is None and not self.context_dim and not self.arm_dim:
+            observations = numpy.empty((rows, 0))
         if as_tensors or isinstance(observations, numpy.ndarray):
             if self.arm_dim and not self.context_dim:
                 arms = observations
@@ -103,12 +108,20 @@ class Layout:
             mask = observations.get("action_mask") if mask is None else mask
             context, arms = observations.get("context"), observations.get("arms")
             ids = observations.get("arm_ids")
-            as_tensors = isinstance(arms if context is None else context, Tensor)
+            parts = (context, arms, ids, mask)
+            first = next((part for part in parts if part is not None), None)
+            as_tensors = isinstance(first, Tensor)
+            if context is None and arms is None:
+                context = numpy.empty((rows if first is None else len(first), 0))
         else:
             raise RunFailedError(
                 f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
+        if not self.context_dim and context is not None:
+            if context.shape[1:] not in ((), (0,)):
+                raise wrong_shape("context", context, ("n", 0))
+            context = numpy.empty((len(context), 0))
         self._check(context, arms, mask, ids)
         return ParsedObservations(context, arms, mask, ids, as_tensors)
 
@@ -147,7 +160,11 @@ def layout_of(
             raise UnsupportedSpaceError(
                 f"arms = 'featured' needs an observation key 'arms', found {observation_space}."
             )
+        if observation_space.shape == (0,):
+            return Layout(num_arms=num_arms)
         return Layout(num_arms=num_arms, context_dim=_length(observation_space, "observations"))
+    if isinstance(observation_space, spaces.Discrete) and observation_space.n == 1:
+        return Layout(num_arms=num_arms)
     if isinstance(observation_space, spaces.Dict):
         return _layout_of_parts(observation_space.spaces, num_arms, arms, max_arms)
     raise UnsupportedSpaceError(
@@ -186,8 +203,8 @@ def _layout_of_parts(
         raise UnsupportedSpaceError(
             f"arms = 'featured' needs observations with a key 'arms', found {', '.join(parts)}."
         )
-    if "arms" not in parts and "context" not in parts:
-        raise UnsupportedSpaceError("a linear bandit needs a context or arms in the observations.")
+    if not parts:
+        raise UnsupportedSpaceError("a linear bandit needs at least one part of observations.")
     for name in ("action_mask", "arm_ids"):
         part = parts.get(name)
         if part is not None and part.shape != (num_arms,):

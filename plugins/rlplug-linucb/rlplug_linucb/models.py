@@ -39,13 +39,14 @@ class Rows(NamedTuple):
 
 
 class DisjointModel:
-    """A regression per arm on the context (Li et al. 2010, algorithm 1)."""
+    """A regression per arm on the context (Li et al. 2010, algorithm 1), or on the number 1."""
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.arm_ids = _arm_ids(layout)
+        self.constant = not layout.context_dim
         self.regressions = RidgeRegressions(
             _groups(layout),
-            layout.context_dim,
+            layout.context_dim or 1,
             squared_discount=config.squared_discount,
             **_options(config),
         )
@@ -53,13 +54,14 @@ class DisjointModel:
 
     def fit(self, layout: Layout) -> None:
         """Expect rows of this layout."""
-        self.widths = Rows(layout.context_dim, _bound_of_arms(layout))
+        self.widths = Rows(self.regressions.dim, _bound_of_arms(layout))
         self.max_rank_one = _max_rank_one(self.regressions, layout)
 
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms)."""
         regressions = self.regressions
-        context = regressions.to_array(parsed.context)
+        context = _ones(parsed) if self.constant else parsed.context
+        context = regressions.to_array(context)
         if self.arm_ids is None:
             mean, variance = regressions.predict(context)
         else:
@@ -68,7 +70,8 @@ class DisjointModel:
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
-        return Rows(self.regressions.to_array(parsed.context, None), actions)
+        context = _ones(parsed) if self.constant else parsed.context
+        return Rows(self.regressions.to_array(context, None), actions)
 
     def estimates(self) -> Estimates:
         """The estimates of every arm."""
@@ -139,8 +142,9 @@ class HybridModel:
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.arm_ids = _arm_ids(layout)
-        self.interactions = config.use_interaction_features
-        context, arm = layout.context_dim, layout.arm_dim
+        self.constant = not layout.context_dim
+        self.interactions = config.use_interaction_features and not self.constant
+        context, arm = layout.context_dim or 1, layout.arm_dim
         shared = context if not arm else arm + (context * arm if self.interactions else 0)
         self.regressions = HybridRegressions(_groups(layout), context, shared, **_options(config))
         self.fit(layout)
@@ -148,7 +152,8 @@ class HybridModel:
     def fit(self, layout: Layout) -> None:
         """Expect rows of this layout."""
         self.layout = layout
-        self.widths = Rows(layout.context_dim, _bound_of_arms(layout), self.regressions.shared.dim)
+        dims = self.regressions.arms.dim, self.regressions.shared.dim
+        self.widths = Rows(dims[0], _bound_of_arms(layout), dims[1])
         self.max_rank_one = _max_rank_one(self.regressions.arms, layout)
 
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
@@ -157,7 +162,7 @@ class HybridModel:
 
     def design(self, parsed: ParsedObservations) -> tuple[Array, Array, Array | None]:
         """The context x (n, d); for every arm the features z (n, arms, k) it shares; its group."""
-        context = self.regressions.to_array(parsed.context)
+        context = self._context(parsed)
         groups = None if self.arm_ids is None else self.arm_ids.groups(parsed.ids)
         if not self.layout.featured:
             return context, context[:, None], groups
@@ -165,10 +170,13 @@ class HybridModel:
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
-        context = self.regressions.to_array(parsed.context)
+        context = self._context(parsed)
         if not self.layout.featured:
             return Rows(context, actions, context)
         return Rows(context, actions, self._shared(context, _chosen(self, parsed.arms, actions)))
+
+    def _context(self, parsed: ParsedObservations) -> Array:
+        return self.regressions.to_array(_ones(parsed) if self.constant else parsed.context)
 
     def _shared(self, context: Array, arms: Array) -> Array:
         return _concatenate(arms, _products(context, arms)) if self.interactions else arms
@@ -206,11 +214,6 @@ def model_name(layout: Layout, config: LinearOptions) -> Literal["joint", "disjo
             "model = 'disjoint' learns each arm apart, but featured arms are others in every "
             "context; try model = 'joint'."
         )
-    if not layout.context_dim:
-        raise UnsupportedSpaceError(
-            f"model = {name!r} learns per arm from a context, and the observations have none; "
-            "try model = 'joint'."
-        )
     if not config.use_interaction_features and not layout.featured:
         raise UnsupportedSpaceError(
             f"model = {name!r} weighs the context anew for each fixed arm, which is what "
@@ -245,6 +248,11 @@ def _arm_ids(layout: Layout) -> ArmIds | None:
 def _groups(layout: Layout) -> int:
     """The number of regressions: with ids, the last is for arms that were never learned."""
     return layout.max_arms + 1 if layout.max_arms else layout.num_arms
+
+
+def _ones(parsed: ParsedObservations) -> Array:
+    """The features of a context without features: the number 1."""
+    return numpy.ones((parsed.rows, 1))
 
 
 def _bound_of_arms(layout: Layout) -> int:

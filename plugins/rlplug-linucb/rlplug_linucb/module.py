@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
+from rlplug.bandits import BanditBatch
 from rlplug.config.schedule import resolve
 from rlplug.errors import RunFailedError
 from rlplug_linucb.arrays import Array, BufferViews, namespace
@@ -192,6 +193,11 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             rows = rows._replace(arms=chosen_ids(parsed.ids, arms))
         if not self._update_each(rows, rewards, weights):
             raise non_finite(columns_of(parsed, arms, rewards, weights))
+
+    def learn(self, batch: BanditBatch) -> None:
+        """Learn the labels (rewards, as a rule) of a batch, with its effective weights."""
+        weights = batch.effective_weight if batch.weighted else None
+        self.update(batch.observations, batch.actions, batch.label, weights)
 
     def update_params(
         self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None

@@ -9,6 +9,7 @@ import numpy
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
+from rlplug.bandits import BanditBatch
 from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
@@ -68,6 +69,10 @@ class LinTSModule(HasEstimates, Module):
         """
         parsed = self.bandit.layout.parse(observations, action_mask)
         return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
+
+    def learn(self, batch: BanditBatch) -> None:
+        """Learn the labels (rewards, as a rule) of a batch, with its effective weights."""
+        self.bandit.learn(batch)
 
     def add_arm(self, name: str = "") -> int:
         """Add an arm without data, after the others; returns its index."""

@@ -168,6 +168,12 @@ def test_the_loss_is_the_weighted_squared_error_of_the_chosen_arms() -> None:
     assert float(NeuralLinUCB().compute_loss_for_module(batch, {"values": values})) == 3.5
 
 
+def test_arms_that_are_no_whole_numbers_are_refused() -> None:
+    batch = experience(2, actions=torch.tensor([1.0, 1.7]))
+    with pytest.raises(RunFailedError, match="of row 1 is no whole number"):
+        learner().update({"default": batch}, timestep=2)
+
+
 def test_a_gradient_step_has_the_rows_that_were_asked_for() -> None:
     config = NeuralLinUCBConfig(batch_size=20)
     algorithm, window = NeuralLinUCB(config), Window(CONTEXT, 100, 0)

@@ -11,15 +11,12 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug import Algorithm, Batch, LearnerView, UnsupportedSpaceError, hookimpl
+from rlplug.bandits import BanditBatch
 from rlplug.feeds import Stream
 from rlplug.nn import make_encoder
 from rlplug.seeding import forked
-from rlplug_linucb.algorithm import (
-    label_column,
-    prediction_metrics,
-    row_weights,
-    update_across_learners,
-)
+from rlplug.spaces import whole_numbers
+from rlplug_linucb.algorithm import prediction_metrics, update_across_learners
 from rlplug_linucb.layout import number_of_arms
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
 from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule, context_in
@@ -142,11 +139,15 @@ def context_space_in(observation_space: gymnasium.Space[Any]) -> gymnasium.Space
 
 
 def _rows(batch: Batch) -> Kept:
-    labels = batch[label_column(batch)].reshape(-1)
-    weights = row_weights(batch, batch.__getitem__)
+    given: Any = BanditBatch.of(batch, read=batch.__getitem__, validate=False)
+    labels = given.label.reshape(-1)
+    weights = given.effective_weight if given.weighted else torch.ones_like(labels)
+    actions = given.actions
+    if actions.is_floating_point():
+        actions = torch.from_numpy(whole_numbers(actions.cpu(), "rlplug-linucb: arm"))
     return Kept(
         context_in(batch["observations"]),
-        batch["actions"].reshape(-1).long(),
+        actions.reshape(-1).long().to(labels.device),
         labels,
-        torch.ones_like(labels) if weights is None else weights.reshape(-1),
+        weights.reshape(-1),
     )
