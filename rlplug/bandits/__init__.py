@@ -1,7 +1,8 @@
 """Contextual bandits: environments with one-step episodes, tables, and bandit batches.
 
-Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBandit-v0` and
-`RingsBandit-v0`, so that `gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
+Importing it registers `LinearBandit-v0`, `FeatureBandit-v0`, `ClassificationBandit-v0`,
+`RingsBandit-v0` and `MultiArmedBandit-v0`, so that
+`gymnasium.make("rlplug.bandits:LinearBandit-v0")` finds them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rlplug.bandits.feature import FeatureBandit
     from rlplug.bandits.linear import LinearBandit
     from rlplug.bandits.loading import load_table
+    from rlplug.bandits.multiarmed import MultiArmedBandit
     from rlplug.bandits.problem import Problem, Rounds, Source
     from rlplug.bandits.table import Table
 
@@ -29,6 +31,7 @@ _MODULES = {
     "ClassificationBandit": "rlplug.bandits.classification",
     "FeatureBandit": "rlplug.bandits.feature",
     "LinearBandit": "rlplug.bandits.linear",
+    "MultiArmedBandit": "rlplug.bandits.multiarmed",
     "Problem": "rlplug.bandits.problem",
     "Rounds": "rlplug.bandits.problem",
     "Source": "rlplug.bandits.problem",
@@ -43,6 +46,7 @@ __all__ = [
     "ClassificationBandit",
     "FeatureBandit",
     "LinearBandit",
+    "MultiArmedBandit",
     "Problem",
     "Rounds",
     "Source",
@@ -70,4 +74,5 @@ def _register(name: str, kind: str = "", **options: Any) -> None:
 _register("LinearBandit")
 _register("FeatureBandit")
 _register("ClassificationBandit")
+_register("MultiArmedBandit")
 _register("RingsBandit", "ClassificationBandit", table="rings")
