@@ -143,6 +143,12 @@ def _cases(one_step: bool) -> Iterator[Case]:
         if name == "box, discrete":
             make = partial(RandomEnv, observations, actions, length=length, masked=True)
             yield Case(name="box, masked discrete", make=make, one_step=one_step, masked=True)
+    if one_step:
+        # For bandits without a context.
+        make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1)
+        yield Case(name="a single observation, discrete", make=make, one_step=True)
+        make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1, masked=True)
+        yield Case(name="a single observation, masked", make=make, one_step=True, masked=True)
 
 
 CASES = (*_cases(one_step=False), *_cases(one_step=True))

@@ -1,0 +1,211 @@
+"""The algorithms: their hooks, which differ in the module that is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy
+from gymnasium import spaces
+
+from rlplug import Algorithm, Batch, LearnerView, UnsupportedSpaceError, hookimpl
+from rlplug.bandits import BanditBatch
+from rlplug.feeds import Stream
+from rlplug.spaces import describe, without_action_mask
+from rlplug_bandits.config import (
+    BanditOptions,
+    EpsilonGreedyConfig,
+    MetricUCBConfig,
+    SoftmaxConfig,
+    ThompsonConfig,
+    UCB1Config,
+)
+from rlplug_bandits.counts import ArmCounts
+from rlplug_bandits.randomized import EpsilonGreedyModule, SoftmaxModule
+from rlplug_bandits.thompson import BetaThompsonModule, GaussianThompsonModule
+from rlplug_bandits.ucb import MetricUCBModule, UCB1Module
+
+__all__ = ["UCB1", "EpsilonGreedy", "MetricUCB", "Softmax", "Thompson"]
+
+_LEARNED = ("actions", "rewards", "label", "weights", "importance_weight")
+
+
+class _Bandit(Algorithm):
+    """What all share: a stream of one-step episodes, and sums in place of gradients."""
+
+    default_env: ClassVar[str] = "MultiArmedBandit-v0"
+    default_steps: ClassVar[int] = 10_000
+    config: BanditOptions
+
+    def feed(self) -> Stream:
+        """Each row is learned from once, as soon as its reward is known."""
+        return Stream(steps_per_update=self.config.update_every, one_step_episodes=True)
+
+    def supports(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> str | None:
+        """Why these spaces are not supported; None if they are."""
+        try:
+            number_of_arms(observation_space, action_space, self.config)
+        except UnsupportedSpaceError as error:
+            return error.message
+        return None
+
+    @hookimpl
+    def configure_optimizers_for_module(self) -> None:
+        """No optimizer: the update is in closed form."""
+
+    @hookimpl
+    def additional_update(
+        self, module: ArmCounts, config: Any, batch: Batch, learner: LearnerView
+    ) -> Mapping[str, float]:
+        """Count the rows; metrics are of the means by which arms were chosen."""
+        self.follow(module, config)
+        columns = {name: batch.array(name) for name in _LEARNED if name in batch}
+        rows = BanditBatch(validate=False, **columns)
+        weights = rows.effective_weight if rows.weighted else None
+        statistics = module.statistics(rows.actions, rows.label, weights)
+        if learner.world_size > 1:
+            statistics = learner.all_reduce(statistics)
+        module.absorb(statistics)
+        return _metrics(batch, rows.label)
+
+    def follow(self, module: Any, config: Any) -> None:
+        """Set what follows a schedule."""
+
+
+class UCB1(_Bandit):
+    """Chooses the arm of the highest upper confidence bound of its mean reward."""
+
+    Config: ClassVar[type[Any]] = UCB1Config
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: UCB1Config,
+    ) -> UCB1Module:
+        """The untrained module."""
+        return UCB1Module(number_of_arms(observation_space, action_space, config), config)
+
+    def follow(self, module: UCB1Module, config: UCB1Config) -> None:
+        """Follow the schedule of alpha."""
+        module.exploration.fill_(config.alpha)
+
+
+class MetricUCB(UCB1):
+    """As UCB1, with a bound that is closer where mean rewards are low."""
+
+    Config: ClassVar[type[Any]] = MetricUCBConfig
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: UCB1Config,
+    ) -> UCB1Module:
+        """The untrained module."""
+        return MetricUCBModule(number_of_arms(observation_space, action_space, config), config)
+
+
+class Thompson(_Bandit):
+    """Chooses the arm that is best under a draw from the posterior of the mean rewards."""
+
+    Config: ClassVar[type[Any]] = ThompsonConfig
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: ThompsonConfig,
+    ) -> ArmCounts:
+        """The untrained module."""
+        kind = BetaThompsonModule if config.distribution == "beta" else GaussianThompsonModule
+        return kind(number_of_arms(observation_space, action_space, config), config)
+
+
+class EpsilonGreedy(_Bandit):
+    """Chooses the arm of the highest mean reward, and sometimes any."""
+
+    Config: ClassVar[type[Any]] = EpsilonGreedyConfig
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: EpsilonGreedyConfig,
+    ) -> EpsilonGreedyModule:
+        """The untrained module."""
+        return EpsilonGreedyModule(number_of_arms(observation_space, action_space, config), config)
+
+    def follow(self, module: EpsilonGreedyModule, config: EpsilonGreedyConfig) -> None:
+        """Follow the schedule of epsilon."""
+        module.exploration.fill_(config.epsilon)
+
+
+class Softmax(_Bandit):
+    """Chooses arms with probabilities that grow exponentially with their mean rewards."""
+
+    Config: ClassVar[type[Any]] = SoftmaxConfig
+
+    @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: SoftmaxConfig,
+    ) -> SoftmaxModule:
+        """The untrained module."""
+        return SoftmaxModule(number_of_arms(observation_space, action_space, config), config)
+
+    def follow(self, module: SoftmaxModule, config: SoftmaxConfig) -> None:
+        """Follow the schedule of the temperature."""
+        module.exploration.fill_(config.temperature)
+
+
+def number_of_arms(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    config: BanditOptions,
+) -> int:
+    """Number of arms; raises UnsupportedSpaceError for spaces that are not supported."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise UnsupportedSpaceError(
+            f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
+        )
+    if int(action_space.start) != 0:
+        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
+    if int(action_space.n) < 2:
+        raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
+    if not config.ignore_context and has_features(observation_space):
+        raise UnsupportedSpaceError(
+            f"it chooses without a context, and observations are {describe(observation_space)}; "
+            "try ignore_context = true for a baseline that does not read them."
+        )
+    return int(action_space.n)
+
+
+def has_features(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations can differ in more than their action mask."""
+    space = without_action_mask(space)
+    if isinstance(space, spaces.Dict):
+        return any(map(has_features, space.values()))
+    if isinstance(space, spaces.Discrete):
+        return int(space.n) > 1
+    return space.shape is None or 0 not in space.shape
+
+
+def _metrics(batch: Batch, labels: Any) -> Mapping[str, float]:
+    if "pred_label" not in batch:
+        return {}
+    predicted = batch.array("pred_label")
+    errors = predicted - numpy.asarray(labels).reshape(-1)
+    return {
+        "progressive_error": float(numpy.vdot(errors, errors)) / len(errors),
+        "predicted": float(predicted.mean()),
+    }

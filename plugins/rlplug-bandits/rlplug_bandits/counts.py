@@ -1,0 +1,159 @@
+"""What bandits without a context know: how often each arm was chosen, and what it earned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlplug import Acted, ActInput, Module
+from rlplug.batch.nested import first_leaf
+from rlplug.errors import RunFailedError
+from rlplug.spaces import whole_numbers
+
+__all__ = ["ArmCounts", "Floats", "highest"]
+
+Floats = NDArray[numpy.float64]
+
+
+class ArmCounts(Module):
+    """Weight, and sum of rewards, of every arm; a rule of choice defines `scores`.
+
+    It can be used without a run: `choose`, `update`.
+    """
+
+    weight: Tensor
+    """Number of rows of each arm; a row of weight w counts as w rows."""
+    total: Tensor
+    """Sum of rewards of each arm."""
+
+    lowest_reward = -numpy.inf
+    highest_reward = numpy.inf
+    """What rewards the rule is made for."""
+
+    exploration: Tensor
+    """The option that may follow a schedule: alpha, epsilon or the temperature."""
+
+    def __init__(self, num_arms: int, initial_value: float = 0.0, exploration: float = 0.0) -> None:
+        super().__init__()
+        self.num_arms = num_arms
+        self.initial_value = initial_value
+        self.register_buffer("exploration", torch.tensor(float(exploration), dtype=torch.float64))
+        self.register_buffer("weight", torch.zeros(num_arms, dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(num_arms, dtype=torch.float64))
+
+    def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
+        """What arms are chosen by, (arms,) or (rows, arms); the highest is chosen."""
+        raise TypeError(f"{type(self).__name__} must define scores")
+
+    def counts(self) -> Floats:
+        """The weight of each arm."""
+        weight: Floats = self.weight.cpu().numpy()
+        return weight
+
+    def means(self) -> Floats:
+        """Mean reward of each arm; `initial_value` where there are none."""
+        counts, totals = self.counts(), self.total.cpu().numpy()
+        means: Floats = numpy.where(
+            counts > 0, totals / numpy.where(counts > 0, counts, 1.0), self.initial_value
+        )
+        return means
+
+    # -- acting --------------------------------------------------------------------------------
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """The arms of the highest scores; ties are broken by `act.random`."""
+        arms = self.choose(_rows(act.observations), act.random, act.action_mask)
+        return Acted(arms, extras={"pred_label": self.means()[arms]})
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        """The arm of the highest mean reward; of equal ones, the first."""
+        return Acted(highest(self.means(), _rows(act.observations), act.action_mask, None))
+
+    def choose(
+        self, rows: int, random: numpy.random.Generator, action_mask: Any = None
+    ) -> NDArray[numpy.int64]:
+        """So many choices, (rows,), among the arms that the mask (rows, arms) allows."""
+        return highest(self.scores(rows, random), rows, action_mask, random)
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def update(self, arms: Any, rewards: Any, weights: Any = None) -> None:
+        """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
+        self.absorb(self.statistics(arms, rewards, weights))
+
+    def statistics(self, arms: Any, rewards: Any, weights: Any = None) -> list[Tensor]:
+        """Weight and sum of rewards of each arm in these rows."""
+        arms = whole_numbers(arms, "rlplug-bandits: arm").reshape(-1)
+        rewards = numpy.asarray(rewards, numpy.float64).reshape(-1)
+        weights = numpy.ones(len(rewards)) if weights is None else numpy.asarray(weights, float)
+        self._check(arms, rewards, weights)
+        count = self.num_arms
+        sums = (
+            numpy.bincount(arms, weights, minlength=count),
+            numpy.bincount(arms, weights * rewards, minlength=count),
+        )
+        return [torch.from_numpy(one).to(self.weight.device) for one in sums]
+
+    def absorb(self, statistics: list[Tensor]) -> None:
+        """Add the statistics of rows, of several learners perhaps."""
+        weight, total = statistics
+        self.weight += weight
+        self.total += total
+
+    def _check(self, arms: Any, rewards: Floats, weights: Floats) -> None:
+        if not len(arms) == len(rewards) == weights.size:
+            raise RunFailedError(
+                f"rlplug-bandits: {len(rewards)} rewards were given for {len(arms)} arms, "
+                f"with {weights.size} weights.",
+                "try: one value per row",
+            )
+        low, high = self.lowest_reward, self.highest_reward
+        for name, column, valid, wanted in (
+            ("arm", arms, (arms >= 0) & (arms < self.num_arms), f"0 to {self.num_arms - 1}"),
+            ("weight", weights, (weights >= 0) & (weights < numpy.inf), "at least 0"),
+            ("reward", rewards, numpy.isfinite(rewards), "a finite number"),
+            ("reward", rewards, (rewards >= low) & (rewards <= high), f"{low:g} to {high:g}"),
+        ):
+            if not valid.all():
+                row = int(valid.argmin())
+                raise RunFailedError(
+                    f"rlplug-bandits: the {name} of row {row} is {column[row]}, "
+                    f"{type(self).__name__} takes {wanted}.",
+                    "nothing was changed; try: scale the rewards, or thompson with "
+                    "distribution = 'gaussian'"
+                    if wanted.startswith(f"{low:g} to")
+                    else "nothing was changed; try: leave such rows out",
+                )
+
+
+def highest(
+    values: Floats, rows: int, mask: Any, random: numpy.random.Generator | None
+) -> NDArray[numpy.int64]:
+    """The arm of the highest value in each row, of those that the mask allows.
+
+    Ties are broken uniformly at random; without a generator, in favour of the first arm.
+    """
+    values = numpy.broadcast_to(values, (rows, values.shape[-1]))
+    if mask is not None:
+        allowed = numpy.asarray(mask.cpu() if isinstance(mask, Tensor) else mask) != 0
+        if not allowed.any(1).all():
+            raise RunFailedError(
+                f"rlplug-bandits: the action mask of row {int(allowed.any(1).argmin())} allows no "
+                "arm.",
+                "try: an environment that always has an arm to choose",
+            )
+        values = numpy.where(allowed, values, -numpy.inf)
+    if random is None:
+        first: NDArray[numpy.int64] = values.argmax(1)
+        return first
+    tied = values == values.max(1, keepdims=True)
+    drawn: NDArray[numpy.int64] = numpy.where(tied, random.random(values.shape), -1.0).argmax(1)
+    return drawn
+
+
+def _rows(observations: Any) -> int:
+    return len(first_leaf(observations))

@@ -1,0 +1,49 @@
+"""Thompson sampling: the arm that is best under a draw from the posterior of the means."""
+
+from __future__ import annotations
+
+import numpy
+
+from rlplug_bandits.config import ThompsonConfig
+from rlplug_bandits.counts import ArmCounts, Floats
+
+__all__ = ["BetaThompsonModule", "GaussianThompsonModule"]
+
+
+class BetaThompsonModule(ArmCounts):
+    """Posterior Beta(1 + Σr, 1 + Σ(1 − r)), exact for rewards of 0 and 1 (Thompson, 1933)."""
+
+    lowest_reward, highest_reward = 0.0, 1.0
+
+    def __init__(self, num_arms: int, config: ThompsonConfig | None = None) -> None:
+        # The mean of the uniform prior.
+        super().__init__(num_arms, initial_value=0.5)
+
+    def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
+        """A draw of every arm's mean for each row."""
+        total = self.total.cpu().numpy()
+        failures = numpy.maximum(self.counts() - total, 0.0)
+        return random.beta(1.0 + total, 1.0 + failures, (rows, self.num_arms))
+
+
+class GaussianThompsonModule(ArmCounts):
+    """Posterior of a mean with a Gaussian prior, and Gaussian rewards of known deviation."""
+
+    def __init__(self, num_arms: int, config: ThompsonConfig | None = None) -> None:
+        config = ThompsonConfig(distribution="gaussian") if config is None else config
+        super().__init__(num_arms, initial_value=config.prior_mean)
+        self.prior_mean = config.prior_mean
+        self.prior_precision = config.prior_std**-2
+        self.reward_precision = config.reward_std**-2
+
+    def posterior(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of every arm's mean reward."""
+        precision = self.prior_precision + self.reward_precision * self.counts()
+        evidence = self.reward_precision * self.total.cpu().numpy()
+        mean: Floats = (self.prior_precision * self.prior_mean + evidence) / precision
+        deviation: Floats = precision**-0.5
+        return mean, deviation
+
+    def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
+        """A draw of every arm's mean for each row."""
+        return random.normal(*self.posterior(), (rows, self.num_arms))
