@@ -142,7 +142,7 @@ def test_learners_regress_what_all_of_them_saw() -> None:
     module, window = NeuralLinUCBModule(CONTEXT, 4, config), Window(CONTEXT, 100, 0)
     for index in range(3):
         batch = experience(4, seed=index)
-        algorithm.prepare_batch(window, config, batch)
+        algorithm.prepare_batch(module, window, config, batch)
         algorithm.additional_update(module, window, config, batch, 4 * index + 4, twins)
         # Steps 4 and 12 add rows, step 8 refits: every row counts once for each learner.
         assert float(module.bandit.regressions.weight.sum()) == 8.0 * (index + 1)
@@ -165,7 +165,23 @@ def test_the_loss_is_the_weighted_squared_error_of_the_chosen_arms() -> None:
         }
     )
     # (1 · 2² + 3 · 1²) / 2
-    assert float(NeuralLinUCB().compute_loss_for_module(batch, {"values": values})) == 3.5
+    assert loss_of(batch, values) == 3.5
+    # Logits 2 and 3 for labels 0 and 1: (1 · ln(1 + e²) + 3 · ln(1 + e⁻³)) / 2
+    batch = Batch({**batch, "rewards": torch.tensor([0.0, 1.0])})
+    expected = (numpy.log1p(numpy.exp(2)) + 3 * numpy.log1p(numpy.exp(-3))) / 2
+    assert loss_of(batch, values, loss="cross_entropy") == pytest.approx(expected)
+
+
+def loss_of(batch: Batch, values: Tensor, **options: Any) -> float:
+    config = NeuralLinUCBConfig(**options)
+    module, outputs = NeuralLinUCBModule(CONTEXT, 2, config), {"values": values}
+    return float(NeuralLinUCB(config).compute_loss_for_module(module, config, batch, outputs))
+
+
+def test_cross_entropy_refuses_rewards_that_are_no_probabilities() -> None:
+    batch = experience(2, rewards=torch.tensor([1.0, 1.5]))
+    with pytest.raises(RunFailedError, match=r"reward of row 1 is 1\.5, .* takes 0 to 1"):
+        learner(loss="cross_entropy").update({"default": batch}, timestep=2)
 
 
 def test_arms_that_are_no_whole_numbers_are_refused() -> None:
@@ -177,11 +193,12 @@ def test_arms_that_are_no_whole_numbers_are_refused() -> None:
 def test_a_gradient_step_has_the_rows_that_were_asked_for() -> None:
     config = NeuralLinUCBConfig(batch_size=20)
     algorithm, window = NeuralLinUCB(config), Window(CONTEXT, 100, 0)
+    module = NeuralLinUCBModule(CONTEXT, 4, config)
     for new, rows in ((8, 24), (20, 20), (30, 30)):
-        columns = algorithm.prepare_batch(window, config, experience(new))
+        columns = algorithm.prepare_batch(module, window, config, experience(new))
         given = Batch({**experience(new), **columns})
         given.check()
-        values = NeuralLinUCBModule(CONTEXT, 4, config).forward_train(given)["values"]
+        values = module.forward_train(given)["values"]
         assert values.shape == (rows, 4)
 
 
@@ -305,7 +322,7 @@ def test_whatever_can_be_encoded_is_a_context(space: spaces.Space[Any]) -> None:
         (CONTEXT, CONTEXT, "needs Discrete actions, found Box"),
         (CONTEXT, spaces.Discrete(1), "needs two arms, found one"),
         (CONTEXT, spaces.Discrete(4, start=1), "counts arms from 0"),
-        (spaces.Dict(arms=spaces.Box(-1, 1, (4, 2))), FOUR, "mean the same in every context"),
+        (spaces.Dict(arms=spaces.Box(-1, 1, (3, 2))), FOUR, "arms as a Box of shape (4, features)"),
         (spaces.Dict(image=CONTEXT), FOUR, "found image"),
         (spaces.Tuple([CONTEXT, CONTEXT]), FOUR, "reads one space of contexts, found Tuple"),
         (spaces.Text(5), FOUR, "no encoder for the observations"),
@@ -347,6 +364,101 @@ def test_wrong_options_are_refused_with_the_reason(values: dict[str, Any], compl
     config, problems = structure(NeuralLinUCBConfig, values, "algorithm")
     assert config is None
     assert complaint in problems[0].message
+
+
+FEATURED = spaces.Dict(
+    context=spaces.Box(-1, 1, (2,), numpy.float64),
+    arms=spaces.Box(-1, 1, (4, 3), numpy.float64),
+    action_mask=spaces.MultiBinary(4),
+)
+
+
+def featured(count: int, seed: int = 0) -> dict[str, Any]:
+    random = numpy.random.default_rng(seed)
+    return {
+        "context": random.uniform(-1, 1, (count, 2)),
+        "arms": random.uniform(-1, 1, (count, 4, 3)),
+    }
+
+
+def test_featured_arms_have_an_input_each_and_share_a_regression() -> None:
+    module = NeuralLinUCBModule(FEATURED, 4, NeuralLinUCBConfig(net_arch=(8,)))
+    seen = featured(5)
+    features = module.features(seen)
+    assert features.shape == (5, 4, 9)
+    side_by_side = numpy.hstack([seen["context"], seen["arms"][:, 2]]).astype(numpy.float32)
+    with torch.no_grad():
+        hidden = module.network.body(torch.from_numpy(side_by_side))
+    assert features[:, 2, :-1] == pytest.approx(hidden.numpy(), abs=1e-5)
+    assert (features[..., -1] == 1.0).all()
+    assert module.A.shape == (9, 9)
+    tensors = {name: torch.from_numpy(part) for name, part in seen.items()}
+    assert module.features(tensors).numpy() == pytest.approx(features)
+
+
+@pytest.mark.parametrize("refit_every", [1_000, 16])
+def test_featured_arms_are_learned_from_the_features_of_the_chosen_one(refit_every: int) -> None:
+    one = learner(space=FEATURED, refit_every=refit_every, net_arch=(8,))
+    module, random = module_of(one), numpy.random.default_rng(1)
+    shares = [(featured(8, seed), random.integers(0, 4, 8), random.random(8)) for seed in range(2)]
+    for index, (seen, arms, rewards) in enumerate(shares):
+        seen["arms"][range(8), (arms + 1) % 4] = numpy.nan
+        batch = Batch({"observations": seen, "actions": arms, "rewards": rewards})
+        one.update({"default": batch}, timestep=8 * index + 8)
+    alone = LinUCBModule(Layout(num_arms=2, arm_dim=9), LinUCBConfig(alpha=0.3, l2_lambda=0.1))
+    for seen, arms, rewards in shares:
+        alone.update_params(module.features(seen)[range(8), arms], rewards)
+    assert numpy.asarray(module.theta) == pytest.approx(alone.theta, abs=1e-4)
+    assert module.b == pytest.approx(alone.b, abs=1e-4)
+
+
+def test_absent_featured_arms_may_hold_anything() -> None:
+    module, seen = NeuralLinUCBModule(FEATURED, 4), featured(6)
+    mask = numpy.ones((6, 4), dtype=numpy.int8)
+    mask[:, 1] = 0
+    seen["arms"][:, 1] = numpy.nan
+    act = ActInput({**seen, "action_mask": mask}, random=numpy.random.default_rng(0))
+    assert 1 not in module.forward_exploration(act).actions
+    assert 1 not in module.forward_inference(act).actions
+    assert numpy.isneginf(module.score({**seen, "action_mask": mask}).ucb[:, 1]).all()
+    with pytest.raises(RunFailedError, match="arms has nan at row 0, arm 1"):
+        module.score(seen)
+
+
+def test_featured_arms_of_another_shape_are_refused() -> None:
+    module = NeuralLinUCBModule(FEATURED, 4)
+    with pytest.raises(
+        RunFailedError, match=r"arms must have the shape \(n, 4, 3\), found nothing"
+    ):
+        module.score({"context": numpy.ones((1, 2))})
+    with pytest.raises(RunFailedError, match=r"context must have the shape \(n, 2\), found \(1, 3"):
+        module.score({"context": numpy.ones((1, 3)), "arms": numpy.ones((1, 4, 3))})
+
+
+def earned_on_a_ring(name: str, kind: type[Algorithm], **options: Any) -> float:
+    """Mean reward of 1,600 decisions: an arm earns 1 if its two features are nearly as long as 1.
+
+    The length is no linear function of the features: half of four arms at random are of no use.
+    """
+    space = spaces.Dict(arms=spaces.Box(-2, 2, (4, 2), numpy.float64))
+    one, random = learner(name, kind, space=space, **options), numpy.random.default_rng(0)
+    earned = []
+    for step in range(0, 1_600, 4):
+        arms = random.uniform(-1.5, 1.5, (4, 4, 2))
+        act = ActInput({"arms": arms}, random=random)
+        actions = one.modules["default"].forward_exploration(act).actions
+        lengths = numpy.linalg.norm(arms[range(4), actions], axis=1)
+        rewards = (abs(lengths - 1.0) < 0.3).astype(float)
+        columns = {"observations": {"arms": arms}, "actions": actions, "rewards": rewards}
+        one.update({"default": Batch(columns)}, timestep=step + 4)
+        earned.append(rewards.mean())
+    return float(numpy.mean(earned))
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+def test_featured_arms_with_rewards_that_are_not_linear_are_learned(loss: str) -> None:
+    linear = earned_on_a_ring("linucb", LinUCB)
+    assert earned_on_a_ring("neural-linucb", NeuralLinUCB, loss=loss) > linear + 0.2
 
 
 def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> float:

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import gymnasium
 import torch
-from gymnasium import spaces
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlplug import Algorithm, Batch, LearnerView, UnsupportedSpaceError, hookimpl
 from rlplug.bandits import BanditBatch
+from rlplug.errors import RunFailedError
 from rlplug.feeds import Stream
 from rlplug.nn import make_encoder
 from rlplug.seeding import forked
@@ -19,7 +20,8 @@ from rlplug.spaces import whole_numbers
 from rlplug_linucb.algorithm import prediction_metrics, update_across_learners
 from rlplug_linucb.layout import number_of_arms
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
-from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule, context_in
+from rlplug_linucb.neural.inputs import inputs_of
+from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule
 from rlplug_linucb.neural.window import Kept, Window
 
 __all__ = ["NeuralLinUCB"]
@@ -43,10 +45,10 @@ class NeuralLinUCB(Algorithm):
         """Why these spaces are not supported; None if they are."""
         try:
             number_of_arms(action_space)
-            context = context_space_in(observation_space)
+            inputs = inputs_of(observation_space, action_space)
             if not self.config.encoder:
                 with forked(0):
-                    make_encoder(context)
+                    make_encoder(inputs.space)
         except UnsupportedSpaceError as error:
             return error.message
         return None
@@ -59,35 +61,53 @@ class NeuralLinUCB(Algorithm):
         config: NeuralLinUCBConfig,
     ) -> NeuralLinUCBModule:
         """The untrained module."""
-        arms = number_of_arms(action_space)
-        return NeuralLinUCBModule(context_space_in(observation_space), arms, config)
+        return NeuralLinUCBModule(observation_space, number_of_arms(action_space), config)
 
     @hookimpl
     def build_extra(
-        self, observation_space: gymnasium.Space[Any], config: NeuralLinUCBConfig, seed: int
+        self, module: NeuralLinUCBModule, config: NeuralLinUCBConfig, seed: int
     ) -> Window:
         """The buffer of recent rows."""
-        return Window(context_space_in(observation_space), config.buffer_size, seed)
+        return Window(module.inputs.space, config.buffer_size, seed)
 
     @hookimpl
     def prepare_batch(
-        self, extra: Window, config: NeuralLinUCBConfig, batch: Batch
+        self,
+        module: NeuralLinUCBModule,
+        extra: Window,
+        config: NeuralLinUCBConfig,
+        batch: Batch,
     ) -> Mapping[str, Tensor]:
         """Add the new rows to the buffer, and draw the rows of this gradient step."""
-        extra.add(_rows(batch))
+        rows = _rows(module, batch)
+        if config.loss == "cross_entropy":
+            _check_probabilities(rows.labels)
+        extra.add(rows)
         # Each column has one entry per new row: here, several drawn rows.
         drawn = extra.draw((batch.rows, -(-config.batch_size // batch.rows)))
         return {f"{DRAWN}{name}": column for name, column in drawn._asdict().items()}
 
     @hookimpl
-    def compute_loss_for_module(self, batch: Batch, fwd_out: Mapping[str, Tensor]) -> Tensor:
-        """Weighted mean squared error of the chosen arms' predicted rewards."""
-        drawn = f"{DRAWN}actions" in batch
-        rows = Kept(*(batch[f"{DRAWN}{name}"] for name in Kept._fields)) if drawn else _rows(batch)
+    def compute_loss_for_module(
+        self,
+        module: NeuralLinUCBModule,
+        config: NeuralLinUCBConfig,
+        batch: Batch,
+        fwd_out: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Weighted squared error, or cross-entropy, of the chosen arms' predicted rewards."""
+        if f"{DRAWN}actions" in batch:
+            rows = Kept(*(batch[f"{DRAWN}{name}"] for name in Kept._fields))
+        else:
+            rows = _rows(module, batch)
         _, actions, labels, weights = rows
+        labels, weights = labels.reshape(-1), weights.reshape(-1)
         predicted = fwd_out["values"].gather(1, actions.reshape(-1, 1)).squeeze(1)
-        errors = predicted - labels.reshape(-1)
-        return (weights.reshape(-1) * errors * errors).mean()
+        if config.loss == "cross_entropy":
+            losses = binary_cross_entropy_with_logits(predicted, labels, reduction="none")
+            return (weights * losses).mean()
+        errors = predicted - labels
+        return (weights * errors * errors).mean()
 
     @hookimpl
     def additional_update(
@@ -102,12 +122,12 @@ class NeuralLinUCB(Algorithm):
         """Learn the rows in closed form, or refit on all rows of the buffer."""
         bandit = module.bandit
         bandit.set_alpha(config.alpha)
-        rows = _rows(batch)
+        rows = _rows(module, batch)
         if timestep - extra.refitted >= config.refit_every:
             module.refit(extra.rows(), learner)
             extra.refitted = timestep
         else:
-            learned = rows._replace(observations=module.features(rows.observations))
+            learned = module.learned_rows(rows)
             if learner.world_size == 1:
                 bandit.update(*learned)
             else:
@@ -115,39 +135,26 @@ class NeuralLinUCB(Algorithm):
         return {**prediction_metrics(batch, rows.labels), **bandit.fallbacks()}
 
 
-def context_space_in(observation_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space that the network reads."""
-    if not isinstance(observation_space, spaces.Dict):
-        if isinstance(observation_space, spaces.Tuple):
-            raise UnsupportedSpaceError(
-                f"a neural bandit reads one space of contexts, found {observation_space}."
-            )
-        return observation_space
-    parts = observation_space.spaces
-    if "arms" in parts:
-        raise UnsupportedSpaceError(
-            "a neural bandit needs arms that mean the same in every context, "
-            "the observations have a key 'arms'; try: --algo linucb"
-        )
-    unknown = sorted(set(parts) - {"context", "action_mask"})
-    if unknown or "context" not in parts:
-        raise UnsupportedSpaceError(
-            "a neural bandit reads the observation keys context and action_mask; "
-            f"found {', '.join(sorted(parts)) or 'none'}."
-        )
-    return context_space_in(parts["context"])
-
-
-def _rows(batch: Batch) -> Kept:
+def _rows(module: NeuralLinUCBModule, batch: Batch) -> Kept:
+    """The rows of the batch as inputs of the network; arms with inputs of their own are arm 0."""
     given: Any = BanditBatch.of(batch, read=batch.__getitem__, validate=False)
     labels = given.label.reshape(-1)
     weights = given.effective_weight if given.weighted else torch.ones_like(labels)
     actions = given.actions
     if actions.is_floating_point():
         actions = torch.from_numpy(whole_numbers(actions.cpu(), "rlplug-linucb: arm"))
-    return Kept(
-        context_in(batch["observations"]),
-        actions.reshape(-1).long().to(labels.device),
-        labels,
-        weights.reshape(-1),
-    )
+    actions = actions.reshape(-1).long().to(labels.device)
+    inputs = module.inputs.chosen(batch["observations"], actions)
+    arms = torch.zeros_like(actions) if module.inputs.featured else actions
+    return Kept(inputs, arms, labels, weights.reshape(-1))
+
+
+def _check_probabilities(labels: Tensor) -> None:
+    outside = (labels < 0.0) | (labels > 1.0)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise RunFailedError(
+            f"rlplug-linucb: the reward of row {row} is {float(labels[row])}, and cross-entropy "
+            "takes 0 to 1.",
+            "nothing was changed; try: loss = 'mse'",
+        )

@@ -41,6 +41,11 @@ class NeuralLinUCBConfig:
     encoder: str = option(
         "", "Custom encoder, as module:Class; empty: chosen from the observation space."
     )
+    loss: Literal["mse", "cross_entropy"] = option(
+        "mse",
+        "'mse': the network predicts rewards, by squared error; 'cross_entropy': it predicts the "
+        "probability of a reward of 1 through a sigmoid, for rewards from 0 to 1.",
+    )
     learning_rate: float = option(5e-3, "Learning rate of Adam.", above(0), schedulable=True)
     update_every: int = option(
         4,

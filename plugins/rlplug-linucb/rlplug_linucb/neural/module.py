@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import torch
-from gymnasium import Space
+from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, LearnerView, Module
@@ -15,13 +15,14 @@ from rlplug.config.schedule import resolve
 from rlplug.nn import Body, Network, NetworkOptions, QHead
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.estimates import Estimates, HasEstimates
-from rlplug_linucb.layout import Layout, wrong_shape
+from rlplug_linucb.layout import Layout
 from rlplug_linucb.linucb import Scores
 from rlplug_linucb.module import LinUCBModule
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
+from rlplug_linucb.neural.inputs import inputs_of, mask_in
 from rlplug_linucb.neural.window import Kept
 
-__all__ = ["DRAWN", "NeuralLinUCBModule", "context_in"]
+__all__ = ["DRAWN", "NeuralLinUCBModule"]
 
 DRAWN = "drawn_"
 """Prefix of columns drawn from the buffer, with several rows for each new one."""
@@ -30,13 +31,15 @@ DRAWN = "drawn_"
 class NeuralLinUCBModule(HasEstimates, Module):
     """A bandit with a regression per arm on the last hidden layer of a network.
 
+    Featured arms have an input each, the context and the arm side by side, and share a regression.
+
     Features come from `settled`, a frozen copy of the network's body that is updated only when the
     regressions are refitted: their sums and their predictions must be of the same features.
     """
 
     def __init__(
         self,
-        context_space: Space[Any],
+        observation_space: Space[Any],
         num_arms: int,
         config: NeuralLinUCBConfig | None = None,
     ) -> None:
@@ -48,13 +51,15 @@ class NeuralLinUCBModule(HasEstimates, Module):
             ortho_init=config.ortho_init,
             encoder=config.encoder,
         )
-        body = Body(context_space, options)
-        self.context_shape = context_space.shape
-        self.network = Network(body, QHead(body.out_features, num_arms))
-        self.settled = Network(Body(context_space, options), nn.Sequential())
+        self.inputs = inputs = inputs_of(observation_space, spaces.Discrete(num_arms))
+        body = Body(inputs.space, options)
+        self.network = Network(body, QHead(body.out_features, 1 if inputs.featured else num_arms))
+        self.settled = Network(Body(inputs.space, options), nn.Sequential())
         self.settled.requires_grad_(False)
         self.update_frozen_copy()
-        layout = Layout(num_arms=num_arms, context_dim=body.out_features + 1)
+        width = body.out_features + 1
+        dims = (0, width) if inputs.featured else (width, 0)
+        layout = Layout(num_arms=num_arms, context_dim=dims[0], arm_dim=dims[1])
         self.bandit = LinUCBModule(
             layout, LinUCBConfig(alpha=config.alpha, l2_lambda=config.l2_lambda)
         )
@@ -76,39 +81,55 @@ class NeuralLinUCBModule(HasEstimates, Module):
 
         Of absent arms the reward and the UCB are -inf, the deviation is 0.
         """
-        features = self.features(context_in(observations))
-        return self.bandit.score(features, alpha, _mask_in(observations, action_mask))
+        features = self.features(observations)
+        return self.bandit.score(features, alpha, mask_in(observations, action_mask))
 
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta at once, of the regressions on the network's features."""
         return self.bandit.estimates()
 
-    def features(self, contexts: Any) -> Any:
+    def features(self, observations: Any) -> Any:
         """The frozen copy's last hidden layer and a column of ones, (n, width + 1).
 
-        A tensor for a tensor, an array for an array.
+        For featured arms (n, arms, width + 1). A tensor for a tensor, an array for an array.
         """
-        if contexts is None or contexts.shape[1:] != self.context_shape:
-            raise wrong_shape("context", contexts, ("n", *(self.context_shape or ())))
-        hidden = self.settled.act(contexts)[0]
-        features = numpy.ones((len(hidden), hidden.shape[1] + 1))
-        features[:, :-1] = hidden
-        return torch.from_numpy(features) if isinstance(contexts, Tensor) else features
+        return self.features_of(self.inputs.read(observations))
+
+    def features_of(self, inputs: Any) -> Any:
+        """As `features`, of inputs of the network."""
+        lead = inputs.shape[:2] if self.inputs.featured and inputs.ndim == 3 else inputs.shape[:1]
+        hidden = self.settled.act(inputs.reshape(-1, *inputs.shape[len(lead) :]))[0]
+        features = numpy.ones((*lead, hidden.shape[1] + 1))
+        features[..., :-1] = hidden.reshape(*lead, -1)
+        return torch.from_numpy(features) if isinstance(inputs, Tensor) else features
+
+    def learned_rows(self, rows: Kept) -> Kept:
+        """Rows of the network's inputs as the regressions learn them.
+
+        Featured arms share a regression: a row stands at the index 0 of all arms.
+        """
+        features = self.features_of(rows.observations)
+        if self.inputs.featured:
+            features = features[:, None].expand(-1, self.bandit.layout.num_arms, -1)
+        return rows._replace(observations=features)
 
     def _with_features(self, act: ActInput) -> ActInput:
-        mask = _mask_in(act.observations, act.action_mask)
-        features = self.features(context_in(act.observations))
+        mask = mask_in(act.observations, act.action_mask)
+        features = self.features(act.observations)
         return ActInput(features, action_mask=mask, random=act.random)
 
     # -- learning ------------------------------------------------------------------------------
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Predicted reward of every arm in the drawn contexts, or in those of the batch itself."""
+        """Predicted reward of every arm in the drawn contexts, or in those of the batch itself.
+
+        Of featured arms only that of the chosen one, (n, 1). With cross-entropy they are logits.
+        """
         if f"{DRAWN}observations" in batch:
-            contexts = batch[f"{DRAWN}observations"].flatten(0, 1)
+            inputs = batch[f"{DRAWN}observations"].flatten(0, 1)
         else:
-            contexts = context_in(batch["observations"])
-        return {"values": self.network(contexts)}
+            inputs = self.inputs.chosen(batch["observations"], batch["actions"].reshape(-1).long())
+        return {"values": self.network(inputs)}
 
     def update_frozen_copy(self) -> None:
         """Copy the network's weights into the frozen copy."""
@@ -118,21 +139,8 @@ class NeuralLinUCBModule(HasEstimates, Module):
         """Update the frozen copy, and regress the rows of all learners on its features."""
         self.update_frozen_copy()
         bandit = self.bandit
-        features = self.features(rows.observations)
-        sums = bandit.statistics(features, rows.actions, rows.labels, rows.weights)
+        sums = bandit.statistics(*self.learned_rows(rows))
         if learner.world_size > 1:
             sums = learner.all_reduce(sums)
         bandit.discount_(0.0)
         bandit.absorb(sums, len(rows.actions))
-
-
-def context_in(observations: Any) -> Any:
-    """The part of observations that the network reads."""
-    return observations.get("context") if isinstance(observations, Mapping) else observations
-
-
-def _mask_in(observations: Any, mask: Any) -> Any:
-    """The mask, or else that of the observations."""
-    if mask is None and isinstance(observations, Mapping):
-        return observations.get("action_mask")
-    return mask
