@@ -21,7 +21,7 @@ class ParsedObservations(NamedTuple):
     """The parts of n observations."""
 
     context: Any
-    """(n, d), or None."""
+    """(n, d); ones (n, 1) if neither contexts nor arms have features; else None."""
     arms: Any
     """(n, arms, f), or None."""
     mask: Any
@@ -66,7 +66,7 @@ class Layout:
 
     @plain_shape.default
     def _plain_shape(self) -> tuple[int, ...] | None:
-        if (self.arm_dim and self.context_dim) or self.max_arms:
+        if bool(self.arm_dim) == bool(self.context_dim) or self.max_arms:
             return None
         return (self.num_arms, self.arm_dim) if self.arm_dim else (self.context_dim,)
 
@@ -97,36 +97,30 @@ class Layout:
             return ParsedObservations(observations, None, None, None, False)
         as_tensors = isinstance(observations, Tensor)
         context = arms = ids = None
-        if observations is None and not self.context_dim and not self.arm_dim:
-            observations = numpy.empty((rows, 0))
-        if as_tensors or isinstance(observations, numpy.ndarray):
+        if isinstance(observations, Mapping):
+            mask = observations.get("action_mask") if mask is None else mask
+            context, arms = observations.get("context"), observations.get("arms")
+            ids = observations.get("arm_ids")
+            as_tensors = any(isinstance(part, Tensor) for part in (context, arms, ids, mask))
+        elif as_tensors or isinstance(observations, numpy.ndarray):
             if self.arm_dim and not self.context_dim:
                 arms = observations
             else:
                 context = observations
-        elif isinstance(observations, Mapping):
-            mask = observations.get("action_mask") if mask is None else mask
-            context, arms = observations.get("context"), observations.get("arms")
-            ids = observations.get("arm_ids")
-            parts = (context, arms, ids, mask)
-            first = next((part for part in parts if part is not None), None)
-            as_tensors = isinstance(first, Tensor)
-            if context is None and arms is None:
-                context = numpy.empty((rows if first is None else len(first), 0))
-        else:
+        elif observations is not None:
             raise RunFailedError(
                 f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
-        if not self.context_dim and context is not None:
-            if context.shape[1:] not in ((), (0,)):
-                raise wrong_shape("context", context, ("n", 0))
-            context = numpy.empty((len(context), 0))
+        if not self.context_dim and not self.arm_dim:
+            context = _ones(context, ids, mask, rows)
         self._check(context, arms, mask, ids)
         return ParsedObservations(context, arms, mask, ids, as_tensors)
 
     def _check(self, context: Any, arms: Any, mask: Any, ids: Any) -> None:
         num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim
+        if arm_dim and not context_dim and context is not None:
+            raise wrong_shape("context", context, ("n", 0))
         if context_dim and (context is None or context.shape[1:] != (context_dim,)):
             raise wrong_shape("context", context, ("n", context_dim))
         if arm_dim and (arms is None or arms.shape[1:] != (num_arms, arm_dim)):
@@ -145,6 +139,14 @@ class Layout:
                 "rlplug-linucb: the observations have arm_ids, the layout keeps the same arms.",
                 "try: Layout(max_arms=200, ...)",
             )
+
+
+def _ones(context: Any, ids: Any, mask: Any, rows: int) -> Any:
+    """The number 1 for each observation, of those that have no features."""
+    if context is not None and context.shape[1:] not in ((), (0,)):
+        raise wrong_shape("context", context, ("n", 0))
+    shown = next((part for part in (context, ids, mask) if part is not None), None)
+    return numpy.ones((rows if shown is None else len(shown), 1))
 
 
 def layout_of(

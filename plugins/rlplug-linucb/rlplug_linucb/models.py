@@ -43,7 +43,6 @@ class DisjointModel:
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.arm_ids = _arm_ids(layout)
-        self.constant = not layout.context_dim
         self.regressions = RidgeRegressions(
             _groups(layout),
             layout.context_dim or 1,
@@ -60,8 +59,7 @@ class DisjointModel:
     def predict(self, parsed: ParsedObservations) -> tuple[Array, Array]:
         """Mean and variance of every arm, both (n, arms)."""
         regressions = self.regressions
-        context = _ones(parsed) if self.constant else parsed.context
-        context = regressions.to_array(context)
+        context = regressions.to_array(parsed.context)
         if self.arm_ids is None:
             mean, variance = regressions.predict(context)
         else:
@@ -70,8 +68,7 @@ class DisjointModel:
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
-        context = _ones(parsed) if self.constant else parsed.context
-        return Rows(self.regressions.to_array(context, None), actions)
+        return Rows(self.regressions.to_array(parsed.context, None), actions)
 
     def estimates(self) -> Estimates:
         """The estimates of every arm."""
@@ -105,7 +102,9 @@ class JointModel:
     def design(self, parsed: ParsedObservations) -> Array:
         """The row of every arm, (n, arms, d)."""
         if parsed.arms is None:
-            return self._with_context(parsed, self._one_hot()[None])
+            one_hot = self._one_hot()
+            rows = (parsed.rows, *one_hot.shape)
+            return self._with_context(parsed, namespace(one_hot).broadcast_to(one_hot, rows))
         return self._with_context(parsed, self.regressions.to_array(parsed.arms))
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
@@ -117,7 +116,7 @@ class JointModel:
         return Rows(self._with_context(parsed, arms))
 
     def _with_context(self, parsed: ParsedObservations, arms: Array) -> Array:
-        if parsed.context is None:
+        if not self.layout.context_dim:
             return arms
         context = self.regressions.to_array(parsed.context)
         if not self.interactions:
@@ -142,8 +141,7 @@ class HybridModel:
 
     def __init__(self, layout: Layout, config: LinearOptions) -> None:
         self.arm_ids = _arm_ids(layout)
-        self.constant = not layout.context_dim
-        self.interactions = config.use_interaction_features and not self.constant
+        self.interactions = config.use_interaction_features and layout.context_dim > 0
         context, arm = layout.context_dim or 1, layout.arm_dim
         shared = context if not arm else arm + (context * arm if self.interactions else 0)
         self.regressions = HybridRegressions(_groups(layout), context, shared, **_options(config))
@@ -176,7 +174,10 @@ class HybridModel:
         return Rows(context, actions, self._shared(context, _chosen(self, parsed.arms, actions)))
 
     def _context(self, parsed: ParsedObservations) -> Array:
-        return self.regressions.to_array(_ones(parsed) if self.constant else parsed.context)
+        context = parsed.context
+        return self.regressions.to_array(
+            numpy.ones((parsed.rows, 1)) if context is None else context
+        )
 
     def _shared(self, context: Array, arms: Array) -> Array:
         return _concatenate(arms, _products(context, arms)) if self.interactions else arms
@@ -248,11 +249,6 @@ def _arm_ids(layout: Layout) -> ArmIds | None:
 def _groups(layout: Layout) -> int:
     """The number of regressions: with ids, the last is for arms that were never learned."""
     return layout.max_arms + 1 if layout.max_arms else layout.num_arms
-
-
-def _ones(parsed: ParsedObservations) -> Array:
-    """The features of a context without features: the number 1."""
-    return numpy.ones((parsed.rows, 1))
 
 
 def _bound_of_arms(layout: Layout) -> int:

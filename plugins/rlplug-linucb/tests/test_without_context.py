@@ -74,6 +74,9 @@ def test_arms_without_features_come_and_go_too() -> None:
 def test_a_context_that_nobody_expected_is_refused() -> None:
     with pytest.raises(RunFailedError, match=r"context must have the shape \(n, 0\), found \(1, 3"):
         LinUCBModule(THREE).score(numpy.ones((1, 3)))
+    alone = LinUCBModule(Layout(num_arms=2, arm_dim=1))
+    with pytest.raises(RunFailedError, match=r"context must have the shape \(n, 0\), found \(1, 3"):
+        alone.score({"context": numpy.ones((1, 3)), "arms": numpy.ones((1, 2, 1))})
 
 
 @pytest.mark.parametrize(
