@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NoOptions,
     )
     from rlplug.registry import Registry
+    from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.loading import load
     from rlplug.runs.result import RunResult
@@ -53,6 +54,7 @@ _MODULES = {
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
+    "build_learner": "rlplug.runs.build_learner",
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
@@ -79,6 +81,7 @@ __all__ = [
     "RunFailedError",
     "RunResult",
     "UnsupportedSpaceError",
+    "build_learner",
     "evaluate",
     "hookimpl",
     "load",

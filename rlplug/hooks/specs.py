@@ -98,10 +98,17 @@ class LearnerHooks:
             algorithm optimizes `module` (and its own `extra`), an add-on its own `extra` only.
         learner: for `learner.register_optimizer(...)`, as an alternative to returning optimizers.
         Returns one of six forms: an optimizer (named `default`; an add-on's is named after the
-            add-on); a list or tuple of them, which all step on each minibatch; a mapping from names
-            to optimizers; two lists, optimizers and schedulers; a dict with `optimizer` and
-            optionally `lr_scheduler`; a tuple of such dicts with `frequency`, of which one steps
-            at a time. `lr_scheduler` is a scheduler, a list of them, or a dict: `scheduler`;
+            add-on); a list or tuple of them; a mapping from names to optimizers; two lists,
+            optimizers and schedulers; a dict with `optimizer` and optionally `lr_scheduler`; a
+            tuple of such dicts with `frequency`, of which one steps at a time.
+        Several optimizers: all step on each minibatch, by gradients that were taken before any of
+            them stepped. With `learner.optimizers = "in_turn"` each has a forward pass, loss and
+            gradients of its own, after the one before it has stepped, as in Lightning.
+        frequency: for so many optimizer steps in its turn it acts alone; two optimizers of a cycle
+            may hold the same parameters, and each keeps its own state. Minibatches that are
+            accumulated (`learner.accumulate`) are one step; those without a loss are not counted,
+            those skipped for gradients that are not finite are.
+        lr_scheduler: a scheduler, a list of them, or a dict: `scheduler`;
             `interval` and `frequency`, of which the scheduler moves once in so many; `monitor`,
             the metric that ReduceLROnPlateau follows (ignored for schedulers that follow none);
             `strict`, whether the run ends if it is missing; `name`, for the reported learning rate.
@@ -172,7 +179,9 @@ class LearnerHooks:
     ) -> Tensor | Loss | Mapping[str, Any] | None:
         """Compute the loss of a minibatch.
 
-        Called: once per module, minibatch and plugin.
+        Called: once per module, minibatch and plugin; with `learner.optimizers = "in_turn"` once
+            for each optimizer. Modules updated together with vmap share one call, unless the hook
+            changes what its plugin keeps.
         batch: the minibatch: `observations`, `actions`, `rewards`, … with n rows each.
         fwd_out: what `module.forward_train(batch)` returned.
         optimizers: the names of the optimizers that step on this minibatch.

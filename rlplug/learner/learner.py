@@ -268,6 +268,11 @@ class Learner(ByHand):
             reduced[module_id] = {**added, **reduced.get(module_id, {})}
         return reduced
 
+    def prepare_batches(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
+        """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
+        self._check(batches, num_iters=1, minibatch_size=None)
+        return self._prepare(batches)
+
     def update_from_episodes(
         self,
         episodes: Sequence[Episode],

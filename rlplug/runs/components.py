@@ -30,7 +30,7 @@ from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking
 from rlplug.trainer import Trainer
 
-__all__ = ["Components", "make_components"]
+__all__ = ["Components", "built", "make_components"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -226,6 +226,11 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
         learning=config.learner,
         compute=config.compute,
     )
+    return built(learner, prepared)
+
+
+def built(learner: Learner, prepared: Prepared) -> Learner:
+    """Build the modules of a learner, or raise what is wrong with them or with their plugin."""
     try:
         learner.build()
     except RlplugError:

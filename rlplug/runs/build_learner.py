@@ -1,0 +1,75 @@
+"""A learner by itself: for people who write the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlplug.config.sources import Setting
+from rlplug.errors import RequestError, UnsupportedSpaceError
+from rlplug.learner import Learner
+from rlplug.plugin import DEFAULT_MODULE, Algorithm
+from rlplug.registry import Registry
+from rlplug.runs.components import built
+from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.prepare import prepare
+from rlplug.runs.request import Request
+
+if TYPE_CHECKING:
+    from rlplug.plugin import AddOn
+    from rlplug.spaces import AnySpace
+
+__all__ = ["build_learner"]
+
+
+def build_learner(
+    algorithm: str | type[Algorithm],
+    observation_space: AnySpace | None = None,
+    action_space: AnySpace | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    modules: Mapping[str, tuple[AnySpace, AnySpace]] | None = None,
+    module_options: Mapping[str, Mapping[str, Any]] | None = None,
+    addons: Sequence[str | AddOn] = (),
+    seed: int = 0,
+) -> Learner:
+    """A built learner: `build_learner("ppo", env.observation_space, env.action_space)`.
+
+    It has the module `default` for these spaces, or one for each pair of observation and action
+    space in `modules`. `options` have the keys of `--set`; `module_options` are options of the
+    algorithm that one module alone has, by module id.
+    """
+    spaces = dict(modules or {})
+    if observation_space is not None and action_space is not None:
+        spaces.setdefault(DEFAULT_MODULE, (observation_space, action_space))
+    elif observation_space is not None or action_space is not None or not spaces:
+        raise RequestError(
+            "a learner needs an observation space and an action space.",
+            'try: build_learner("ppo", env.observation_space, env.action_space)',
+        )
+    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+    request = Request(
+        flags={"run": {"algorithm": plugins.algorithm, "addons": list(plugins.addons)}},
+        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        flags_origin="arguments of build_learner",
+    )
+    prepared = prepare(request, plugins.registry, plugins.instances)
+    for module_id, (observations, actions) in spaces.items():
+        reason = prepared.algorithm.plugin.supports(observations, actions)
+        if reason is not None:
+            raise UnsupportedSpaceError(X)
+    learner = Learner(
+        prepared.hooks(),
+        spaces,
+        seed=seed,
+        learning=prepared.config.learner,
+        compute=prepared.config.compute,
+    )
+    for module_id, its in (module_options or {}).items():
+        if module_id not in spaces:
+            raise RequestError(
+                f"module_options names module {module_id!r}, which is not built.",
+                f"there are: {', '.join(spaces)}",
+            )
+        learner.set_options(module_id, its)
+    return built(learner, prepared)

@@ -1,0 +1,66 @@
+"""What docs/learner.md shows runs as it is written, and `build_learner` refuses what cannot be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+
+import rlplug
+from rlplug.errors import ConfigError, RequestError, UnsupportedSpaceError
+
+PAGE = Path(__file__).parent.parent / "docs" / "learner.md"
+OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+ACTIONS = gymnasium.spaces.Discrete(2)
+
+
+def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    learner = names["learner"]
+    assert list(learner.modules) == ["default", "frozen"]
+    assert (tmp_path / "saved" / "state.json").is_file()
+    assert names["results"]["rival"]["loss"] > 0
+
+
+def test_each_module_has_its_spaces_and_its_options() -> None:
+    wide = gymnasium.spaces.Box(-1.0, 1.0, (5,))
+    learner = rlplug.build_learner(
+        "ppo",
+        options={"net_arch": [8]},
+        modules={"a": (OBSERVATIONS, ACTIONS), "b": (wide, ACTIONS)},
+        module_options={"b": {"net_arch": [16]}},
+    )
+    shapes = {
+        module_id: {tuple(one.shape) for one in learner.get_parameters(module_id)}
+        for module_id in learner.modules
+    }
+    assert (8, 3) in shapes["a"]
+    assert (16, 5) in shapes["b"]
+
+
+def test_the_same_seed_builds_the_same_weights() -> None:
+    first, second, other = (
+        rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=seed).get_module_state()["default"]
+        for seed in (1, 1, 2)
+    )
+    same = [numpy.array_equal(first[name], second[name]) for name in first]
+    assert all(same)
+    assert not all(numpy.array_equal(first[name], other[name]) for name in first)
+
+
+def test_what_cannot_be_built_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gamma'"):
+        rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, options={"gamna": 0.9})
+    with pytest.raises(RequestError, match="needs an observation space and an action space"):
+        rlplug.build_learner("dqn", OBSERVATIONS)
+    with pytest.raises(UnsupportedSpaceError, match="module 'default'"):
+        rlplug.build_learner("dqn", OBSERVATIONS, OBSERVATIONS)
+    with pytest.raises(RequestError, match="names module 'b', which is not built"):
+        rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, module_options={"b": {"gamma": 0.1}})
