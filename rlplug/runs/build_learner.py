@@ -57,7 +57,10 @@ def build_learner(
     for module_id, (observations, actions) in spaces.items():
         reason = prepared.algorithm.plugin.supports(observations, actions)
         if reason is not None:
-            raise UnsupportedSpaceError(X)
+            raise UnsupportedSpaceError(
+                f"{prepared.algorithm.label} cannot have module {module_id!r}: "
+                f"{reason.rstrip('.')}."
+            )
     learner = Learner(
         prepared.hooks(),
         spaces,

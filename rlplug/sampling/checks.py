@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -13,7 +14,7 @@ from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations
-from rlplug.spaces import shape_mismatch
+from rlplug.spaces import ACTION_MASK, shape_mismatch
 
 __all__ = ["EnvironmentChecks", "first_fully_masked"]
 
@@ -141,7 +142,12 @@ class EnvironmentChecks:
         """The first array with a number that is not finite; None if there is none."""
         if type(column) is numpy.ndarray:
             return None if self._is_finite(column) else column
-        return next((leaf for leaf in leaves(column) if not self._is_finite(leaf)), None)
+        for leaf in leaves(column):
+            if not self._is_finite(leaf):
+                present = _of_present_arms(leaf, column)
+                if present is leaf or not self._is_finite(present):
+                    return present
+        return None
 
     def _is_finite(self, leaf: Any) -> bool:
         """Whether all numbers are finite in float32, the format of networks."""
@@ -179,6 +185,16 @@ class EnvironmentChecks:
 
     def _when(self, timestep: int) -> str:
         return f"after {timestep:,} steps{self._during}"
+
+
+def _of_present_arms(leaf: Any, observations: Any) -> Any:
+    """The features of a bandit's arms with zeros for absent ones; other columns as they are."""
+    if not isinstance(observations, Mapping) or leaf is not observations.get("arms"):
+        return leaf
+    mask: Any = observations.get(ACTION_MASK)
+    if mask is None or leaf.shape[:2] != mask.shape:
+        return leaf
+    return numpy.where(mask[..., None] != 0, leaf, 0)
 
 
 def first_fully_masked(mask: Any) -> int | None:
