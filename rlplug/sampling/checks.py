@@ -191,10 +191,8 @@ def _of_present_arms(leaf: Any, observations: Any) -> Any:
     """The features of a bandit's arms with zeros for absent ones; other columns as they are."""
     if not isinstance(observations, Mapping) or leaf is not observations.get("arms"):
         return leaf
-    mask: Any = observations.get(ACTION_MASK)
-    if mask is None or leaf.shape[:2] != mask.shape:
-        return leaf
-    return numpy.where(mask[..., None] != 0, leaf, 0)
+    mask = numpy.asarray(observations.get(ACTION_MASK))
+    return numpy.where(mask[..., None] != 0, leaf, 0) if mask.shape == leaf.shape[:2] else leaf
 
 
 def first_fully_masked(mask: Any) -> int | None:
