@@ -223,13 +223,21 @@ def show(title: str, medians: Mapping[str, float], per: int, unit: str) -> None:
 
 
 def alike(count: int, times: int) -> dict[str, float]:
-    """Modules at batch 32, one by one and together."""
+    """Modules at batch 32, one by one and together under torch, and what the default takes."""
     ids = [f"m{n}" for n in range(count)]
     batches = {name: Batch(experience(32, seed)) for seed, name in enumerate(ids)}
     loops = {}
-    for name, join_from in (("one by one", 0), ("together", 4)):
+    for name, join_from, arrays in (
+        ("one by one, torch", 0, "off"),
+        ("together, torch", 4, "off"),
+        ("one by one, arrays", 0, "auto"),
+        ("the default", LearnerSection().join_from, "auto"),
+    ):
         made = learner(
-            Joint, ids, learning=LearnerSection(max_grad_norm=LIMIT, join_from=join_from)
+            Joint,
+            ids,
+            learning=LearnerSection(max_grad_norm=LIMIT, join_from=join_from),
+            compute=ComputeSection(device="cpu", arrays=arrays),
         )
         loops[name] = lambda made=made: made.update(batches, timestep=0)
     return interleaved(loops, times)

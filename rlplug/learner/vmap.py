@@ -18,6 +18,9 @@ from rlplug.learner.state import update_digest
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
+LEAST_ON_ARRAYS = 10
+"""Modules that run on arrays from which one vmap pass is faster, by benchmarks/learner.py."""
+
 _TENSORS = ("_parameters", "_buffers", "_modules")
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 
@@ -152,7 +155,7 @@ class VmapGroups:
         self, window: list[ModuleUpdate]
     ) -> tuple[list[tuple[VmapEngine, list[ModuleUpdate]]], list[ModuleUpdate]]:
         """The groups that are complete in these minibatches, and the modules in none."""
-        candidates = [update for update in window if update.engine.name == "torch"]
+        candidates = [update for update in window if update.engine.name in ("torch", "arrays")]
         if not self._join_from or len(candidates) < max(self._join_from, 2):
             return [], window
         same = self._members == candidates
@@ -179,7 +182,7 @@ class VmapGroups:
         return [
             VmapEngine(group, self._losses)
             for group in groups.values()
-            if len(group) >= self._join_from
+            if len(group) >= max(self._join_from, LEAST_ON_ARRAYS * _on_arrays(group))
         ]
 
     def _structure(self, update: ModuleUpdate) -> Hashable:
@@ -200,7 +203,8 @@ class VmapGroups:
                     update_digest(digest, _placed(value, places), 8)
                     self._watched.append((vars(part), len(vars(part)), key, vars(part).get(key)))
         options = self._equal[self._members.index(update)]
-        return digest.hexdigest(), options, type(update.member.optimizers[0].optimizer)
+        optimizer = type(update.member.optimizers[0].optimizer)
+        return digest.hexdigest(), options, optimizer, update.engine.name
 
     def _options_changed(self, updates: Sequence[ModuleUpdate]) -> bool:
         """Whether other modules have equal options than before: by schedules and overrides."""
@@ -224,6 +228,11 @@ class VmapGroups:
             table.get(key) is not value or len(table) != count
             for table, count, key, value in self._watched
         )
+
+
+def _on_arrays(group: Sequence[ModuleUpdate]) -> bool:
+    """Whether the modules of a group run on arrays when they are updated one by one."""
+    return group[0].engine.name == "arrays"
 
 
 def _can_be_stacked(update: ModuleUpdate) -> bool:

@@ -189,7 +189,8 @@ class EnvironmentChecks:
 
 def _of_present_arms(leaf: Any, observations: Any) -> Any:
     """The features of a bandit's arms with zeros for absent ones; other columns as they are."""
-    if not isinstance(observations, Mapping) or leaf is not observations.get("arms"):
+    arms = observations.get("arms") if isinstance(observations, Mapping) else None
+    if arms is None or leaf is not arms:
         return leaf
     mask = numpy.asarray(observations.get(ACTION_MASK))
     return numpy.where(mask[..., None] != 0, leaf, 0) if mask.shape == leaf.shape[:2] else leaf

@@ -251,3 +251,25 @@ def test_a_hook_that_counts_its_calls_counts_each_module_and_update_once(make: A
     # Four modules, five updates.
     assert len(calls) == 20
     assert learner.calls.algorithm.plugin.count == 20
+
+
+def test_modules_on_arrays_are_updated_together_where_there_are_many(make: Any) -> None:
+    ids = tuple(f"m{n}" for n in range(10))
+    known = {"ids": ids, "compute": {"arrays": "auto"}}
+    apart, together, few = (
+        make(**{**settings(0), **known}),
+        make(**{**settings(4), **known}),
+        make(**{**settings(4), **known, "ids": ids[:9]}),
+    )
+    rows = {name: torch.full((6, 3), n / 10) for n, name in enumerate(ids)}
+    for step in range(3):
+        for learner in (apart, together, few):
+            present = {name: Batch({"x": rows[name]}) for name in learner.modules}
+            learner.update(present, timestep=step)
+    assert {engine for engine, _ in together.engines.values()} == {"arrays"}
+    assert groups(together) == [list(ids)]
+    assert groups(few) == groups(apart) == []
+    for name in ids:
+        mine, its = (one.modules[name].state_dict() for one in (apart, together))
+        for key, value in mine.items():
+            torch.testing.assert_close(its[key], value, atol=1e-6, rtol=0)
