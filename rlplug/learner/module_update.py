@@ -130,8 +130,8 @@ class ModuleUpdate:
         self._first_evaluation = not again
         self._noted = 0
         self._recorded = len(self.history), len(self._rows.get("indices", ()))
-        # Gradients that lie in one array are written over by the engine that owns it.
-        if self.flat_gradients is None:
+        # Arrays write over the gradients that they left; other engines may add to them.
+        if self.flat_gradients is None or self.engine.name != "arrays":
             for param in self._params:
                 param.grad = None
         self.flat_gradients = None

@@ -37,6 +37,10 @@ class VmapEngine:
         """Whether it was used before."""
         self._losses = losses
         self._member = updates[0].member
+        self._flat = torch.zeros(0)
+        """The gradients of one module in each row."""
+        self._places_of_gradients: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+        """By parameter: where those of all modules lie in it, and those of each."""
         self._constants: dict[str, Any] = {}
         """Metrics that are plain numbers."""
         self._places = {n: (table, key) for n, _, table, key in _tensors(self._member.module)}
@@ -100,11 +104,31 @@ class VmapEngine:
             update.note(loss, loss.total.detach(), batches[index], 1.0)
 
     def _deliver(self, group: Sequence[ModuleUpdate], gradients: Mapping[str, Tensor]) -> None:
-        for name, gradient in gradients.items():
-            # Fused optimizers walk through a parameter and its gradient as they lie.
-            parts = gradient.contiguous().unbind()
-            for param, part in zip(self._params[name], parts, strict=True):
-                param.grad = part
+        """Copy the gradients to where those of one module lie side by side."""
+        if not self._places_of_gradients:
+            self._lay_out(gradients)
+        for (stacked, views), gradient, name in zip(
+            self._places_of_gradients, gradients.values(), self._params, strict=True
+        ):
+            stacked.copy_(gradient)
+            for param, view in zip(self._params[name], views, strict=True):
+                param.grad = view
+        if self._flat.is_cpu:
+            for update, row in zip(group, self._flat.numpy(), strict=True):
+                update.flat_gradients = row
+
+    def _lay_out(self, gradients: Mapping[str, Tensor]) -> None:
+        # In the order of the optimizers' parameters, which is that of the flat gradients.
+        order = {id(param): n for n, param in enumerate(self._member.optimizers[0].params)}
+        names = sorted(gradients, key=lambda name: order[id(self._params[name][0])])
+        sizes = [gradients[name][0].numel() for name in names]
+        self._flat = next(iter(gradients.values())).new_empty((len(self.updates), sum(sizes)))
+        parts = dict(zip(names, torch.split(self._flat, sizes, 1), strict=True))
+        self._places_of_gradients = [
+            (stacked, stacked.unbind())
+            for name, gradient in gradients.items()
+            for stacked in [parts[name].view(gradient.shape)]
+        ]
 
     def _loss(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
         """The loss of one module with these tensors in place of its own."""
