@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from rlplug import Acted, AddOn, Algorithm, Module, hookimpl, load, option, run
 from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
+from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.feeds import Stream
 
@@ -86,7 +88,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     options = {**OFF, "breaks_at": 50, "evaluation.every": 20, "evaluation.stop_at_return": 1}
     result = run(Breaks, Pays, steps=100, options=options)
@@ -95,6 +97,9 @@ def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
     assert result.metrics["eval/return_mean"] == 1.0
     assert result.nonfinite_step == 50
     assert result.as_json()["nonfinite_step"] == 50
+    print_result(result)
+    shown = capsys.readouterr().out
+    assert re.search(r"^not finite +weights, seen at step 50$", shown, re.MULTILINE)
     assert find_checkpoint(result.run_id).name == "step-000000000020"
     saved = [read_manifest(one) for one in checkpoints_in(result.folder / "checkpoints")]
     assert [(one.step, one.finite) for one in saved] == [(20, True), (100, False)]

@@ -55,6 +55,8 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     if result.best is not None and result.best[0] != result.step:
         step, value = result.best
         yield "best eval", f"{value:,.4g} at step {step:,} (used by eval and load)"
+    if result.nonfinite_step is not None:
+        yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
     seconds = metrics.get("time/seconds", 0.0)
     speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
