@@ -137,6 +137,30 @@ def test_fragments_are_never_cut_apart(size: int, seed: int) -> None:
     assert sorted(seen) == list(range(10))
 
 
+def shuffled(seed: int, *, whole_fragments: bool) -> list[int]:
+    """The order of ten rows, or of ten fragments of one row, in minibatches of two."""
+    spans = torch.stack((torch.arange(10), torch.arange(1, 11)), 1)
+    batch = Batch({"x": torch.arange(10), "fragments": spans})
+    if not whole_fragments:
+        batch = Batch({"x": torch.arange(10)})
+    generator = torch.Generator().manual_seed(seed)
+    parts = minibatches(batch, 2, generator, whole_fragments=whole_fragments)
+    return [row for part in parts for row in part["x"].tolist()]
+
+
+@pytest.mark.parametrize("whole_fragments", [False, True])
+def test_the_order_of_an_epoch_is_drawn_from_the_generator_that_was_given(
+    whole_fragments: bool,
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = shuffled(0, whole_fragments=whole_fragments)
+        torch.manual_seed(2)
+        assert shuffled(0, whole_fragments=whole_fragments) == first
+    assert shuffled(1, whole_fragments=whole_fragments) != first
+    assert first != sorted(first)
+
+
 def test_slices_and_rows_are_selected_from_all_columns() -> None:
     batch = rollout()
     assert batch.select(slice(1, 3))["rewards"].tolist() == [1.0, 2.0]

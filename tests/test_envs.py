@@ -8,6 +8,7 @@ import numpy
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit
 
 from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
@@ -124,6 +125,10 @@ def test_longer_episodes_are_recognised() -> None:
     assert long_episodes(OneStep, {}, seed=0) is None
     assert long_episodes("LinearBandit-v0", {}, seed=0) is None
     assert long_episodes(CartPoleEnv, {}, seed=0) is not None
+
+
+def test_an_episode_that_is_cut_after_one_step_is_one_of_a_bandit() -> None:
+    assert long_episodes(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1), {}, 0) is None
 
 
 def test_an_end_that_is_no_boolean_is_none_when_episodes_are_looked_at() -> None:

@@ -130,7 +130,9 @@ def test_wrappers_are_imported_and_put_around_from_the_inside_out(
 
 def test_the_time_that_is_left_is_appended() -> None:
     section = EnvSection(time_feature=True)
-    assert [stepped(section, steps)[0, 2] for steps in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    # After the fourth step an episode begins anew.
+    left = [stepped(section, steps)[0, 2] for steps in range(6)]
+    assert left == [1.0, 0.75, 0.5, 0.25, 1.0, 0.75]
     assert make_environments(limited, 1, section).observation_space.shape == (3,)
     with pytest.raises(RequestError, match="the environment has no time limit"):
         make_environments(Counts, 1, section)

@@ -65,3 +65,25 @@ def test_full_correction_makes_the_weighted_mean_that_of_all_rows() -> None:
     rows, weights = priorities.draw(numpy.random.default_rng(0), 10_000, 0)
     mean = (weights * values[rows]).sum() / weights.sum()
     assert mean == pytest.approx(25.0, rel=1e-3)
+
+
+NOTHING = numpy.array([], numpy.int64)
+
+
+def test_rows_that_are_gone_are_not_drawn() -> None:
+    priorities = Priorities(3, alpha=1.0, beta=Schedule(((0, 1.0),)), eps=0.0)
+    priorities.add(numpy.array([0, 1]), NOTHING)
+    priorities.add(numpy.array([2]), numpy.array([0]))
+    rows, _ = priorities.draw(numpy.random.default_rng(0), 4, 0)
+    assert rows.tolist() == [1, 1, 2, 2]
+
+
+def test_new_rows_have_the_highest_priority_that_any_row_ever_had() -> None:
+    priorities = Priorities(3, alpha=1.0, beta=Schedule(((0, 1.0),)), eps=0.0)
+    priorities.add(numpy.array([0, 1]), NOTHING)
+    priorities.learned(numpy.array([0]), numpy.array([4.0]))
+    priorities.learned(numpy.array([0, 1]), numpy.array([1.0, 1.0]))
+    priorities.add(numpy.array([2]), NOTHING)
+    # Priorities 1, 1 and 4.
+    rows, _ = priorities.draw(numpy.random.default_rng(0), 6, 0)
+    assert rows.tolist() == [0, 1, 2, 2, 2, 2]

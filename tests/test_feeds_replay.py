@@ -11,6 +11,8 @@ from gymnasium import spaces
 
 from rlplug import Batch
 from rlplug.config import Schedule
+from rlplug.config.sections import EnvSection
+from rlplug.envs import Normalization
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, OpenFeed, Replay
 
@@ -116,6 +118,9 @@ def test_what_comes_later_lengthens_rows_that_were_short() -> None:
     rows = drawn(feed, story([21, 22], [128, 256], following=23))
     assert rows[20]["rewards"] == 64 + 0.5 * 128 + 0.25 * 256
     assert (rows[20]["next_observations"], rows[20]["discounts"]) == (23, 0.125)
+    # 22 is the newest that was acted on: rows before it stop there.
+    assert rows[21]["rewards"] == 128 + 0.5 * 256
+    assert (rows[21]["next_observations"], rows[21]["discounts"]) == (23, 0.25)
 
 
 def test_the_oldest_rows_make_room_for_the_newest() -> None:
@@ -252,6 +257,38 @@ def test_updates_begin_after_learning_starts_and_come_as_often_as_asked() -> Non
     assert len(list(as_collected.take(EPISODES, 7))) == 7
 
 
+def test_one_update_per_step_counts_the_steps_of_all_environments() -> None:
+    described = Replay(batch_size=4, learning_starts=0, gradient_steps=-1)
+    column = numpy.arange(6, dtype=numpy.float32)[:, None]
+    three_of_two = Experience(
+        {
+            "observations": column,
+            "actions": numpy.zeros(6, numpy.int64),
+            "rewards": numpy.zeros(6),
+            "terminated": numpy.zeros(6, bool),
+            "truncated": numpy.zeros(6, bool),
+        },
+        steps=3,
+        num_envs=2,
+        following={"observations": column[:2] + 6},
+    )
+    assert len(list(described.open(setting(2)).take(three_of_two, 6))) == 6
+
+
+def test_rewards_of_all_steps_and_both_observations_are_normalised_where_they_are_drawn() -> None:
+    section = EnvSection(normalize_observation=True, reward_clip=1.0)
+    normalization = Normalization(section, BOX, 1)
+    normalization.absorb(
+        numpy.array([[1.0], [3.0]]), numpy.zeros((2, 1)), numpy.zeros((2, 1), bool)
+    )
+    feed = Replay(batch_size=50, gamma=0.5, n_step=2).open(setting(normalization=normalization))
+    rows = drawn(feed, story([1, 3], [5, 6], following=5))
+    # Mean 2 and spread 1; both rewards are clipped to 1.
+    assert sorted(rows) == pytest.approx([-1, 1])
+    assert [row["next_observations"] for row in rows.values()] == pytest.approx([3, 3])
+    assert sorted(row["rewards"] for row in rows.values()) == [1, 1.5]
+
+
 def test_masks_from_infos_are_kept_for_the_next_observation_too() -> None:
     experience = Experience(
         {
@@ -289,6 +326,18 @@ def test_a_buffer_that_was_saved_goes_on_with_the_same_draws() -> None:
         assert torch.equal(one[name], other[name])
     with pytest.raises(RequestError, match="has 1 environments with 11 rows each"):
         Replay(buffer_size=20, batch_size=6).open(setting()).set_state(feeds[0].get_state())
+
+
+def test_the_newest_observation_is_saved_for_the_row_that_leads_there() -> None:
+    described = Replay(buffer_size=200, batch_size=200)
+    saved, restored = described.open(setting()), described.open(setting())
+    drawn(saved, EPISODES)
+    drawn(restored, story([900] * 250, [0] * 250, following=900))
+    restored.set_state(saved.get_state())
+    # A resumed run resets its environments: nothing is written over what 20 led to.
+    rows = drawn(restored, story([50], [1], following=51, anew=True))
+    assert sorted(rows) == [1, 2, 3, 10, 11, 12, 20, 50]
+    assert rows[20]["next_observations"] == 21
 
 
 def test_priorities_need_a_loss_that_gives_them() -> None:

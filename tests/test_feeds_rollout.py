@@ -170,6 +170,15 @@ def test_memory_begins_afresh_with_episodes_and_goes_on_inside_them(
     assert pieces > 6
 
 
+def test_a_fragment_says_whether_the_next_continues_its_episode() -> None:
+    rollout = Rollout(n_steps=5, batch_size=2, truncated_bptt=2)
+    (work,) = collected(rollout, AutoresetMode.SAME_STEP, Remembers())
+    # 0 1 | 10 11 | 20 of the first; 0 1 | 2 | 10 | 11 of the second.
+    starts = work.batch["observations"][work.batch["fragments"][:, 0], 0]
+    assert starts.tolist() == [0, 10, 20, 0, 2, 10, 11]
+    assert work.batch["continued"].tolist() == [False] * 3 + [True, False, True, False]
+
+
 def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
     with pytest.raises(RequestError, match="n_steps = 4 of 2 environments are 8 rows") as raised:
         opened(Rollout(n_steps=4, batch_size=9), counting(AutoresetMode.SAME_STEP))

@@ -13,6 +13,8 @@ def test_means_are_over_the_updates_that_gave_the_metric() -> None:
     window.add({DEFAULT_MODULE: {"loss": torch.tensor(3.0)}, ALL_MODULES: {"loss": 3.0}})
     assert window.take() == {"train/loss": 2.0, "train/rare": 5.0}
     assert window.take() == {}
+    window.add({DEFAULT_MODULE: {"loss": 8.0}})
+    assert window.take() == {"train/loss": 8.0}
 
 
 def test_other_modules_keep_their_names() -> None:

@@ -9,7 +9,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.envs import Environments, make_environments
+from rlplug.config.sections import EnvSection
+from rlplug.envs import Environments, Normalization, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.feeds import FeedSetting, Stream
 from rlplug.sampling import VectorSampler
@@ -228,3 +229,31 @@ def test_the_same_seed_gives_the_same_contexts_and_actions() -> None:
 
     assert stream(3) == stream(3)
     assert stream(3) != stream(4)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_episodes_that_are_cut_count_as_episodes(steps: int) -> None:
+    made = sampler(AutoresetMode.SAME_STEP, 2, steps=steps, truncates=True)
+    for step in range(0, 4, steps):
+        made.collect(step)
+    # Two episodes of 1 + 2.
+    assert made.sampler.episode_stats.take() == {
+        "rollout/reward_mean": 1.5,
+        "rollout/return_mean": 3.0,
+        "rollout/length_mean": 2.0,
+    }
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_statistics_leave_out_steps_that_only_reset(steps: int) -> None:
+    mode = AutoresetMode.NEXT_STEP
+    vector = SyncVectorEnv([lambda: Counts(2)], autoreset_mode=mode)
+    section = EnvSection(normalize_observation=True)
+    normalization = Normalization(section, vector.single_observation_space, 1)
+    made = Stepped(Environments(vector, "Counts", mode, normalization), Zero(), steps)
+    for step in range(0, 6, steps):
+        made.collect(step)
+        made.sampler.absorb()
+    # 0 and 1, then a step that only resets from 2, twice.
+    count, mean, _ = normalization.get_state()["moments"][0]
+    assert (count, mean.tolist()) == (4, [0.5])

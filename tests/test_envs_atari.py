@@ -1,0 +1,154 @@
+"""Atari games by what they say of their lives: when episodes end, in training and in evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium import spaces
+
+from rlplug import Acted, ActInput, Algorithm, Module, evaluate, run
+from rlplug.envs.atari import EpisodicLife, FireReset
+from rlplug.feeds import Stream
+from rlplug.registry import Registry
+
+OVER, CUT = "over", "cut"
+
+
+class Script(gymnasium.Env[Any, Any]):
+    """A game that goes as written: lives after the reset and each step, and how it ends."""
+
+    observation_space = spaces.Box(0, 99, (2,), numpy.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, *told: int, ends: str = "") -> None:
+        self.ale = self
+        self.told, self.ends = told, ends
+        self.games = self.taken = 0
+
+    def lives(self) -> int:
+        return self.told[self.taken]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.games, self.taken = self.games + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        end = self.taken == len(self.told) - 1
+        return self._seen(), 0.0, end and self.ends == OVER, end and self.ends == CUT, {}
+
+    def _seen(self) -> Any:
+        return numpy.array([self.games, self.taken], numpy.float32)
+
+
+def ended(env: Any, steps: int) -> list[bool]:
+    """Which of these steps terminate the episode, after a reset from a seed."""
+    env.reset(seed=0)
+    return [bool(env.step(0)[2]) for _ in range(steps)]
+
+
+def test_a_life_that_is_lost_in_the_first_step_ends_the_episode() -> None:
+    assert ended(EpisodicLife(Script(3, 2)), 1) == [True]
+
+
+def test_a_life_that_was_won_can_be_lost() -> None:
+    assert ended(EpisodicLife(Script(3, 4, 3)), 2) == [False, True]
+
+
+def test_no_lives_are_no_end_before_the_game_is_over() -> None:
+    assert ended(EpisodicLife(Script(1, 0, 0, ends=OVER)), 2) == [False, True]
+
+
+@pytest.mark.parametrize("ends", [OVER, CUT])
+def test_a_game_that_ended_is_really_reset(ends: str) -> None:
+    env = EpisodicLife(Script(3, 3, ends=ends))
+    ended(env, 1)
+    assert env.reset()[0].tolist() == [2, 0]
+
+
+def test_a_seed_really_resets_a_game_that_goes_on() -> None:
+    env = EpisodicLife(Script(3, 2, 2))
+    ended(env, 1)
+    assert env.reset(seed=1)[0].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("ends", [OVER, CUT])
+def test_a_game_that_ends_in_the_step_of_a_reset_is_really_reset(ends: str) -> None:
+    env = EpisodicLife(Script(2, 1, 1, ends=ends))
+    ended(env, 1)
+    # The no-op is the last step of the first game.
+    assert env.reset()[0].tolist() == [2, 0]
+    fires = FireReset(Script(1, 1, ends=ends))
+    assert fires.reset()[0].tolist() == [2, 0]
+
+
+class Screens(gymnasium.Env[Any, Any]):
+    """Three lives; eight frames of action 1 lose one: two steps of four frames."""
+
+    observation_space = spaces.Box(0, 255, (84, 84), numpy.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, frameskip: int) -> None:
+        self._frameskip = frameskip
+        self.ale = self
+        self.taken = 0
+
+    def get_action_meanings(self) -> list[str]:
+        return ["NOOP", "RIGHT"]
+
+    def lives(self) -> int:
+        return 3 - self.taken // 8
+
+    def getScreenGrayscale(self, screen: Any) -> None:  # noqa: N802 # the name of ale-py
+        screen.fill(self.taken)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return numpy.zeros((84, 84), numpy.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += int(action)
+        return numpy.zeros((84, 84), numpy.uint8), 1.0, self.lives() == 0, False, {}
+
+
+class RightModule(Module):
+    def forward_exploration(self, act: ActInput) -> Acted:
+        return Acted(numpy.ones(len(act.observations), numpy.int64))
+
+    forward_inference = forward_exploration
+
+
+class Right(Algorithm):
+    """Chooses action 1."""
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self) -> Module:
+        return RightModule()
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+
+@pytest.mark.usefixtures("home")
+def test_training_ends_episodes_with_lives_and_evaluations_play_whole_games(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Instead of OpenCV: these screens have the size that is wanted.
+    (tmp_path / "cv2.py").write_text(
+        "INTER_AREA = 3\ndef resize(image, size, interpolation):\n    return image\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"env.atari": True, "evaluation.episodes": 2, "tracking.enabled": False}
+    result = run(Right, Screens, steps=12, options=options)
+    assert result.metrics["rollout/length_mean"] == 2.0
+    assert result.metrics["eval/length_mean"] == 6.0
+    again = evaluate(result.run_id, env=Screens, episodes=2, registry=Registry.of(right=Right))
+    assert again.metrics["eval/length_mean"] == 6.0
