@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -35,6 +36,20 @@ def rlplug(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return invoke
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The inodes of files and folders in the order in which they are synced to the disk."""
+    inodes: list[int] = []
+    really = os.fsync
+
+    def sync(handle: int) -> None:
+        inodes.append(os.fstat(handle).st_ino)
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    return inodes
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,9 @@ from rlplug.checkpoint import (
     checkpoints_in,
     find_checkpoint,
     read_manifest,
+    save_module,
 )
+from rlplug.checkpoint.manifest import best_in
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
@@ -331,6 +333,31 @@ def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) 
     ]
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_the_name_after(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    path = write(Checkpoints(tmp_path, keep=1), 5)
+    files = {one.stat().st_ino for one in path.rglob("*") if one.is_file()}
+    folders = [path / "policy", path / "training", path, tmp_path]
+    assert files < set(synced)
+    assert [one for one in synced if one not in files] == [one.stat().st_ino for one in folders]
+    # What the manifest names is there before the manifest, and the folder that holds it after.
+    assert synced[-3] == (path / "manifest.json").stat().st_ino
+
+
+def test_the_module_of_a_run_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    assert synced == [save_module(CounterModule(), tmp_path).stat().st_ino]
+
+
+def test_a_score_that_is_not_a_number_is_below_all_others(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for step, score in ((1, float("nan")), (2, -5.0), (3, float("nan"))):
+        write(checkpoints, step, score)
+    assert [one.name for one in best_in(checkpoints_in(tmp_path))] == ["step-000000000002"]
+
+
 @pytest.mark.parametrize("name", ["config.toml", "policy/state.json"])
 def test_a_file_that_is_damaged_or_missing_is_named(tmp_path: Path, name: str) -> None:
     path = write(Checkpoints(tmp_path, keep=1), 5)
@@ -370,6 +397,32 @@ def test_a_run_is_found_by_id_beginning_name_and_folder() -> None:
         str(expected),
     ):
         assert find_checkpoint(said) == expected
+
+
+def begun(home: Path, run_id: str, name: str, age: float = 0.0) -> Path:
+    """The folder of a run with a checkpoint, that began so many seconds ago."""
+    folder = home / "work" / run_id
+    write(Checkpoints(folder / "checkpoints", keep=1), 5)
+    file = folder / "run.json"
+    file.write_text(json.dumps({"run_name": name}))
+    os.utime(file, (time.time() - age, time.time() - age))
+    return folder
+
+
+def test_at_least_four_letters_of_an_id_find_its_run(home: Path) -> None:
+    begun(home, "abcdef", "monday")
+    assert find_checkpoint("abcd").parent.parent.name == "abcdef"
+    with pytest.raises(RequestError, match="there is no run 'abc'"):
+        find_checkpoint("abc")
+
+
+def test_the_newest_runs_are_shown_first(home: Path) -> None:
+    for age in (3, 1, 6, 2, 5, 4):
+        begun(home, f"id-{age}", f"run {age}", age * 60.0)
+    with pytest.raises(RequestError) as raised:
+        find_checkpoint("tuesday")
+    shown = [hint for hint in raised.value.hints if hint.startswith("id-")]
+    assert shown == [f"id-{age}  run {age}" for age in (1, 2, 3, 4, 5)]
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) -> None:

@@ -150,6 +150,35 @@ def test_squashed_samples_keep_their_density_when_it_is_computed_later() -> None
     assert torch.isfinite(squashed.log_prob(parameters, torch.from_numpy(actions))).all()
 
 
+@pytest.mark.parametrize(("beyond", "limit", "within"), [(9.0, 2.0, 1.9), (-30.0, -20.0, -19.9)])
+def test_deviations_of_squashed_distributions_end_at_their_limits(
+    beyond: float, limit: float, within: float
+) -> None:
+    squashed = SquashedGaussian(spaces.Box(-1.0, 1.0, (1,)))
+
+    def told(log_std: float) -> tuple[list[Any], ...]:
+        parameters = torch.tensor([[0.0, log_std]], dtype=torch.float64)
+        sample = squashed.sample(parameters.numpy(), numpy.random.default_rng(0))
+        drawn, _ = squashed.rsample(parameters, torch.Generator().manual_seed(0))
+        density = squashed.log_prob(parameters, torch.zeros(1, 1, dtype=torch.float64))
+        return sample.tolist(), drawn.tolist(), density.tolist()
+
+    assert told(beyond) == told(limit)
+    assert all(one != other for one, other in zip(told(limit), told(within), strict=True))
+
+
+def test_the_density_at_a_bound_is_that_of_one_millionth_before_it() -> None:
+    squashed = SquashedGaussian(spaces.Box(-1.0, 1.0, (1,)))
+    actions = torch.tensor([[1.0], [1 - 1e-6], [1 - 1e-5]], dtype=torch.float64)
+    at, near, before = squashed.log_prob(torch.zeros(3, 2, dtype=torch.float64), actions).tolist()
+    assert at == near != before
+
+
+def test_squashed_actions_are_never_beyond_their_bounds() -> None:
+    squashed = SquashedGaussian(spaces.Box(-2.0, 3.0, (1,)))
+    assert squashed.for_env(numpy.array([[-2.1], [0.5], [3.1]])).tolist() == [[-2.0], [0.5], [3.0]]
+
+
 MASKS: dict[str, list[int]] = {
     "discrete": [1, 0, 1],
     "multidiscrete": [1, 0, 1, 0, 1, 1, 0, 1, 1],

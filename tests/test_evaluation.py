@@ -3,13 +3,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rlplug import Acted, Module
 from rlplug.config.sections import EvaluationSection
@@ -17,7 +19,7 @@ from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.evaluation import BestTracker, Evaluator, evaluate_policy
 from rlplug.evaluation.scores import interquartile_mean
-from rlplug.evaluation.video import check_drawing
+from rlplug.evaluation.video import check_drawing, record
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 
@@ -91,6 +93,16 @@ def test_an_episode_without_end_is_cut_counted_and_reported() -> None:
     assert played.lengths.tolist() == [50, 2, 2]
     metrics = played.metrics()
     assert (metrics["eval/episodes"], metrics["eval/episodes_cut"]) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_that_is_cut_by_the_environment_counts_and_the_next_begins(
+    mode: AutoresetMode,
+) -> None:
+    vector = SyncVectorEnv([lambda: TimeLimit(Walk(9), 3)], autoreset_mode=mode)
+    environments = Environments(vector, "walk", mode)
+    played = evaluate_policy(Ones(), environments, episodes=2, seed=0, max_steps=50)
+    assert (played.lengths.tolist(), played.cut) == ([3, 3], 0)
 
 
 def test_metrics_are_those_of_the_returns() -> None:
@@ -228,6 +240,41 @@ def test_an_evaluation_leaves_modes_and_global_random_numbers_as_they_were() -> 
     evaluator(lambda n: make_environments(lambda: Walk(2), n, {})).evaluate(module, 0)
     assert (module.seen, module.training) == (False, True)
     assert drawn() == before
+
+
+class Told(Ones):
+    """Remembers at which steps it acted, and whether gradients were recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: set[tuple[int, bool]] = set()
+
+    def forward_inference(self, act: Any) -> Acted:
+        self.told.add((act.timestep, torch.is_grad_enabled()))
+        return super().forward_inference(act)
+
+
+def test_evaluations_act_at_the_step_of_the_run_and_without_gradients() -> None:
+    module = Told()
+    evaluator(lambda n: make_environments(lambda: Walk(2), n, {})).evaluate(module, 7)
+    assert module.told == {(7, False)}
+
+
+class Drawn(Walk):
+    """Draws a black picture."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    render_mode = "rgb_array"
+
+    def render(self) -> Any:
+        return numpy.zeros((16, 16, 3), numpy.uint8)
+
+
+def test_a_video_is_acted_at_the_step_of_the_run_and_without_gradients(tmp_path: Path) -> None:
+    module = Told()
+    file = tmp_path / "episode.mp4"
+    record(module, lambda: make_environments(lambda: Drawn(2), 1, {}), file, seed=0, timestep=7)
+    assert module.told == {(7, False)}
 
 
 def test_what_ends_the_run_ends_an_evaluation_too() -> None:

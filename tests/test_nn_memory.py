@@ -68,6 +68,17 @@ def test_gradients_of_one_pass_equal_those_of_stepping(kind: Any) -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_gradients_of_the_two_biases_can_be_changed_apart() -> None:
+    memory = Memory(3, 5)
+    out, _ = memory(torch.randn(11, 3), Fragments(START, STOP))
+    layer = memory.layer
+    one, other = torch.autograd.grad(out.sum(), [layer.bias_ih_l0, layer.bias_hh_l0])
+    before = other.clone()
+    one.zero_()
+    assert torch.equal(other, before)
+    assert before.count_nonzero() > 0
+
+
 def test_nothing_is_remembered_across_a_border() -> None:
     memory = Memory(3, 5)
     features = torch.randn(11, 3)

@@ -18,6 +18,7 @@ from gymnasium import spaces
 import rlplug
 from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, option, run
 from rlplug.checkpoint.policy import space_from_dict, space_to_dict
+from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
 from rlplug.learner import state as storage
@@ -165,6 +166,7 @@ def test_real_actions_stay_within_their_bounds() -> None:
         spaces.Box(0, 255, (4, 4, 1), numpy.uint8),
         spaces.Discrete(5, start=2),
         spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([2, 3], start=[1, -1]),
         spaces.MultiBinary(4),
         spaces.Dict(b=ROW, a=spaces.Tuple((spaces.Discrete(2), ROW))),
     ],
@@ -173,6 +175,25 @@ def test_real_actions_stay_within_their_bounds() -> None:
 def test_spaces_survive_being_written_to_disk(space: Any, tmp_path: Path) -> None:
     storage.write(tmp_path, {"space": space_to_dict(space)})
     assert space_from_dict(storage.read(tmp_path)["space"]) == space
+
+
+class Told(Module):
+    """Remembers at which step it acted, and whether gradients were recorded."""
+
+    def forward_inference(self, act: Any) -> Acted:
+        self.told = act.timestep, torch.is_grad_enabled()
+        return Acted(numpy.zeros(len(act.observations), numpy.int64))
+
+    forward_exploration = forward_inference
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_policy_acts_at_the_step_of_its_training_and_without_gradients(
+    deterministic: bool,
+) -> None:
+    module = Told()
+    policy(ROW, module, step=42).predict([0, 0, 0], deterministic)
+    assert module.told == (42, False)
 
 
 # -- out of a run -------------------------------------------------------------------------------
@@ -291,6 +312,44 @@ def test_what_is_evaluated_and_loaded_is_the_inference_module() -> None:
     assert load(result.run_id, registry=registry).predict([20.0])[0] == -60.0
     # The actions are paid: minus three times 0 + 10 + … + 80.
     assert result.metrics["eval/return_mean"] == -1080.0
+
+
+@attrs.frozen(kw_only=True)
+class KeptConfig:
+    more: float = option(0.0, "Added to the factor.", schedulable=True)
+
+
+class Kept(AddOn):
+    """Serves a module made of all that is kept beside one: extra, plugin state, options."""
+
+    Config = KeptConfig
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.updates = 0
+
+    def build_extra(self) -> torch.nn.Module:
+        return GainModule(0.0)
+
+    def additional_update(self, extra: GainModule) -> None:
+        extra.weight += 1
+        self.updates += 1
+
+    def save_state(self) -> Any:
+        return {"updates": self.updates}
+
+    def load_state(self, state: Any) -> None:
+        self.updates = state["updates"]
+
+    def inference_module(self, extra: GainModule, config: KeptConfig) -> Module:
+        return GainModule(extra.weight.item() + 10 * self.updates + config.more)
+
+
+def test_extras_and_states_of_plugins_and_the_step_of_schedules_come_with_the_policy() -> None:
+    growing: Any = Schedule([(0, 0.0), (9, 300.0)])
+    result = run(Gain, Ramp, steps=9, addons=[Kept(KeptConfig(more=growing))], options=OFF)
+    acts = load(result.run_id, checkpoint="last", registry=Registry.of(gain=Gain, kept=Kept))
+    assert acts.predict([1.0])[0] == 9 + 90 + 300
 
 
 def test_another_version_of_a_plugin_is_said_and_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,9 @@ from rlplug.hooks.events import RunInfo
 from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.record import git_tags
+from rlplug.tracking.location import check_writable
+from rlplug.tracking.record import git_tags, record_of
+from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -152,6 +154,22 @@ def test_params_are_the_resolved_options_by_dotted_path(
     assert params["env.arms"] == "4"
     assert params["run.seed"] == "0"
     assert params["tracking.uri"] == ""
+
+
+def test_more_params_than_fit_into_a_request_are_all_recorded(
+    root: Path, client: MlflowClient
+) -> None:
+    record = record_of(config_of(), "LinearBandit-v0")
+    params = {f"algorithm.option_{index}": str(index) for index in range(205)}
+    store = Store.create_run(
+        f"sqlite:///{root / 'mlflow.db'}", attrs.evolve(record, params=params), root
+    )
+    assert client.get_run(store.run_id).data.params == params
+
+
+def test_a_full_disk_is_found_by_writing_through_to_it(root: Path, synced: list[int]) -> None:
+    check_writable(root)
+    assert len(synced) == 1
 
 
 def test_tags_tell_who_what_and_from_where(

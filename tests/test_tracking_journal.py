@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,6 +81,37 @@ def test_a_full_disk_raises_and_leaves_nothing_behind(tmp_path: Path, opened: Op
     journal = opened()
     with pytest.raises(OSError, match="No space left"):
         journal.append([Report(1, 0, {"a": 1.0})])
+
+
+def test_a_write_that_fails_halfway_leaves_nothing_and_the_next_follows_what_was_whole(
+    opened: Open,
+) -> None:
+    first, lost, next_one = (Report(step, 0, {"a": float(step)}) for step in (1, 2, 3))
+    opened().append([first])
+    journal = opened()
+    (middle,) = journal.append([first])
+    assert middle == journal.path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A disk with room for a part of the line.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (middle + 9, hard))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            journal.append([lost])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert journal.path.stat().st_size == middle
+    (end,) = journal.append([next_one])
+    assert list(read_journal(journal.path)) == [first, first, next_one]
+    assert list(read_journal(journal.path, middle)) == [next_one]
+    assert end == journal.path.stat().st_size
+
+
+def test_a_journal_is_on_the_disk_when_it_is_closed(tmp_path: Path, synced: list[int]) -> None:
+    journal = Journal(tmp_path)
+    journal.append([Report(1, 0, {"a": 1.0})])
+    assert synced == []
+    journal.close()
+    assert synced == [journal.path.stat().st_ino]
 
 
 @pytest.mark.parametrize(

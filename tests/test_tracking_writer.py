@@ -17,12 +17,15 @@ class Memory:
     def __init__(self) -> None:
         self.rows: set[Row] = set()
         self.requests = 0
+        self.largest = 0
+        """Rows of the largest request."""
         self.away = False
         self.deleted = False
         self.asked = threading.Event()
 
     def log_rows(self, rows: Sequence[Row]) -> None:
         self.requests += 1
+        self.largest = max(self.largest, len(rows))
         self.asked.set()
         if self.away:
             raise StoreUnreachableError("connection refused")
@@ -92,7 +95,7 @@ def test_rows_are_sent_in_batches_of_at_most_a_thousand(writer: Writer, store: M
         writer.put(step, {f"m{index}": 0.0 for index in range(10)})
     close(writer)
     assert len(store.rows) == 2_500
-    assert store.requests == 3
+    assert (store.requests, store.largest) == (3, 1_000)
 
 
 def test_a_refused_row_is_left_out_with_one_warning_and_holds_up_no_other(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +31,8 @@ from rlplug import (
     option,
     run,
 )
+from rlplug.checkpoint import find_checkpoint
+from rlplug.checkpoint.policy import SavedPolicy
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
 
@@ -168,6 +173,69 @@ def test_a_rollout_is_one_update_with_all_its_rows() -> None:
     options = {**OFF, "sampling.num_envs": 2}
     run(FromRollout, limited, steps=60, addons=[watcher], options=options)
     assert watcher.updates == [(20, 20), (40, 20), (60, 20)]
+
+
+@pytest.mark.parametrize(("algorithm", "steps"), [(FromReplay, 48), (FromRollout, 60)])
+def test_every_observation_is_absorbed_once(algorithm: Any, steps: int) -> None:
+    options = {**OFF, "normalize_observation": True, "sampling.num_envs": 2}
+    result = run(algorithm, limited, steps=steps, options=options)
+    saved = SavedPolicy.read(find_checkpoint(result.run_id))
+    assert saved.normalization["moments"][0][0] == steps
+
+
+class Reports(AddOn):
+    """Keeps what is reported; interrupts the run or fails at a step."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.reports: dict[int, Mapping[str, float]] = {}
+        self.interrupt_at = self.fail_at = 0
+
+    @hookimpl
+    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert step not in self.reports
+        self.reports[step] = metrics
+
+    @hookimpl
+    def update_finished(self, step: int) -> None:
+        if step == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        if step == self.fail_at:
+            raise ArithmeticError("planted")
+
+
+def test_time_is_split_anew_for_each_report_and_evaluations_are_in_neither_part() -> None:
+    class Slow(AddOn):
+        @hookimpl
+        def evaluation_finished(self) -> None:
+            time.sleep(0.05)
+
+    watcher = Reports()
+    options = {"tracking.enabled": False, "evaluation.episodes": 1, "evaluation.every": 200}
+    run(FromRollout, limited, steps=400, addons=[watcher, Slow()], options=options)
+    times = [metrics["time/learning_seconds"] for metrics in watcher.reports.values()]
+    sampling = [metrics["time/sampling_seconds"] for metrics in watcher.reports.values()]
+    assert len(times) == 40
+    assert min(times + sampling) > 0
+    # One of two evaluations comes before the last report.
+    whole = watcher.reports[400]["time/seconds"]
+    assert sum(times + sampling) < whole - 0.05
+
+
+@pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])
+def test_what_happened_since_the_last_report_is_reported_at_the_end(how: str) -> None:
+    watcher = Reports()
+    options = {**OFF, "sampling.num_envs": 2}
+    # Reports are due at multiples of 100 / 320 of 32,000 steps; collections take 20.
+    if how == "stopped":
+        options |= {"evaluation.episodes": 1, "evaluation.every": 140, "evaluation.patience": 1}
+        run(FromRollout, limited, steps=32_000, addons=[watcher], options=options)
+    else:
+        setattr(watcher, "interrupt_at" if how == "interrupted" else "fail_at", 240)
+        with pytest.raises((KeyboardInterrupt, ArithmeticError)):
+            run(FromRollout, limited, steps=32_000, addons=[watcher], options=options)
+    last = {"stopped": 280, "interrupted": 240, "failed": 240}[how]
+    assert list(watcher.reports) == [100, 200, last]
 
 
 @pytest.mark.parametrize("algorithm", [FromReplay, FromRollout])
