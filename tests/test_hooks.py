@@ -14,6 +14,7 @@ from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
 from rlplug.registry import Participant, describe
+from rlplug.seeding import derive
 
 BATCH = Batch({"rewards": torch.tensor([1.0, 2.0])})
 
@@ -163,6 +164,34 @@ def test_an_add_on_that_draws_numbers_changes_nobody_elses_weights() -> None:
     alone = calls(Plain).build("default", None, None, 7)
     wrapped = calls(Plain, Outer, Inner).build("default", None, None, 7)
     assert torch.equal(alone.weight, wrapped.weight)
+
+
+def test_each_plugin_builds_from_a_seed_of_its_kind_and_name() -> None:
+    seeds: dict[str, int] = {}
+
+    class Base(Algorithm):
+        def build(self) -> Module:
+            seeds["base"] = torch.initial_seed()
+            return Module()
+
+    class Around(AddOn):
+        @hookimpl(wrapper=True)
+        def build(self) -> Any:
+            seeds["around"] = torch.initial_seed()
+            return (yield)
+
+        def build_extra(self) -> nn.Module:
+            seeds["extra"] = torch.initial_seed()
+            return nn.Identity()
+
+    hooks = calls(Base, Around)
+    hooks.build("default", None, None, 7)
+    hooks.build_extra("default", Module(), None, None, 8)
+    assert seeds == {
+        "base": derive(7, "algorithm", "base"),
+        "around": derive(7, "addon", "around"),
+        "extra": derive(8, "addon", "around"),
+    }
 
 
 def test_building_leaves_the_global_generator_where_it_was() -> None:

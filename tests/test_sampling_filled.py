@@ -229,6 +229,83 @@ def test_infos_that_are_not_wanted_are_left_out_only_where_that_is_said() -> Non
     assert vector.step([0])[-1]["final_info"]["prob"].tolist() == [0.3]
 
 
+class Numbered(gymnasium.Env[Any, Any]):
+    """Observes 100 × index + step; number 0 terminates after 2 steps, number 1 is cut after 3."""
+
+    observation_space = gymnasium.spaces.Box(0, 999, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, index: int) -> None:
+        self.index, self.count = index, 0
+
+    def _seen(self) -> Any:
+        return numpy.array([100 * self.index + self.count], numpy.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        ended = self.count == 2 + self.index
+        paid = 10.0 * self.count + float(action)
+        return self._seen(), paid, ended and self.index == 0, ended and self.index == 1, {}
+
+
+class ByIndex(Module):
+    """Chooses the environment's index, tells the step, and counts the steps of the episode."""
+
+    def initial_state(self, n: int) -> Any:
+        return {"steps": torch.zeros(n)}
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        steps = {"steps": torch.as_tensor(act.state["steps"]) + 1}
+        n = len(act.observations)
+        return Acted(numpy.arange(n), steps, {"timestep": numpy.full(n, act.timestep)})
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize("kind", [SyncVector, Copied])
+def test_four_steps_of_two_environments_are_these(
+    kind: type[SyncVector], by_environment: bool
+) -> None:
+    vector = kind([lambda: Numbered(0), lambda: Numbered(1)])
+    sampler = VectorSampler(
+        Environments(vector, "Numbered", AutoresetMode.SAME_STEP),
+        ByIndex(),
+        seed=0,
+        steps=4,
+        by_environment=by_environment,
+        state_interval=2,
+    )
+    sampler.start()
+    experience = sampler.collect(8)
+    told = {name: experience.grid(column).tolist() for name, column in experience.columns.items()}
+    # A row for each time: first environment, second environment.
+    assert told == {
+        "observations": [[[0], [100]], [[1], [101]], [[0], [102]], [[1], [100]]],
+        "actions": [[0, 1]] * 4,
+        "rewards": [[10, 11], [20, 21], [10, 31], [20, 11]],
+        "terminated": [[False, False], [True, False], [False, False], [True, False]],
+        "truncated": [[False, False], [False, False], [False, True], [False, False]],
+        "timestep": [[8, 8], [10, 10], [12, 12], [14, 14]],
+    }
+    flat = experience.columns["rewards"].tolist()
+    by_time = [10, 11, 20, 21, 10, 31, 20, 11]
+    assert flat == ([10, 20, 10, 20, 11, 21, 31, 11] if by_environment else by_time)
+    assert experience.following["observations"].tolist() == [[0], [101]]
+    assert experience.finals is not None
+    # Times 1, 2 and 3 of environments 0, 1 and 0.
+    assert experience.finals.indices.tolist() == [2, 5, 6]
+    assert experience.finals.columns["observations"].tolist() == [[2], [103], [2]]
+    assert [state["steps"].tolist() for state in experience.states] == [[0, 0], [0, 2]]
+    assert sampler.episode_stats.take() == {
+        "rollout/reward_mean": 134 / 8,
+        "rollout/return_mean": (30 + 63 + 30) / 3,
+        "rollout/length_mean": pytest.approx(7 / 3),
+    }
+
+
 def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None:
     class Grows(Walk):
         def _seen(self) -> Any:

@@ -98,6 +98,26 @@ def test_rows_are_sent_in_batches_of_at_most_a_thousand(writer: Writer, store: M
     assert (store.requests, store.largest) == (3, 1_000)
 
 
+def test_what_is_put_while_an_upload_goes_on_is_not_lost_at_the_end(journal: Journal) -> None:
+    class Slow(Memory):
+        def log_rows(self, rows: Sequence[Row]) -> None:
+            super().log_rows(rows)
+            gate.wait(10)
+
+    gate = threading.Event()
+    store = Slow()
+    writer = Writer(journal, store, print)
+    writer.start()
+    writer.put(1, {"a": 1.0})
+    writer.upload_soon()
+    assert store.asked.wait(10)
+    writer.put(2, {"a": 2.0})
+    # The writer is told to close in the middle of its upload.
+    threading.Timer(0.05, gate.set).start()
+    close(writer)
+    assert store.values() == [(1, "a", 1.0), (2, "a", 2.0)]
+
+
 def test_a_refused_row_is_left_out_with_one_warning_and_holds_up_no_other(
     writer: Writer, store: Memory, warnings: list[str]
 ) -> None:

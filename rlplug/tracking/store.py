@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Store"]
 
 LOCK_SECONDS = 120.0
-PARAMS_PER_REQUEST = 100
 
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -123,9 +122,8 @@ class Store:
 
         params = [Param(name, value) for name, value in record.params.items()]
         with translated():
-            for start in range(0, len(params), PARAMS_PER_REQUEST):
-                batch = params[start : start + PARAMS_PER_REQUEST]
-                self._client.log_batch(self.run_id, params=batch)
+            # MLflow's client splits them into requests.
+            self._client.log_batch(self.run_id, params=params)
             dataset = Dataset(
                 name=record.environment,
                 digest=record.environment_digest,
