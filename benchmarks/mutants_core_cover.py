@@ -1,0 +1,156 @@
+"""Which test runs which line of the core: recorded once, by contexts of coverage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from mutants_core_rules import Bug
+from mutants_core_trials import NOT_RUN, ROOT, collect, in_child, own_tests, run_tests
+
+COVER = ROOT / ".benchenvs" / "mutants_core.json"
+
+
+def cover(files: Sequence[str]) -> None:
+    """Run all tests, or these files of them, under coverage: each test is a context of its own."""
+    import coverage
+
+    COVER.parent.mkdir(exist_ok=True)
+    if not files:
+        COVER.unlink(missing_ok=True)
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        watch = coverage.Coverage(
+            data_file=str(Path(folder) / "data"), source=[str(ROOT / "rlplug")], config_file=False
+        )
+        contexts = Contexts(watch)
+        watch.start()
+        tests = [*(files or ["tests"]), *(f"--ignore=tests/{name}" for name in NOT_RUN)]
+        pytest.main([*tests, "-n", "0", "-q", "-p", "no:cacheprovider"], plugins=[contexts])
+        watch.stop()
+        data = watch.get_data()
+        found = {
+            str(Path(path).relative_to(ROOT)): data.contexts_by_lineno(path)
+            for path in sorted(data.measured_files())
+        }
+    covered = (Covered.read() if COVER.exists() else Covered([], {})).with_tests(
+        contexts.seconds, found
+    )
+    COVER.write_text(json.dumps(attrs.asdict(covered)))
+    print(f"{len(covered.tests):,} tests of {len(covered.files)} files in {COVER}")
+
+
+class Contexts:
+    """A pytest plugin: each test is a context of its own, and its time is kept."""
+
+    def __init__(self, watch: Any) -> None:
+        self.seconds: dict[str, float] = {}
+        self._watch = watch
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._watch.switch_context(item.nodeid)
+        began = time.perf_counter()
+        result = yield
+        self.seconds[item.nodeid] = round(time.perf_counter() - began, 4)
+        self._watch.switch_context("")
+        return result
+
+
+@attrs.frozen
+class Covered:
+    """What `--cover` recorded."""
+
+    tests: list[tuple[str, float]]
+    files: dict[str, Any]
+
+    @classmethod
+    def read(cls) -> Covered:
+        """Read the file; a changed line makes it useless for its file."""
+        covered = cls(**json.loads(COVER.read_text()))
+        stale = [
+            name for name in covered.files if digest(ROOT / name) != covered.files[name]["digest"]
+        ]
+        if stale:
+            print(f"changed since --cover, so that lines may be off: {', '.join(sorted(stale))}")
+        return covered
+
+    def with_tests(
+        self, seconds: Mapping[str, float], found: Mapping[str, Mapping[int, Sequence[str]]]
+    ) -> Covered:
+        """Add tests, or record those again, and the lines of each file that they run."""
+        tests = {**dict(self.tests), **seconds}
+        numbers = {name: number for number, name in enumerate(tests)}
+        again = {numbers[name] for name in seconds}
+        files = {}
+        for file in sorted({*self.files, *found}):
+            known = self.files.get(file, {"lines": {}})["lines"]
+            lines = {
+                line: [number for number in old if number not in again]
+                for line, old in known.items()
+            }
+            for line, names in found.get(file, {}).items():
+                lines.setdefault(str(line), []).extend(numbers[name] for name in names if name)
+            files[file] = {"digest": digest(ROOT / file), "lines": lines}
+        return Covered(list(tests.items()), files)
+
+    def still_there(self, tree: Path) -> Covered:
+        """Without tests that are gone; the quickest of each file must pass without a bug."""
+        report = tree / "collected.txt"
+        in_child(collect, tree, report)
+        names = set(report.read_text().split("\n"))
+        report.unlink()
+        quickest: dict[str, tuple[float, str]] = {}
+        for name, took in self.tests:
+            file = name.partition("::")[0]
+            if name in names:
+                quickest[file] = min(quickest.get(file, (took, name)), (took, name))
+        failed = tree / "first_failure.txt"
+        if in_child(run_tests, tree, [name for _, name in quickest.values()], failed) != 0:
+            first = failed.read_text() if failed.exists() else "the tests"
+            raise SystemExit(f"without any bug, {first} fails in a copy of the tree")
+        files = {
+            file: {
+                "lines": {
+                    line: [number for number in numbers if self.tests[number][0] in names]
+                    for line, numbers in known["lines"].items()
+                }
+            }
+            for file, known in self.files.items()
+        }
+        return Covered(self.tests, files)
+
+    def tests_of(self, bug: Bug, seconds: float) -> tuple[list[str], float, int]:
+        """The tests that run a line, those of its room first, then quick ones; their time; all."""
+        lines = self.files.get(bug.file, {}).get("lines", {})
+        found = lines.get(str(bug.line), [])
+        if not found and str(bug.line) in lines:
+            # Only run when the file is imported: by every test that uses the file.
+            found = sorted({test for tests in lines.values() for test in tests})
+        own = own_tests(bug.room)
+        ordered = sorted(
+            (self.tests[number] for number in found),
+            key=lambda test: (not test[0].startswith(own), test[1]),
+        )
+        names, total = [], 0.0
+        for name, took in ordered:
+            if names and total + took > seconds:
+                continue
+            names.append(name)
+            total += took
+        return names, total, len(ordered)
+
+
+def digest(path: Path) -> str:
+    """The digest of a file; empty without one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
