@@ -174,6 +174,17 @@ def test_transitions_of_all_environments_are_drawn_equally_often() -> None:
     assert counts.max() < 1_000 + 5 * 30
 
 
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(200, start=100), spaces.MultiDiscrete([200], start=[100])], ids=str
+)
+def test_actions_that_do_not_start_at_zero_are_kept_as_they_are(space: Any) -> None:
+    experience = story([1, 2], [0, 0], following=3)
+    # The highest does not fit into a byte, how many there are does.
+    experience.columns["actions"] = numpy.array([100, 299]).reshape(2, *space.shape)
+    rows = drawn(Replay(batch_size=50).open(setting(action_space=space)), experience)
+    assert {seen: row["actions"] for seen, row in rows.items()} == {1: 100, 2: 299}
+
+
 def test_environments_share_the_buffer_and_keep_apart() -> None:
     described = Replay(buffer_size=8, batch_size=8, gradient_steps=20, n_step=2, gamma=0.5)
     feed = described.open(setting(num_envs=2))

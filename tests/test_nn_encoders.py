@@ -80,6 +80,8 @@ def test_each_value_of_a_discrete_has_a_row_of_its_own_wherever_it_starts() -> N
     features = encoder(torch.tensor([[6, -1], [5, 1]]))
     assert torch.equal(features[0], torch.cat([rows[1], rows[2]]))
     assert torch.equal(features[1], torch.cat([rows[0], rows[4]]))
+    single = make_encoder(spaces.Discrete(3, start=5))
+    assert torch.equal(single(torch.tensor([7, 5])), torch.as_tensor(single.weight)[[2, 0]])
 
 
 def test_the_order_of_an_image_s_axes_makes_no_difference() -> None:

@@ -257,3 +257,31 @@ def test_statistics_leave_out_steps_that_only_reset(steps: int) -> None:
     # 0 and 1, then a step that only resets from 2, twice.
     count, mean, _ = normalization.get_state()["moments"][0]
     assert (count, mean.tolist()) == (4, [0.5])
+
+
+def test_an_episode_that_spans_collections_counts_as_a_whole() -> None:
+    made = sampler(AutoresetMode.SAME_STEP, 3, steps=2)
+    made.collect(0)
+    assert made.sampler.episode_stats.take() == {"rollout/reward_mean": 1.5}
+    made.collect(2)
+    # The first episode pays 1 + 2 + 3; the second has begun.
+    assert made.sampler.episode_stats.take() == {
+        "rollout/reward_mean": 2.0,
+        "rollout/return_mean": 6.0,
+        "rollout/length_mean": 3.0,
+    }
+
+
+def test_returns_of_normalised_rewards_begin_anew_when_environments_are_reset() -> None:
+    vector = SyncVector([lambda: Counts(9)])
+    section = EnvSection(normalize_reward=True, normalize_gamma=1.0)
+    normalization = Normalization(section, vector.single_observation_space, 1)
+    environments = Environments(vector, "Counts", AutoresetMode.SAME_STEP, normalization)
+    made = Stepped(environments, Zero(), 2)
+    for _ in range(2):
+        made.sampler.start()
+        made.collect(0)
+        made.sampler.absorb()
+    # Returns 1 and 3, twice.
+    count, mean, variance = normalization.get_state()["moments"][-1]
+    assert (count, float(mean), float(variance)) == (4, 2.0, 1.0)

@@ -259,9 +259,10 @@ class ByIndex(Module):
         return {"steps": torch.zeros(n)}
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        steps = {"steps": torch.as_tensor(act.state["steps"]) + 1}
+        # In place: what was stored of it before must be a copy.
+        act.state["steps"] += 1
         n = len(act.observations)
-        return Acted(numpy.arange(n), steps, {"timestep": numpy.full(n, act.timestep)})
+        return Acted(numpy.arange(n), act.state, {"timestep": numpy.full(n, act.timestep)})
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
