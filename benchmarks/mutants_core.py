@@ -1,7 +1,7 @@
 """Plants small bugs in the core, one at a time, and counts those that the tests notice.
 
 python benchmarks/mutants_core.py --cover                      first: which test runs which line
-python benchmarks/mutants_core.py --cover tests/test_ope.py    the same for tests that are new
+python benchmarks/mutants_core.py --cover tests/test_cli.py    the same for tests that changed
 python benchmarks/mutants_core.py --sample 20                  twenty bugs in each room
 python benchmarks/mutants_core.py --room sampling feeds        all bugs of two rooms
 python benchmarks/mutants_core.py --files rlplug/trainer.py    all bugs of one file
@@ -17,6 +17,7 @@ benchmarks/mutants_core.toml, with the file, the rule, the line before and after
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import tempfile
@@ -59,10 +60,12 @@ def main() -> None:
     if not bugs:
         parser.error("there is no bug to plant: no such room or file below rlplug/")
     outcomes = []
-    for outcome in tried(bugs, covered, accepted, said):
-        outcomes.append(outcome)
-        if outcome.result == "survived":
-            print(f"{outcome.bug.diff()}\n  {outcome.why}", flush=True)
+    # Ctrl-C ends it early: what was found until then is counted.
+    with contextlib.suppress(KeyboardInterrupt):
+        for outcome in tried(bugs, covered, accepted, said):
+            outcomes.append(outcome)
+            if outcome.result == "survived":
+                print(f"{outcome.bug.diff()}\n  {outcome.why}", flush=True)
     table(outcomes)
     for line in accepted.outdated():
         print(line)
@@ -78,22 +81,26 @@ def tried(
         covered = covered.still_there(free[0])
         running: list[Trial] = []
         waiting = list(reversed(bugs))
-        while waiting or running:
-            while waiting and free:
-                bug = waiting.pop()
-                reason = accepted.reason(bug)
-                tests, seconds, known = covered.tests_of(bug, said.seconds)
-                if reason:
-                    yield Outcome(bug, "accepted", reason)
-                elif not tests:
-                    yield Outcome(bug, "survived", "no test runs this line")
-                else:
-                    running.append(Trial(bug, free.pop(), tests, seconds, known))
-            time.sleep(0.02)
-            for trial in [one for one in running if one.over()]:
-                running.remove(trial)
-                free.append(trial.tree)
-                yield trial.outcome()
+        try:
+            while waiting or running:
+                while waiting and free:
+                    bug = waiting.pop()
+                    reason = accepted.reason(bug)
+                    tests, seconds, known = covered.tests_of(bug, said.seconds)
+                    if reason:
+                        yield Outcome(bug, "accepted", reason)
+                    elif not tests:
+                        yield Outcome(bug, "survived", "no test runs this line")
+                    else:
+                        running.append(Trial(bug, free.pop(), tests, seconds, known))
+                time.sleep(0.02)
+                for trial in [one for one in running if one.over()]:
+                    running.remove(trial)
+                    free.append(trial.tree)
+                    yield trial.outcome()
+        finally:
+            for trial in running:
+                trial.stop()
 
 
 def chosen(said: argparse.Namespace) -> Iterator[Bug]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -87,11 +88,17 @@ class Trial:
         if self.process.is_alive():
             if time.monotonic() < self.deadline:
                 return False
-            # The child has a session of its own, and so a group of its own.
-            os.killpg(self.process.pid or 0, signal.SIGKILL)
+            self.stop()
         self.process.join()
         self.path.write_bytes(self.source)
         return True
+
+    def stop(self) -> None:
+        """End the process and those that its tests started: they are a group of their own."""
+        assert self.process.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
 
     def outcome(self) -> Outcome:
         """Without a bug all of them pass: any other end means that it was noticed."""

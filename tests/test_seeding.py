@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy
@@ -11,12 +11,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from torch import nn
 
-from rlplug import Acted, ActInput, Algorithm, Module, evaluate, run
+from rlplug import Acted, ActInput, Algorithm, Batch, Module, evaluate, run
 from rlplug.envs import Environments, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.evaluation import Evaluator
-from rlplug.feeds import FeedSetting, Replay, Stream
+from rlplug.feeds import Feed, FeedSetting, Replay, Rollout, Stream
 from rlplug.registry import Registry
 from rlplug.sampling import VectorSampler
 from rlplug.seeding import derive, forked
@@ -125,7 +126,9 @@ def test_environments_are_reset_from_seeds_by_their_index() -> None:
     assert seeds == of_environments(5, 3)
     native = make_environments("LinearBandit-v0", 2, {})
     native.reset(5)
-    assert native.vector.unwrapped.np_random_seed == derive(5, "environments") % 2**31
+    own = derive(5, "environments") % 2**31
+    assert native.vector.unwrapped.np_random_seed == own
+    assert getattr(native.vector.unwrapped, "problem_seed") == derive(own, "problem")  # noqa: B009
 
 
 def test_acting_draws_from_a_seed_of_its_own() -> None:
@@ -155,7 +158,7 @@ def test_an_evaluation_has_a_seed_that_training_has_not() -> None:
 class Blank(Algorithm):
     """Learns nothing."""
 
-    def feed(self) -> Stream:
+    def feed(self) -> Feed:
         return Stream()
 
     def build(self) -> Module:
@@ -186,3 +189,46 @@ def test_replay_draws_from_a_seed_of_its_own() -> None:
     )
     expected = numpy.random.default_rng(derive(3, "replay")).bit_generator.state
     assert Replay().open(setting).get_state()["random"] == expected
+
+
+class Weight(Draws):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+
+class Learns(Blank):
+    """Notes from which seeds it builds, learns and is given its rows."""
+
+    built: ClassVar[list[int]] = []
+    trained: ClassVar[list[int]] = []
+    rows: ClassVar[list[list[int]]] = []
+
+    def feed(self) -> Feed:
+        return Rollout(n_steps=10, batch_size=5)
+
+    def build(self) -> Module:
+        self.built.append(torch.initial_seed())
+        return Weight()
+
+    def configure_optimizers_for_module(self, module: Weight) -> torch.optim.Optimizer:
+        return torch.optim.SGD(module.parameters(), 0.1)
+
+    def prepare_batch(self, batch: Batch) -> dict[str, Any]:
+        return {"row": torch.arange(batch.rows)}
+
+    def compute_loss_for_module(self, module: Weight, batch: Batch, learner: Any) -> torch.Tensor:
+        self.trained.append(learner.generator().initial_seed())
+        self.rows.append(batch["row"].tolist())
+        return module.weight**2
+
+
+@pytest.mark.usefixtures("home")
+def test_modules_hooks_and_minibatches_have_seeds_of_their_own() -> None:
+    options = {"tracking.enabled": False, "evaluation.episodes": 0, "compute.arrays": "off"}
+    run(Learns, lambda: Noted([]), steps=10, seed=3, options=options)
+    assert Learns.built == [derive(derive(3, "module", "default"), "algorithm", "learns")]
+    assert set(Learns.trained) == {derive(3, "training", "default")}
+    generator = torch.Generator().manual_seed(derive(3, "minibatches", "default"))
+    order = torch.randperm(10, generator=generator).tolist()
+    assert Learns.rows == [order[:5], order[5:]]
