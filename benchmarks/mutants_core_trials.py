@@ -27,7 +27,8 @@ GRACE = 30.0
 _OWN = {
     "bandits": ("bandit",),
     "nn": ("nn", "distributions"),
-    "runs": ("run",),
+    "plugin": ("hooks", "sampling_acting"),
+    "runs": ("run", "checkpoint"),
     "tracking": ("tracking", "ui"),
 }
 """How the test files of a room are named, if not after the room."""

@@ -99,6 +99,14 @@ def test_gaussian_samples_have_their_mean_and_deviation() -> None:
     assert drawn.std(0) == pytest.approx([0.5, 2.0], abs=0.05)
 
 
+def test_gaussian_samples_come_with_the_log_density_of_all_their_numbers() -> None:
+    gaussian = Gaussian(spaces.Box(-1.0, 1.0, (2,)))
+    parameters = parameters_for(4)
+    actions, log_prob = gaussian.rsample(parameters, torch.Generator().manual_seed(0))
+    assert (actions.shape, log_prob.shape) == ((ROWS, 2), (ROWS,))
+    torch.testing.assert_close(log_prob, gaussian.log_prob(parameters, actions))
+
+
 def test_gaussian_actions_are_stored_as_drawn_and_clipped_for_the_environment() -> None:
     gaussian = Gaussian(spaces.Box(-1.0, 1.0, (1,)))
     far = numpy.array([[3.0, 0.0]])

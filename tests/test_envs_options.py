@@ -190,6 +190,22 @@ def test_pictures_masks_and_choices_are_left_as_they_are() -> None:
         normalization(spaces.Discrete(2), normalize_observation=True)
 
 
+def test_numbers_in_tuples_are_normalised_each_by_their_own_statistics() -> None:
+    part = spaces.Box(-99, 99, (1,), numpy.float32)
+    made = normalization(spaces.Tuple((part, spaces.Discrete(3), part)), normalize_observation=True)
+    choice = numpy.array([1, 2])
+    seen = numpy.array([[4.0], [6.0]]), choice, numpy.array([[10.0], [30.0]])
+    made.absorb(seen, numpy.zeros((1, 2)), numpy.zeros((1, 2), bool))
+    first, between, last = made.observations(seen)
+    numpy.testing.assert_allclose(first, [[-1], [1]], atol=1e-6)
+    numpy.testing.assert_allclose(last, [[-1], [1]], atol=1e-6)
+    assert between is choice
+    scaled = spaces.Box(-10, 10, (1,), numpy.float32)
+    assert made.space(spaces.Tuple((part, spaces.Discrete(3), part))) == spaces.Tuple(
+        (scaled, spaces.Discrete(3), scaled)
+    )
+
+
 def test_rewards_are_divided_by_the_spread_of_returns() -> None:
     made = normalization(normalize_reward=True, normalize_gamma=0.5, normalize_clip=3.0)
     rewards = numpy.array([[2.0, 0.0], [4.0, 0.0], [8.0, 0.0]])

@@ -250,6 +250,7 @@ ROWS: dict[str, Callable[[Any], Any]] = {
     "norm": lambda x: x.norm(dim=1),
     "one_hot": lambda x: functional.one_hot(x.argmax(1), x.shape[1]),
     "pad": lambda x: functional.pad(x, (1, 2), value=0.5),
+    "pad two dimensions": lambda x: functional.pad(x, (1, 2, 0, 3)),
     "permute": lambda x: x.permute(1, 0),
     "scatter_add": lambda x: torch.zeros_like(x).scatter_add(1, (x > 0).long() * 0, x),
     "select": lambda x: x[0],

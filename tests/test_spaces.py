@@ -31,6 +31,7 @@ def pixels(*shape: int, dtype: Any = numpy.uint8) -> spaces.Box:
         (pixels(4, 84, 84), "chw", 4),
         (pixels(4, 84, 84, 3), "shwc", 12),
         (pixels(20, 30), "hw", 1),
+        (pixels(8, 9), "hw", 1),
         (pixels(10, 10, 4, dtype=numpy.float32), "hwc", 4),
     ],
 )
@@ -76,6 +77,12 @@ def test_placeholders_are_valid_in_every_kind_of_space() -> None:
     assert rows["pair"][0].tolist() == [7, 7]
     assert rows["pair"][1].tolist() == [[0, 0], [0, 0]]
     assert rows["many"].tolist() == [[1, 5], [1, 5]]
+
+
+def test_a_placeholder_of_a_box_is_the_number_in_it_that_is_nearest_to_zero() -> None:
+    low, high = numpy.array([-1.0, 2.0, -4.0]), numpy.array([1.0, 3.0, -3.0])
+    box = spaces.Box(low, high, dtype=numpy.float64)
+    assert placeholder(box, 2).tolist() == [[0.0, 2.0, -3.0]] * 2
 
 
 def test_spaces_are_described_in_words() -> None:

@@ -93,7 +93,6 @@ class Policy:
     def reset(self) -> None:
         """Start new episodes: clear frames and recurrent state."""
         self._state = None
-        self._rows = 0
         self._reader.reset()
 
     def _state_of(self, n: int, episode_start: Any) -> Any:

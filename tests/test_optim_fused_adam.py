@@ -1,0 +1,76 @@
+"""Fused Adam stepped at once: the same numbers as its own step, whatever state it is given."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import StepLR
+
+from rlplug.optim.fused_adam import FusedAdam
+
+
+def pair(kind: Any, **options: Any) -> tuple[list[nn.Parameter], Any]:
+    parameters = [nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([[3.0]]))]
+    return parameters, kind(parameters, 0.1, fused=True, **options)
+
+
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"maximize": True}], ids=str)
+def test_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
+    kind: Any, options: Any
+) -> None:
+    ours, optimizer = pair(kind, **options)
+    theirs, reference = pair(kind, **options)
+    fused = FusedAdam.of(optimizer)
+    assert fused is not None
+    saved: Any = None
+    for step in range(6):
+        gradients = [torch.full_like(one, 1.0 + step) for one in ours]
+        for parameters in (ours, theirs):
+            for one, gradient in zip(parameters, gradients, strict=True):
+                one.grad = gradient.clone()
+        fused.step(gradients)
+        reference.step()
+        if step == 1:
+            saved = copy.deepcopy(reference.state_dict())
+        if step == 3:
+            # Back to the averages and counts of the second step.
+            optimizer.load_state_dict(copy.deepcopy(saved))
+            reference.load_state_dict(copy.deepcopy(saved))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert [int(state["step"]) for state in optimizer.state.values()] == [4, 4]
+
+
+def test_an_optimizer_that_somebody_watches_is_not_plain() -> None:
+    watches: list[Any] = [
+        lambda one: one.register_step_pre_hook(lambda *_: None),
+        lambda one: one.register_step_post_hook(lambda *_: None),
+        lambda one: StepLR(one, 1),
+    ]
+    for watch in watches:
+        _, optimizer = pair(Adam)
+        fused = FusedAdam.of(optimizer)
+        assert fused is not None
+        assert fused.is_plain()
+        watch(optimizer)
+        assert not fused.is_plain()
+
+
+def test_other_optimizers_step_by_themselves() -> None:
+    parameters, watched = pair(Adam)
+    watched.register_step_pre_hook(lambda *_: None)
+    others: list[Any] = [
+        SGD(parameters, 0.1),
+        Adam(parameters, 0.1),
+        Adam(parameters, torch.tensor(0.1), fused=True),
+        Adam(parameters, 0.1, fused=True, amsgrad=True),
+        Adam([{"params": [one]} for one in parameters], 0.1, fused=True),
+        watched,
+    ]
+    assert [FusedAdam.of(one) for one in others] == [None] * len(others)
