@@ -205,3 +205,29 @@ def test_an_optimizer_that_never_gets_a_loss_is_refused(make: Any, batch: Any) -
     learner = make(configure_optimizers_for_module=pair, compute_loss_for_module=loss)
     with pytest.raises(PluginError, match=r"optimizer 'critic' .* got no loss in 1000 minibatches"):
         learner.update({"default": batch(0.0)}, timestep=1, num_iters=1001)
+
+
+def test_updates_are_counted_one_by_one(make: Any, batch: Any) -> None:
+    learner = make()
+    found = [learner.update({"default": batch(1.0)}, timestep=n)[ALL_MODULES] for n in range(3)]
+    assert [results["updates"] for results in found] == [1, 2, 3]
+    assert learner.updates == 3
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
+def test_one_plugin_that_wants_to_stop_is_enough(
+    make: Any, batch: Any, first: bool, second: bool
+) -> None:
+    def stopping(stop: bool) -> Any:
+        def loss(self: Any, fwd_out: Any) -> Any:
+            return Loss(fwd_out["out"].mean(), stop=torch.tensor(stop))
+
+        return loss
+
+    learner = make(
+        compute_loss_for_module=stopping(first),
+        addons={"more": {"compute_loss_for_module": stopping(second)}},
+    )
+    learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
+    # Stopped before the first step.
+    assert learner.modules["default"].weight.item() == 2.0
