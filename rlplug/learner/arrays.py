@@ -66,11 +66,11 @@ class ArraysEngine:
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
         """Leave the gradients of the module's minibatches in its parameters."""
         (update,) = group
-        names = tuple([one.name for one in update.ready])
+        names = update.ready_names
         total: Any = None
         reached: set[int] = set()
         with self._current_tape() as tape:
-            for batch, weight in update.weighted():
+            for batch, weight in zip(update.minibatches, update.weights, strict=True):
                 loss = self._losses(update.member, tape.batch(batch), names)
                 value = None if loss is None else _detached(loss, "indices" in batch)
                 if update.note(loss, value, batch, weight):
@@ -89,7 +89,10 @@ class ArraysEngine:
         scope = FrozenWeights.scope
         if scope is not None and scope is self._checked_in:
             return self._tape
-        if any(self._hooks) or any(map(_is_hooked, self._params)) or _has_any_global_hook():  # type: ignore[no-untyped-call] # untyped in torch
+        hooked = any(self._hooks) or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
+        for param in self._params:
+            hooked = hooked or param._backward_hooks or param._post_accumulate_grad_hooks
+        if hooked:
             raise UnsupportedError("hooks on modules or tensors")
         if torch._C._is_any_autocast_enabled():
             raise UnsupportedError("autocast is on")
@@ -382,7 +385,8 @@ class GeneratorStates:
 
     def __init__(self, generators: dict[str, torch.Generator]) -> None:
         self._generators = generators
-        self._states = {name: one.get_state() for name, one in generators.items()}
+        states = map(torch.Generator.get_state, generators.values())
+        self._states = dict(zip(generators, states, strict=True))
 
     def restore(self) -> None:
         """Put everything back."""
@@ -403,10 +407,6 @@ def _detached(loss: MinibatchLoss, wants_rows: bool) -> Any:
         for name, rows in loss.rows.items():
             loss.rows[name] = unwrap(rows)
     return loss.total.value
-
-
-def _is_hooked(param: Any) -> bool:
-    return bool(param._backward_hooks or param._post_accumulate_grad_hooks)
 
 
 def _new_columns(prepared: Batch, batch: Batch) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class ByHand(LearnerModules):
         """The sum of all plugins' terms; None if nobody has one."""
         member = self.member(module_id)
         names = tuple(one.name for one in member.optimizers)
-        loss = self._losses.combined(member, fwd_out, batch, names)
+        loss = self._losses(member, batch, names, fwd_out=fwd_out)
         total: Tensor | None = None if loss is None else loss.total
         return total
 

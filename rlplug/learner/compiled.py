@@ -49,8 +49,8 @@ class CompiledEngine:
         (update,) = group
         module_id = update.member.module_id
         configs = {name: self._config_of(name, module_id) for name in self._plugins}
-        for batch, weight in update.weighted():
-            names = tuple([one.name for one in update.ready])
+        for batch, weight in zip(update.minibatches, update.weights, strict=True):
+            names = update.ready_names
             columns = {
                 name: batch[name]
                 for name in batch

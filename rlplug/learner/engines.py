@@ -114,39 +114,40 @@ class Engines:
 
     def gradients(self, window: list[ModuleUpdate]) -> None:
         """Leave the gradients of all modules' minibatches in their parameters."""
-        if len(window) == 1:
-            self._run(window[0].engine, window)
-            return
-        groups, others = self.vmap_groups.split(window)
+        groups: list[tuple[Engine, list[ModuleUpdate]]] = [(window[0].engine, window)]
+        if len(window) > 1:
+            groups = self.vmap_groups.split(window)
         for engine, group in groups:
-            self._run(engine, group)
-        for update in others:
-            self._run(update.engine, [update])
+            before: GeneratorStates | Snapshot = GeneratorStates(self._generators)
+            try:
+                if isinstance(engine, VmapEngine) and not engine.tried:
+                    before = self._snapshot([part for one in group for part in one.member.parts()])
+                    self._try(engine, group)
+                else:
+                    engine.gradients(group)
+            except Exception as error:
+                if engine.name in ("torch", "trial"):
+                    raise
+                before.restore()
+                self._fall_back(engine, group, error)
 
-    def _run(self, engine: Engine, group: list[ModuleUpdate]) -> None:
-        before: GeneratorStates | Snapshot = GeneratorStates(self._generators)
-        try:
-            if isinstance(engine, VmapEngine) and not engine.tried:
-                before = self._snapshot([part for one in group for part in one.member.parts()])
-                engine.tried = True
-                kept = self._digest()
-                engine.gradients(group)
-                if self._digest() != kept:
-                    raise UnsupportedError("its hooks keep count, which each module must add to")
-            else:
-                engine.gradients(group)
-        except Exception as error:
-            if engine.name in ("torch", "trial"):
-                raise
-            before.restore()
-            for update in group:
-                update.discard()
-            # If the plugin itself is wrong, torch raises what it raises.
-            self._torch.gradients(group)
-            self.vmap_groups.leave(engine)
-            for update in group:
-                if update.engine is engine:
-                    self._leave(update, error)
+    def _try(self, engine: VmapEngine, group: list[ModuleUpdate]) -> None:
+        """The first time that modules are updated together: hooks must not count their calls."""
+        engine.tried = True
+        kept = self._digest()
+        engine.gradients(group)
+        if self._digest() != kept:
+            raise UnsupportedError("its hooks keep count, which each module must add to")
+
+    def _fall_back(self, engine: Engine, group: list[ModuleUpdate], error: Exception) -> None:
+        for update in group:
+            update.discard()
+        # If the plugin itself is wrong, torch raises what it raises.
+        self._torch.gradients(group)
+        self.vmap_groups.leave(engine)
+        for update in group:
+            if update.engine is engine:
+                self._leave(update, error)
 
     def _leave(self, update: ModuleUpdate, error: Exception) -> None:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

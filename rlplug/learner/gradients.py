@@ -39,8 +39,8 @@ class TorchEngine:
         """Leave the gradients of the modules' minibatches in their parameters."""
         for update in group:
             self._terms.clear(update)
-            for batch, weight in update.weighted():
-                names = tuple([one.name for one in update.ready])
+            for batch, weight in zip(update.minibatches, update.weights, strict=True):
+                names = update.ready_names
                 with self._precision.autocast():
                     loss = self._losses(update.member, batch, names)
                 total = None if loss is None else loss.total.detach()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any
 
-import torch
+from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
@@ -43,14 +45,18 @@ class Learner(ByHand):
         if timestep != self.timestep:
             self._set_timestep(timestep)
         before = plugin_digests(self.calls) if self.updates == 0 else None
-        with self._frozen_weights_scope(), self._anomaly_detection():
+        # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
+        frozen = _NOTHING if self.calls.addons else self._frozen_weights
+        watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
+        with frozen, watched:
             prepared = self._prepare(batches)
             for window in self._windows(prepared, num_iters, minibatch_size or 0):
                 for ready in self._turns(window):
                     parts = self._evaluate(ready)
                     self._step(parts, ready)
                 self._finish(window)
-            self.precision.update_finished()
+            if self.precision.scaler is not None:
+                self.precision.update_finished()
             self.updates += 1
             results = self._results(prepared)
         if before is not None:
@@ -81,17 +87,30 @@ class Learner(ByHand):
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
-            placed[module_id] = self._on_device(self.members[module_id], batch)
+            if self.members[module_id].optimizers:
+                batch = batch.to(self.device, self.dtype)
+            elif self.device.type != "cpu":
+                # A closed form reads NumPy as it came, in its own precision.
+                batch = batch.to(self.device)
+            placed[module_id] = batch
             if self.should_module_be_updated(module_id, batch):
-                chosen[module_id] = placed[module_id]
+                chosen[module_id] = batch
         if not self.calls.implements("prepare_batch"):
             return chosen
         with NoGrad():
             for module_id, batch in chosen.items():
-                prepared = self._prepare_batch(module_id, batch, placed)
-                if prepared is not batch:
-                    prepared.check()
-                chosen[module_id] = prepared
+                prepare = partial(
+                    self.calls.prepare_batch,
+                    module_id,
+                    self.members[module_id].module,
+                    batches=placed,
+                    timestep=self.timestep,
+                    learner=self,
+                )
+                update = self.module_updates.get(module_id)
+                run = prepare if update is None else partial(self._engines.prepare, update, prepare)
+                chosen[module_id] = run(batch)
+                chosen[module_id].check()
         return chosen
 
     def _windows(
@@ -99,32 +118,39 @@ class Learner(ByHand):
     ) -> Iterator[list[ModuleUpdate]]:
         """The modules that take part in each step, with their minibatches of it."""
         together = self.learning.accumulate
-        live = [
-            (self.module_updates[module_id], batch)
-            for module_id, batch in batches.items()
-            if module_id in self.module_updates
-        ]
-        for update, _ in live:
+        live: dict[ModuleUpdate, Batch] = {}
+        for module_id, batch in batches.items():
+            if module_id in self.module_updates:
+                live[self.module_updates[module_id]] = batch
+        for update in live:
             update.stopped = False
         for _ in range(num_iters):
-            epoch = [(update, update.cut(batch, minibatch_size)) for update, batch in live]
-            longest = max((len(parts) for _, parts in epoch), default=0)
+            epoch: dict[ModuleUpdate, list[Batch]] = {}
+            for update, batch in live.items():
+                epoch[update] = update.cut(batch, minibatch_size)
+            longest = max(map(len, epoch.values()), default=0)
             if self.learning.cycle_minibatches:
-                for (update, parts), (_, batch) in zip(epoch, live, strict=True):
+                for update, parts in epoch.items():
                     while len(parts) < longest:
-                        parts += update.cut(batch, minibatch_size)[: longest - len(parts)]
-            for start in range(0, self.process_group.most(longest), together):
-                window = [update for update, _ in epoch if not update.stopped]
+                        again = update.cut(live[update], minibatch_size)
+                        parts += again[: longest - len(parts)]
+            if self.process_group.size > 1:
+                longest = self.process_group.most(longest)
+            for start in range(0, longest, together):
+                window = list(filterfalse(_STOPPED, epoch))
                 if not window:
                     break
-                for update, parts in epoch:
-                    update.minibatches = parts[start : start + together]
+                for update in window:
+                    update.begin(epoch[update][start : start + together])
+                if self.shared_update is not None:
+                    self.shared_update.begin([])
                 yield window
-            for update, _ in epoch:
+            for update in epoch:
                 update.finish_epoch()
+                if update.stopped:
+                    del live[update]
             if self.shared_update is not None:
                 self.shared_update.finish_epoch()
-            live = [(update, batch) for update, batch in live if not update.stopped]
 
     def _turns(self, window: list[ModuleUpdate]) -> Iterator[Ready]:
         """The optimizers that act at once: all whose turn it is in their cycle, or one by one.
@@ -134,7 +160,6 @@ class Learner(ByHand):
         shared = [] if self.shared_update is None else [self.shared_update]
         acting: Ready = {}
         for update in (*window, *shared):
-            update.begin()
             acting[update] = update.cycle.acting()
         if self.learning.optimizers == "together":
             yield acting
@@ -153,12 +178,16 @@ class Learner(ByHand):
         if shared is not None and shared not in ready and not again:
             # Its gradients are of no use in this turn, but they are computed with the others.
             shared.start([])
-        window = [update for update in ready if update is not shared]
+        window = list(ready)
+        if shared in ready:
+            window.remove(shared)
         self._engines.gradients(window)
         for update in window:
-            update.normalize()
-        self.process_group.average(window, shared)
-        parts = [update for update in window if update.steps]
+            if update.weight not in (0.0, 1.0):
+                update.normalize()
+        if self.process_group.size > 1:
+            self.process_group.average(window, shared)
+        parts = list(filter(_STEPS, window))
         if shared is not None and shared in ready and parts:
             shared.take_part()
             parts.append(shared)
@@ -175,22 +204,31 @@ class Learner(ByHand):
 
     def _finish(self, window: list[ModuleUpdate]) -> None:
         """Advance cycles and scaler; then targets, which follow what modules share as well."""
-        parts = [update for update in window if update.stepped and not update.stopped]
-        for update in parts:
-            update.finish_step(self.timestep)
-        if self.shared_update is not None and parts:
-            self.shared_update.finish_step(self.timestep)
-        self.precision.stepped()
+        finished = []
+        for update in window:
+            if update.stepped and not update.stopped:
+                finished.append(update)
+        if self.shared_update is not None and finished:
+            finished.append(self.shared_update)
+        for update in finished:
+            update.cycle.advance()
+            update.update_targets(self.timestep)
+        if self.precision.scaler is not None:
+            self.precision.stepped()
 
     def _results(self, prepared: Mapping[str, Batch]) -> Results:
         """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
         results: Results = {}
         losses = []
+        rows = 0
         for module_id, batch in prepared.items():
+            rows += batch.rows
             update = self.module_updates.get(module_id)
             metrics: dict[str, Any] = {}
             if update is not None:
-                metrics = self.process_group.average_metrics(update.take_results())
+                metrics = update.take_results()
+                if self.process_group.size > 1:
+                    metrics = self.process_group.average_metrics(metrics)
                 if any(map(self.calls.implements, _METRIC_HOOKS)):
                     metrics = as_tensors(metrics)
                 self.rows[module_id] = update.take_rows()
@@ -202,12 +240,12 @@ class Learner(ByHand):
             metrics.update(self.registered_metrics.pop(module_id, {}))
             results[module_id] = metrics
         both: dict[str, Any] = {
-            "steps_trained": sum(batch.rows for batch in prepared.values()),
+            "steps_trained": rows,
             "updates": self.updates,
         }
         if losses:
             both["loss"] = sum(losses[1:], losses[0])
-        if self.shared_update is not None and any(one in self.module_updates for one in prepared):
+        if self.shared_update is not None and not self.module_updates.keys().isdisjoint(prepared):
             both.update(self.shared_update.take_results())
         both.update(self.registered_metrics.pop(ALL_MODULES, {}))
         results[ALL_MODULES] = both
@@ -330,29 +368,6 @@ class Learner(ByHand):
         for one in self.scheduled:
             one.at_step(timestep)
 
-    def _frozen_weights_scope(self) -> AbstractContextManager[None]:
-        # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
-        return _NOTHING if self.calls.addons else self._frozen_weights
-
-    def _anomaly_detection(self) -> AbstractContextManager[Any]:
-        if not self.compute.detect_anomaly:
-            return _NOTHING
-        return torch.autograd.set_detect_anomaly(True)
-
-    def _on_device(self, member: Member, batch: Batch) -> Batch:
-        if member.optimizers:
-            return batch.to(self.device, self.dtype)
-        # A closed form reads NumPy as it came, in its own precision.
-        return batch if self.device.type == "cpu" else batch.to(self.device)
-
-    def _prepare_batch(self, module_id: str, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
-        module, update = self.members[module_id].module, self.module_updates.get(module_id)
-
-        def prepare(rows: Batch) -> Batch:
-            return self.calls.prepare_batch(module_id, module, rows, batches, self.timestep, self)
-
-        return prepare(batch) if update is None else self._engines.prepare(update, prepare, batch)
-
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
         if self.precision.scaler is not None:
@@ -370,7 +385,8 @@ class Learner(ByHand):
             member.module_id, member.module, batch, self.timestep, metrics, self
         ):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
-            metrics.update({f"{prefix}{name}": value for name, value in reported.items()})
+            for name, value in reported.items():
+                metrics[prefix + name] = value
 
     def _unknown(self, module_id: str) -> RequestError:
         return RequestError(
@@ -385,4 +401,5 @@ Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
 _METRIC_HOOKS = ("additional_update", "update_finished")
 """Hooks that see the metrics of an update."""
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_NOTHING = nullcontext()
+_STEPS, _STOPPED = attrgetter("steps"), attrgetter("stopped")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy
@@ -39,28 +42,26 @@ Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Result
 _HOOK = "compute_loss_for_module"
 
 
+@dataclass(slots=True)
 class MinibatchLoss:
     """The losses of all plugins for one minibatch, summed, and what they report."""
 
-    __slots__ = ("common", "metrics", "named", "rows", "stop", "terms", "total")
-
-    def __init__(self) -> None:
-        self.total: Any
-        """The sum of all losses."""
-        self.common: list[Any] = []
-        """Losses that move every acting optimizer."""
-        self.named: dict[str, Any] = {}
-        """Losses that move one optimizer each."""
-        self.terms: dict[str, Any] = {}
-        """The common losses term by term."""
-        self.metrics: dict[str, Any] = {}
-        self.rows: dict[str, Any] = {}
-        self.stop: Any = None
+    total: Any = None
+    """The sum of all losses."""
+    common: list[Any] = field(default_factory=list)
+    """Losses that move every acting optimizer."""
+    named: dict[str, Any] = field(default_factory=dict)
+    """Losses that move one optimizer each."""
+    terms: dict[str, Any] = field(default_factory=dict)
+    """The common losses term by term."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+    stop: Any = None
 
     def for_optimizer(self, name: str) -> Any:
         """The loss that moves one optimizer: its own plus the common ones; None if it has none."""
         losses = [*self.common, self.named[name]] if name in self.named else self.common
-        return _sum(losses) if losses else None
+        return reduce(operator.add, losses) if losses else None
 
 
 class LossHooks:
@@ -77,27 +78,16 @@ class LossHooks:
         batch: Batch,
         optimizers: tuple[str, ...],
         *,
+        fwd_out: Mapping[str, Any] | None = None,
         connected: bool = True,
     ) -> MinibatchLoss | None:
         """The summed loss; None if every plugin returned None.
 
-        Inside of vmap tensors do not tell whether they are `connected` to parameters.
+        `fwd_out` is a forward pass that was made already. Inside of vmap tensors do not tell
+        whether they are `connected` to parameters.
         """
-        module = member.module
-        return self.combined(
-            member, module.forward_train(batch), batch, optimizers, connected=connected
-        )
-
-    def combined(
-        self,
-        member: Member,
-        fwd_out: Mapping[str, Any],
-        batch: Batch,
-        optimizers: tuple[str, ...],
-        *,
-        connected: bool = True,
-    ) -> MinibatchLoss | None:
-        """The same for a forward pass that was made already."""
+        if fwd_out is None:
+            fwd_out = member.module.forward_train(batch)
         answers = self._calls.compute_loss_for_module(
             member.module_id, member.module, batch, fwd_out, optimizers, self.learner
         )
@@ -182,15 +172,28 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for metrics in history:
         for name, value in metrics.items():
             columns.setdefault(name, []).append(value)
-    return {name: _mean(values) for name, values in columns.items()}
+    means: dict[str, Any] = {}
+    for name, values in columns.items():
+        if len(values) == 1:
+            means[name] = values[0]
+        elif any(map(torch.is_tensor, values)):
+            stacked = torch.stack(list(map(torch.as_tensor, values)))
+            dtype = None if stacked.is_floating_point() else torch.float32
+            means[name] = stacked.mean(dtype=dtype)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
 
 
 def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
     """NumPy scalars as tensors, which is what hooks expect."""
-    names = [name for name, value in metrics.items() if isinstance(value, numpy.generic)]
-    if names:
-        numbers = torch.from_numpy(numpy.array([metrics[name] for name in names]))
-        metrics.update(zip(names, numbers.unbind(), strict=True))
+    numbers = {}
+    for name, value in metrics.items():
+        if isinstance(value, numpy.generic):
+            numbers[name] = value
+    if numbers:
+        tensors = torch.from_numpy(numpy.array(list(numbers.values()))).unbind()
+        metrics.update(zip(numbers, tensors, strict=True))
     return metrics
 
 
@@ -236,7 +239,8 @@ def _combine(
             combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
     if not values:
         return None
-    combined.total = _sum(values)
+    # Out of place: what each module and plugin reports must stay what it was.
+    combined.total = reduce(operator.add, values)
     return combined
 
 
@@ -264,7 +268,7 @@ def _add_named(
         earlier = combined.named.get(name)
         combined.named[name] = part if earlier is None else earlier + part
         combined.metrics[f"loss/{name}"] = combined.named[name].detach()
-    return _sum(list(acting.values())) if acting else None
+    return reduce(operator.add, acting.values()) if acting else None
 
 
 def _as_loss(answer: Any, plugin: str) -> Loss:
@@ -296,23 +300,6 @@ def _check(value: Any, what: str, plugin: str, *, connected: bool = True) -> Non
             f"the {what} of plugin {plugin!r} is connected to no parameter.",
             "compute it from what forward_train returned, without detach() or no_grad()",
         )
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    # Out of place: what each module and plugin reports must stay what it was.
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    if len(values) == 1:
-        return values[0]
-    if any(isinstance(value, Tensor) for value in values):
-        stacked = torch.stack([torch.as_tensor(value) for value in values])
-        return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
-    return sum(values) / len(values)
 
 
 _TENSORS = (Tensor, Array)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -75,8 +76,11 @@ class ModuleUpdate:
         self._params = [p for p in member.named.values() if id(p) not in member.shared]
         # The current step:
         self.minibatches: list[Batch] = []
+        self.weights: list[float] = []
+        """Their shares of the step's rows."""
         self.ready: list[RegisteredOptimizer] = []
         """The optimizers that are scheduled to act in this step."""
+        self.ready_names: tuple[str, ...] = ()
         self.acting: list[RegisteredOptimizer] = []
         """Those of them that the losses move."""
         self.weight = 0.0
@@ -89,6 +93,8 @@ class ModuleUpdate:
         """All gradients of the step in one array, in the order of the optimizers' parameters."""
         self.nonfinite: dict[str, bool | Tensor] = {}
         """Optimizer name → whether its gradients are not finite."""
+        self._gradients: dict[str, list[Tensor]] = {}
+        """Optimizer name → the gradients that were clipped for it."""
         self.stepped = False
         """Whether any of the step's evaluations moved something."""
         self._of_step: dict[int, dict[str, Any]] = {}
@@ -117,14 +123,20 @@ class ModuleUpdate:
         whole = self.member.sequences
         return list(minibatches(batch, size, self.shuffler, whole_fragments=whole))
 
-    def begin(self) -> None:
-        """Begin a step, of one evaluation or of several."""
+    def begin(self, minibatches: list[Batch]) -> None:
+        """Begin a step with these minibatches, of one evaluation or of several."""
+        self.minibatches = minibatches
+        self.weights = [1.0]
+        if len(minibatches) != 1:
+            rows = sum(batch.rows for batch in minibatches)
+            self.weights = [batch.rows / rows for batch in minibatches]
         self.stepped = False
         self._of_step = {}
 
     def start(self, ready: list[RegisteredOptimizer], *, again: bool = False) -> None:
         """Begin an evaluation, or repeat it for a closure."""
         self.ready = self.acting = ready
+        self.ready_names = tuple(map(_NAME, ready))
         self.weight = 0.0
         self.losses = []
         self._first_evaluation = not again
@@ -135,6 +147,7 @@ class ModuleUpdate:
             for param in self._params:
                 param.grad = None
         self.flat_gradients = None
+        self._gradients = {}
 
     def discard(self) -> None:
         """Discard this evaluation; another engine repeats it."""
@@ -162,15 +175,6 @@ class ModuleUpdate:
             found[f"rows of {name}"] = tuple(rows[self._recorded[1] :])
         found["stop"] = self.stopped
         return found
-
-    def weighted(self) -> Iterator[tuple[Batch, float]]:
-        """The minibatches with their shares of the step's rows."""
-        if len(self.minibatches) == 1:
-            yield self.minibatches[0], 1.0
-            return
-        rows = sum(batch.rows for batch in self.minibatches)
-        for batch in self.minibatches:
-            yield batch, batch.rows / rows
 
     def note(self, loss: MinibatchLoss | None, total: Any, batch: Batch, weight: float) -> bool:
         """Record the losses of a minibatch and their sum; False if no gradient is wanted."""
@@ -218,26 +222,28 @@ class ModuleUpdate:
         return bool(self.weight) and not self.stopped
 
     def normalize(self) -> None:
-        """Average the gradients over the minibatches that had a loss."""
-        if self.weight not in (0.0, 1.0):
-            gradients = [p.grad for one in self.acting for p in one.params if p.grad is not None]
-            if gradients:
-                torch._foreach_mul_(gradients, 1.0 / self.weight)
-            self.losses = [(loss, weight / self.weight) for loss, weight in self.losses]
+        """Average the gradients over the minibatches that had a loss, where some had none."""
+        gradients = [p.grad for one in self.acting for p in one.params if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, 1.0 / self.weight)
+        self.losses = [(loss, weight / self.weight) for loss, weight in self.losses]
 
     # -- clipping and steps ----------------------------------------------------------------------
 
     def clip(self) -> None:
         """Measure the gradients, apply the non-finite policy, clip."""
-        parts = [(one.name, _gradients(one)) for one in self.acting]
-        if len(parts) > 1 and self._section.clip_over == "module":
-            everything = [gradient for _, gradients in parts for gradient in gradients]
+        everything: list[Tensor] = []
+        for one in self.acting:
+            gradients = self._gradients[one.name] = one.gradients()
+            everything += gradients
+        self.nonfinite = {}
+        if len(self.acting) > 1 and self._section.clip_over == "module":
             verdict = self._clip("default", everything) if everything else False
-            self.nonfinite = {name: verdict for name, _ in parts}
+            self.nonfinite = dict.fromkeys(self._gradients, verdict)
         else:
-            self.nonfinite = {
-                name: self._clip(name, gradients) for name, gradients in parts if gradients
-            }
+            for name, gradients in self._gradients.items():
+                if gradients:
+                    self.nonfinite[name] = self._clip(name, gradients)
         self._first_evaluation = False
 
     def step(self, evaluate: Callable[[], object]) -> None:
@@ -248,7 +254,7 @@ class ModuleUpdate:
             return
         scaler = self._precision.scaler
         for one in self.acting:
-            gradients = _gradients(one)
+            gradients = self._gradients[one.name]
             one.note_gradients(bool(gradients))
             if not gradients:
                 continue
@@ -257,13 +263,8 @@ class ModuleUpdate:
             if one.step(gradients, self.nonfinite[one.name], scaler):
                 one.finish_step(self.metrics)
 
-    def finish_step(self, timestep: int) -> None:
-        """Advance the cycle and update target networks."""
-        self.cycle.advance()
-        self.update_targets(timestep)
-
     def update_targets(self, timestep: int) -> None:
-        """Update target networks alone."""
+        """Update target networks, after the step."""
         for target in self._targets:
             target.update(timestep)
 
@@ -299,9 +300,8 @@ class ModuleUpdate:
 
     def take_rows(self) -> dict[str, Tensor]:
         """Per-row values of all minibatches since the last call, with their `indices`."""
-        rows = {name: torch.cat(parts) for name, parts in self._rows.items()}
-        self._rows = {}
-        return rows
+        rows, self._rows = self._rows, {}
+        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -418,5 +418,4 @@ class _SkippedError(Exception):
     """Raised inside a closure of LBFGS to abort the step."""
 
 
-def _gradients(one: RegisteredOptimizer) -> list[Tensor]:
-    return [param.grad for param in one.params if param.grad is not None]
+_NAME = attrgetter("name")

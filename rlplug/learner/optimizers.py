@@ -87,6 +87,14 @@ class RegisteredOptimizer:
         cycles = {(one.module_id, one.plugin) for one in (self, other)}
         return len(cycles) == 1 and bool(self.frequency and other.frequency)
 
+    def gradients(self) -> list[Tensor]:
+        """The gradients that its parameters have."""
+        found = []
+        for param in self.params:
+            if param.grad is not None:
+                found.append(param.grad)
+        return found
+
     def note_gradients(self, found: bool) -> None:
         """Raise if the optimizer never gets a gradient."""
         if found:

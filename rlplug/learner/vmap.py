@@ -13,7 +13,7 @@ from torch.optim import LBFGS
 
 from rlplug.batch import Batch
 from rlplug.learner.losses import LossHooks, MinibatchLoss
-from rlplug.learner.module_update import ModuleUpdate, Prepare
+from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
 from rlplug.learner.state import update_digest
 
 __all__ = ["VmapEngine", "VmapGroups"]
@@ -175,21 +175,21 @@ class VmapGroups:
         self._equal: list[int] = []
         """For each module the first one with equal options."""
 
-    def split(
-        self, window: list[ModuleUpdate]
-    ) -> tuple[list[tuple[VmapEngine, list[ModuleUpdate]]], list[ModuleUpdate]]:
-        """The groups that are complete in these minibatches, and the modules in none."""
+    def split(self, window: list[ModuleUpdate]) -> list[tuple[Engine, list[ModuleUpdate]]]:
+        """The groups that are complete in these minibatches, then all others one by one."""
         candidates = [update for update in window if update.engine.name in ("torch", "arrays")]
         if not self._join_from or len(candidates) < max(self._join_from, 2):
-            return [], window
+            return [(update.engine, [update]) for update in window]
         same = self._members == candidates
         # All of them are asked: each remembers what it saw.
         if self._options_changed(candidates) or not same or self._changed():
             self._members = candidates
             self.engines = self._find(candidates)
-        groups = [(engine, engine.updates) for engine in self.engines if engine.fits()]
+        groups: list[tuple[Engine, list[ModuleUpdate]]] = [
+            (engine, engine.updates) for engine in self.engines if engine.fits()
+        ]
         grouped = {update for _, updates in groups for update in updates}
-        return groups, [update for update in window if update not in grouped]
+        return groups + [(one.engine, [one]) for one in window if one not in grouped]
 
     def leave(self, engine: object) -> None:
         """Update the modules of this engine one by one from now on."""
