@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy
@@ -89,9 +89,10 @@ class Batch(Mapping[str, Any]):
     def with_columns(self, columns: Mapping[str, Column]) -> Batch:
         """A new batch with these columns replaced or added."""
         made = Batch({**self._columns, **columns})
-        rows = self._checked
-        if rows and all(_is_plain(name, column, rows) for name, column in columns.items()):
-            made._checked = rows
+        made._checked = self._checked
+        for name, column in columns.items():
+            if not _is_plain(name, column, made._checked):
+                made._checked = 0
         return made
 
     def without(self, names: frozenset[str]) -> Batch:
@@ -100,38 +101,20 @@ class Batch(Mapping[str, Any]):
 
     def select(self, rows: slice | Tensor) -> Batch:
         """A new batch with these rows, without the tables of fragments."""
-
-        def select(leaf: Any) -> Any:
-            if isinstance(rows, slice):
-                return leaf[rows]
-            if isinstance(leaf, Tensor):
-                return leaf.index_select(0, rows.to(leaf.device))
-            return leaf.take(rows.numpy(), 0)
-
-        return Batch(
-            {
-                name: tree_map(select, column)
-                for name, column in self._columns.items()
-                if name not in SIDE_TABLES
-            }
-        )
+        selected: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if name not in SIDE_TABLES:
+                selected[name] = _selected(column, rows)
+        return Batch(selected)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device; `dtype` applies to floating-point columns."""
-        unfit = [name for name, column in self._columns.items() if not _fits(column, device, dtype)]
-        if not unfit:
+        moved: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if not _fits(column, device, dtype):
+                moved[name] = tree_map(partial(_moved, device=device, dtype=dtype), column)
+        if not moved:
             return self
-
-        def move(leaf: Any) -> Any:
-            leaf = to_tensors(leaf)
-            wanted = dtype if leaf.is_floating_point() else None
-            if device.type == "cuda" and leaf.device.type == "cpu":
-                # Only copies from pinned memory are asynchronous.
-                leaf = leaf.pin_memory() if leaf.numel() >= _WORTH_PINNING else leaf
-                return leaf.to(device, wanted, non_blocking=True)
-            return leaf.to(device, wanted)
-
-        moved = {name: tree_map(move, self._columns[name]) for name in unfit}
         made = Batch({**self._columns, **moved})
         made._checked = self._checked
         return made
@@ -248,6 +231,27 @@ def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
     return isinstance(column, tuple | Mapping) and all(
         _fits(leaf, device, dtype) for leaf in leaves(column)
     )
+
+
+def _moved(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    tensor: Tensor = to_tensors(leaf)
+    wanted = dtype if tensor.is_floating_point() else None
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        # Only copies from pinned memory are asynchronous.
+        tensor = tensor.pin_memory() if tensor.numel() >= _WORTH_PINNING else tensor
+        return tensor.to(device, wanted, non_blocking=True)
+    return tensor.to(device, wanted)
+
+
+def _selected(column: Any, rows: slice | Tensor) -> Any:
+    """These rows of a column, nested like the column."""
+    if isinstance(column, numpy.ndarray):
+        return column[rows] if isinstance(rows, slice) else column.take(rows.numpy(), 0)
+    if isinstance(column, Tensor):
+        if isinstance(rows, slice):
+            return column[rows]
+        return column.index_select(0, rows.to(column.device))
+    return tree_map(partial(_selected, rows=rows), column)
 
 
 @cache

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -29,19 +28,8 @@ def minibatches(
         yield from _by_fragments(batch, size, generator)
     else:
         shuffled = batch.select(torch.randperm(rows, generator=generator))
-        yield from (Batch(columns) for columns in _split(shuffled.columns, size))
-
-
-def _split(column: Any, size: int) -> Sequence[Any]:
-    """The column in pieces of `size` rows, each nested like the column."""
-    if isinstance(column, numpy.ndarray):
-        return [column[start : start + size] for start in range(0, len(column), size)]
-    if isinstance(column, Tensor):
-        return torch.split(column, size)
-    if isinstance(column, tuple):
-        return list(zip(*(_split(part, size) for part in column), strict=True))
-    parts = [_split(part, size) for part in column.values()]
-    return [dict(zip(column, pieces, strict=True)) for pieces in zip(*parts, strict=True)]
+        for start in range(0, rows, size):
+            yield shuffled.select(slice(start, start + size))
 
 
 def _by_fragments(batch: Batch, size: int, generator: torch.Generator) -> Iterator[Batch]:

@@ -35,6 +35,7 @@ class ActorCriticModule(Module):
     ) -> None:
         super().__init__()
         self.network = ActorCritic(observation_space, action_space, options)
+        self.distribution: Distribution = self.network.distribution
         self.has_memory = options.memory != "none"
         # A pass of an image encoder costs more than its batching saves: acting keeps its results.
         self.keeps_values = (
@@ -43,11 +44,6 @@ class ActorCriticModule(Module):
         # Buffers, so that they are saved and moved with the policy that they were adapted to.
         self.register_buffer("kl_coef", torch.tensor(kl_coef))
         self.register_buffer("kl_stops", torch.tensor(0))
-
-    @property
-    def distribution(self) -> Distribution:
-        """The distribution over actions."""
-        return self.network.distribution
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """Actions sampled from the policy."""

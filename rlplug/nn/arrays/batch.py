@@ -26,7 +26,7 @@ class ArrayBatch(Batch):
     @classmethod
     def of(cls, batch: Batch, tape: Graph) -> ArrayBatch:
         """The same columns."""
-        made = cls(batch.columns, tape)
+        made = cls(batch._columns, tape)
         made._checked = batch._checked
         return made
 
