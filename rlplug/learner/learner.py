@@ -86,12 +86,13 @@ class Learner(ByHand):
         """The batches of the modules to train, on the device, with everybody's columns."""
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
+        device = self.precision.device
         for module_id, batch in batches.items():
             if self.members[module_id].optimizers:
-                batch = batch.to(self.device, self.dtype)
-            elif self.device.type != "cpu":
+                batch = batch.to(device, self.dtype)
+            elif device.type != "cpu":
                 # A closed form reads NumPy as it came, in its own precision.
-                batch = batch.to(self.device)
+                batch = batch.to(device)
             placed[module_id] = batch
             if self.should_module_be_updated(module_id, batch):
                 chosen[module_id] = batch

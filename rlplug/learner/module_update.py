@@ -203,7 +203,7 @@ class ModuleUpdate:
             self.acting = acting_on(self.ready, loss.named, common=bool(loss.common))
             for one in self.ready:
                 if one not in self.acting:
-                    one.note_gradients(False)
+                    one.note_idle()
         self.losses.append((total, weight))
         self.weight += weight
         return True
@@ -255,8 +255,8 @@ class ModuleUpdate:
         scaler = self._precision.scaler
         for one in self.acting:
             gradients = self._gradients[one.name]
-            one.note_gradients(bool(gradients))
             if not gradients:
+                one.note_idle()
                 continue
             if scaler is not None:
                 self._overflows.append(self._precision.overflow_of(one.optimizer))
@@ -287,7 +287,7 @@ class ModuleUpdate:
         self.last_history, self.history = self.history, []
         self._epoch_start = 0
         for one in self.member.optimizers:
-            results[one.rate_label] = one.learning_rate
+            results[one.rate_label] = float(one.optimizer.param_groups[0]["lr"])
         if self._skipped:
             results["skipped"] = self._skipped
             self._skipped = 0
@@ -401,7 +401,7 @@ class ModuleUpdate:
                 raise _SkippedError
             return float(sum(loss * weight for loss, weight in self.losses))
 
-        one.note_gradients(True)
+        one.idle_minibatches = -1
         try:
             one.optimizer.step(closure)
         except _SkippedError:

@@ -45,23 +45,14 @@ class RegisteredOptimizer:
         """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
         self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _scheduled_rates(optimizer)
         self.scheduler: Schedulers | None = None
+        self.rate_label = labelled("learning_rate", name)
+        """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
         """Minibatches without a gradient before the first one; -1 once it got one."""
         self._adam: FusedAdam | None = None
         self._adam_checked = False
         self._flush_denormals = FlushDenormals()
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of its first parameter group."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    @property
-    def rate_label(self) -> str:
-        """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
-        name = "" if self.scheduler is None else self.scheduler.label
-        return f"learning_rate/{name}" if name else labelled("learning_rate", self.name)
 
     def at_step(self, step: int) -> None:
         """Set scheduled learning rates to their values at an environment step."""
@@ -95,11 +86,9 @@ class RegisteredOptimizer:
                 found.append(param.grad)
         return found
 
-    def note_gradients(self, found: bool) -> None:
-        """Raise if the optimizer never gets a gradient."""
-        if found:
-            self.idle_minibatches = -1
-        elif self.idle_minibatches >= 0:
+    def note_idle(self) -> None:
+        """Count a minibatch without a gradient; raise if the optimizer never gets one."""
+        if self.idle_minibatches >= 0:
             self.idle_minibatches += 1
             if self.idle_minibatches >= _IDLE_LIMIT:
                 raise PluginError(
@@ -118,17 +107,18 @@ class RegisteredOptimizer:
 
         A tensor is a verdict that stays on the device: the step happens or not without reading it.
         """
+        self.idle_minibatches = -1
         if nonfinite is True:
             return False
         if scaler is not None:
             scaler.step(self.optimizer)
         elif nonfinite is False:
-            adam = self._fused_adam()
+            if not self._adam_checked:
+                self._adam_checked = True
+                self._adam = FusedAdam.of(self.optimizer)
             with self._flush_denormals:
-                if adam is None or len(gradients) != len(self.params) or not adam.is_plain():
+                if self._adam is None or not self._adam.step(gradients):
                     self.optimizer.step()
-                else:
-                    adam.step(gradients)
         else:
             guarded_step(self.optimizer, nonfinite)
         return True
@@ -138,12 +128,6 @@ class RegisteredOptimizer:
         self.stepped_in_epoch = True
         if self.scheduler is not None:
             self.scheduler.stepped(metrics)
-
-    def _fused_adam(self) -> FusedAdam | None:
-        if not self._adam_checked:
-            self._adam_checked = True
-            self._adam = FusedAdam.of(self.optimizer)
-        return self._adam
 
 
 class Optimizers:
@@ -179,6 +163,8 @@ class Optimizers:
                 )
         if schedulers:
             one.scheduler = Schedulers(schedulers)
+            if one.scheduler.label:
+                one.rate_label = f"learning_rate/{one.scheduler.label}"
         self._optimizers[key] = one
         self._holders.update((id(param), one) for param in one.params)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -18,31 +20,20 @@ def global_norm(gradients: list[Tensor], norm_type: float = 2.0) -> Tensor:
     return _norm(torch.stack(_each(gradients, norm_type)), norm_type)
 
 
+@dataclass
 class Norms:
     """The norm of all gradients as one vector, and that of each."""
 
-    __slots__ = ("_each", "_gradients", "flat", "norm_type", "total")
+    gradients: list[Tensor]
+    norm_type: float
+    flat: NDArray[Any] | None
+    total: Tensor | float = 0.0
+    """A number where reading it waits for nobody."""
 
-    def __init__(
-        self, gradients: list[Tensor], norm_type: float, flat: NDArray[Any] | None
-    ) -> None:
-        self._gradients = gradients
-        self._each: Tensor | None = None
-        self.norm_type = norm_type
-        self.flat = flat
-        self.total: Tensor | float
-        """A number where reading it waits for nobody."""
-        if norm_type == 2.0 and (flat is not None or all(map(_is_numpys, gradients))):
-            self.total = _length(gradients, flat)
-        else:
-            self.total = _norm(self.each, norm_type)
-
-    @property
+    @cached_property
     def each(self) -> Tensor:
         """The norms one by one."""
-        if self._each is None:
-            self._each = torch.stack(_each(self._gradients, self.norm_type))
-        return self._each
+        return torch.stack(_each(self.gradients, self.norm_type))
 
 
 def measure(
@@ -52,7 +43,18 @@ def measure(
 
     `flat` is an array of all their numbers and no others, in the same memory.
     """
-    return Norms(gradients, norm_type, flat)
+    norms = Norms(gradients, norm_type, flat)
+    # NumPy needs a third of the time that torch does. What is not finite is for the caller to see:
+    # `dot` would warn of it.
+    if norm_type == 2.0 and flat is not None:
+        norms.total = math.sqrt(numpy.vdot(flat, flat))
+    elif norm_type == 2.0 and all(map(_is_numpys, gradients)):
+        norms.total = math.sqrt(
+            sum(float(numpy.vdot(one, one)) for one in map(_numbers, gradients))
+        )
+    else:
+        norms.total = _norm(norms.each, norm_type)
+    return norms
 
 
 def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor | float:
@@ -96,14 +98,6 @@ def _norm(norms: Tensor, norm_type: float) -> Tensor:
 
 def _is_numpys(gradient: Tensor) -> bool:
     return gradient.is_cpu and gradient.dtype in (torch.float32, torch.float64)
-
-
-def _length(gradients: list[Tensor], flat: NDArray[Any] | None) -> float:
-    """The length of all as one vector: NumPy needs a third of the time that torch does."""
-    # What is not finite is for the caller to see: `dot` would warn of it.
-    if flat is not None:
-        return math.sqrt(numpy.vdot(flat, flat))
-    return math.sqrt(sum(float(numpy.vdot(one, one)) for one in map(_numbers, gradients)))
 
 
 def _numbers(gradient: Tensor) -> NDArray[Any]:

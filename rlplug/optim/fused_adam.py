@@ -34,20 +34,20 @@ class FusedAdam:
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
         self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
 
-    def is_plain(self) -> bool:
-        """Whether still nobody wants to be called when it steps: hooks, schedulers of torch."""
-        one = self._optimizer
-        return not (
-            one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one)
-        )
+    def step(self, gradients: list[Tensor]) -> bool:
+        """Step by these gradients, in the order of its parameters; False: the optimizer has to.
 
-    def step(self, gradients: list[Tensor]) -> None:
-        """Step by these gradients, in the order of its parameters."""
-        if not self._is_current() and not self._gather():
-            # State is made by the optimizer's own first step.
-            self._optimizer.step()
-            return
-        group = self._optimizer.param_groups[0]
+        Its own first step makes its state, and hooks or schedulers of torch may want to be called.
+        """
+        one = self._optimizer
+        if one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one):
+            return False
+        # Loading a state replaces what the optimizer holds.
+        held = self._held
+        current = held is not None and one.state[self._params[0]]["step"] is held
+        if len(gradients) != len(self._params) or not (current or self._gather()):
+            return False
+        group = one.param_groups[0]
         beta1, beta2 = group["betas"]
         self._counts += 1
         with NoGrad():
@@ -66,11 +66,7 @@ class FusedAdam:
                 amsgrad=False,
                 maximize=group["maximize"],
             )
-
-    def _is_current(self) -> bool:
-        """Whether the optimizer got no new state since, as loading one does."""
-        held = self._held
-        return held is not None and self._optimizer.state[self._params[0]]["step"] is held
+        return True
 
     def _gather(self) -> bool:
         states = [self._optimizer.state[param] for param in self._params]

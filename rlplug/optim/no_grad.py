@@ -14,8 +14,7 @@ class NoGrad:
 
     __slots__ = ("_before",)
 
-    def __init__(self) -> None:
-        self._before = True
+    _before: bool
 
     def __enter__(self) -> None:
         self._before = torch.is_grad_enabled()
@@ -38,8 +37,7 @@ class FlushDenormals:
 
     __slots__ = ("_before",)
 
-    def __init__(self) -> None:
-        self._before = False
+    _before: bool
 
     def __enter__(self) -> None:
         self._before = _SMALLEST * _ONE == 0.0

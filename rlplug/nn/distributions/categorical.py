@@ -46,7 +46,7 @@ class Categorical:
 
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-probability of each row's action."""
-        return self._chosen(torch.log_softmax(masked(parameters, mask), -1), actions)
+        return self.score(parameters, actions, mask)[0]
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row."""
@@ -57,25 +57,21 @@ class Categorical:
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
         logits: Any = masked(parameters, mask)
-        indices: Any = self._indices(actions)
+        indices: Any = actions.long()
+        if self._start:
+            indices = indices - self._start
         if type(logits) is Array and type(indices) is Array:
             log_prob, entropy = categorical_score(logits, indices)
             return log_prob, entropy
         logs = torch.log_softmax(logits, -1)
-        return self._chosen(logs, actions), _entropy(logs)
+        return logs.gather(-1, indices.unsqueeze(-1)).squeeze(-1), _entropy(logs)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`."""
         return _kl(masked(parameters, mask), masked(others, mask))
 
-    def _indices(self, actions: Tensor) -> Tensor:
-        return actions.long() - self._start if self._start else actions.long()
-
     def _actions(self, indices: NumpyArray) -> NumpyArray:
         return (indices + self._start if self._start else indices).astype(self._dtype, copy=False)
-
-    def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
-        return logs.gather(-1, self._indices(actions).unsqueeze(-1)).squeeze(-1)
 
 
 class MultiCategorical:
