@@ -88,7 +88,7 @@ def _rows(x: Array, rows: NDArray[Any]) -> Array:
     a = x.value
     if not a.ndim:
         raise UnsupportedError("an index of a single number")
-    out = a[rows]
+    out = a.take(rows, 0)
     if not recording(x):
         return Array(out, x.tape)
 
@@ -109,17 +109,15 @@ def _rows(x: Array, rows: NDArray[Any]) -> Array:
     return recorded(out, x.tape, back)
 
 
-def add_rows(to: Value, rows: NDArray[Any], more: Value) -> None:
-    """to[rows] += more, also where a row comes several times."""
+def add_rows(to: NDArray[Any], rows: NDArray[Any], more: Value) -> None:
+    """to[rows] += more, also where a row comes several times; `to` is contiguous."""
     flat = rows.reshape(-1)
-    if not flat.size:
-        return
-    flat = numpy.where(flat < 0, flat + len(to), flat)
-    order = flat.argsort(kind="stable")
-    ordered = flat[order]
-    first = numpy.flatnonzero(numpy.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    parts = more.reshape(flat.size, *to.shape[1:])[order]
-    to[ordered[first]] += numpy.add.reduceat(parts, first, 0)
+    width = to[0].size if len(to) else 0
+    # NumPy adds single numbers faster than whole rows. Layers pass gradients on that lie column by
+    # column, and so are they read here.
+    places = (flat % len(to) * width) + numpy.arange(width)[:, None]
+    parts = more.reshape(flat.size, width).T
+    numpy.add.at(to.reshape(-1), places.reshape(-1), parts.reshape(-1))
 
 
 def index_select(x: Any, dim: int, index: Any) -> Array:
@@ -133,9 +131,9 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
     axis = dim % a.ndim
 
     def back(g: Value) -> Value:
-        grad = numpy.zeros_like(a)
-        add_rows(numpy.moveaxis(grad, axis, 0), places, numpy.moveaxis(g, axis, 0))
-        return grad
+        moved = numpy.zeros((a.shape[axis], *a.shape[:axis], *a.shape[axis + 1 :]), a.dtype)
+        add_rows(moved, places, numpy.moveaxis(g, axis, 0))
+        return numpy.moveaxis(moved, 0, axis)
 
     return mapped(x, a.take(places, axis), back)
 
