@@ -188,7 +188,7 @@ class Learner(ByHand):
                 update.normalize()
         if self.process_group.size > 1:
             self.process_group.average(window, shared)
-        parts = list(filter(_STEPS, window))
+        parts = list(filter(_WEIGHT, window))
         if shared is not None and shared in ready and parts:
             shared.take_part()
             parts.append(shared)
@@ -205,10 +205,7 @@ class Learner(ByHand):
 
     def _finish(self, window: list[ModuleUpdate]) -> None:
         """Advance cycles and scaler; then targets, which follow what modules share as well."""
-        finished = []
-        for update in window:
-            if update.stepped and not update.stopped:
-                finished.append(update)
+        finished = list(filterfalse(_STOPPED, filter(_STEPPED, window)))
         if self.shared_update is not None and finished:
             finished.append(self.shared_update)
         for update in finished:
@@ -403,4 +400,4 @@ _METRIC_HOOKS = ("additional_update", "update_finished")
 """Hooks that see the metrics of an update."""
 
 _NOTHING = nullcontext()
-_STEPS, _STOPPED = attrgetter("steps"), attrgetter("stopped")
+_WEIGHT, _STEPPED, _STOPPED = map(attrgetter, ("weight", "stepped", "stopped"))

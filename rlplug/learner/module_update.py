@@ -84,7 +84,7 @@ class ModuleUpdate:
         self.acting: list[RegisteredOptimizer] = []
         """Those of them that the losses move."""
         self.weight = 0.0
-        """The share of the step's rows that had a loss; 0: no step."""
+        """The share of the step's rows that had a loss; 0: nothing moves in this step."""
         self.stopped = False
         self.losses: list[tuple[Any, float]] = []
         """The loss of each minibatch with its weight."""
@@ -195,7 +195,7 @@ class ModuleUpdate:
                 self._rows.setdefault("indices", []).append(batch["indices"])
                 for name, values in loss.rows.items():
                     self._rows.setdefault(name, []).append(values)
-        if loss.stop is not None and bool(loss.stop):
+        if self.stopped or (loss.stop is not None and bool(loss.stop)):
             self.stopped = True
             self.weight = 0.0
             return False
@@ -216,11 +216,6 @@ class ModuleUpdate:
             self.metrics = {}
             self.history.append(self.metrics)
 
-    @property
-    def steps(self) -> bool:
-        """Whether this step moves anything."""
-        return bool(self.weight) and not self.stopped
-
     def normalize(self) -> None:
         """Average the gradients over the minibatches that had a loss, where some had none."""
         gradients = [p.grad for one in self.acting for p in one.params if p.grad is not None]
@@ -234,7 +229,10 @@ class ModuleUpdate:
         """Measure the gradients, apply the non-finite policy, clip."""
         everything: list[Tensor] = []
         for one in self.acting:
-            gradients = self._gradients[one.name] = one.gradients()
+            gradients = self._gradients[one.name] = []
+            for param in one.params:
+                if param.grad is not None:
+                    gradients.append(param.grad)
             everything += gradients
         self.nonfinite = {}
         if len(self.acting) > 1 and self._section.clip_over == "module":

@@ -78,14 +78,6 @@ class RegisteredOptimizer:
         cycles = {(one.module_id, one.plugin) for one in (self, other)}
         return len(cycles) == 1 and bool(self.frequency and other.frequency)
 
-    def gradients(self) -> list[Tensor]:
-        """The gradients that its parameters have."""
-        found = []
-        for param in self.params:
-            if param.grad is not None:
-                found.append(param.grad)
-        return found
-
     def note_idle(self) -> None:
         """Count a minibatch without a gradient; raise if the optimizer never gets one."""
         if self.idle_minibatches >= 0:

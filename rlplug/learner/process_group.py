@@ -62,9 +62,9 @@ class ProcessGroup:
         if self.size == 1:
             return
         for update in updates:
-            self._average(update, present=update.steps)
+            self._average(update, present=bool(update.weight))
         if shared is not None:
-            self._average(shared, present=any(update.steps for update in updates))
+            self._average(shared, present=any(update.weight for update in updates))
 
     def _average(self, update: ModuleUpdate, *, present: bool) -> None:
         optimizers = update.member.optimizers

@@ -56,7 +56,7 @@ class Categorical:
         self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
-        logits: Any = masked(parameters, mask)
+        logits: Any = parameters if mask is None else masked(parameters, mask)
         indices: Any = actions.long()
         if self._start:
             indices = indices - self._start
