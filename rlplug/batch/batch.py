@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
+from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
 from rlplug.errors import RequestError
 
 __all__ = ["SIDE_TABLES", "Batch", "Column", "ExtendedBatch"]
@@ -83,7 +83,7 @@ class Batch(Mapping[str, Any]):
             return self._checked
         for name, column in self._columns.items():
             if name not in SIDE_TABLES:
-                return len(first_leaf(column))
+                return len(next(leaves(column)))
         return 0
 
     def with_columns(self, columns: Mapping[str, Column]) -> Batch:

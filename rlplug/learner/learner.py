@@ -224,12 +224,11 @@ class Learner(ByHand):
             update = self.module_updates.get(module_id)
             metrics: dict[str, Any] = {}
             if update is not None:
-                metrics = update.take_results()
+                metrics, self.rows[module_id] = update.take_results()
                 if self.process_group.size > 1:
                     metrics = self.process_group.average_metrics(metrics)
                 if any(map(self.calls.implements, _METRIC_HOOKS)):
                     metrics = as_tensors(metrics)
-                self.rows[module_id] = update.take_rows()
                 if "loss" in metrics:
                     losses.append(metrics["loss"])
             self._additional_update(self.members[module_id], batch, metrics)
@@ -244,7 +243,7 @@ class Learner(ByHand):
         if losses:
             both["loss"] = sum(losses[1:], losses[0])
         if self.shared_update is not None and not self.module_updates.keys().isdisjoint(prepared):
-            both.update(self.shared_update.take_results())
+            both.update(self.shared_update.take_results()[0])
         both.update(self.registered_metrics.pop(ALL_MODULES, {}))
         results[ALL_MODULES] = both
         return results

@@ -279,8 +279,11 @@ class ModuleUpdate:
 
     # -- results ---------------------------------------------------------------------------------
 
-    def take_results(self) -> dict[str, Any]:
-        """The averages over the minibatches since the last call, and the learning rates."""
+    def take_results(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The averages over the minibatches since the last call, and their per-row values.
+
+        Among the averages are the learning rates, among the per-row values the `indices`.
+        """
         results = average(self.history) if self.history else {}
         self.last_history, self.history = self.history, []
         self._epoch_start = 0
@@ -294,12 +297,8 @@ class ModuleUpdate:
                 tensors = any(isinstance(one, Tensor) for one in found)
                 results[name] = torch.stack(found).sum() if tensors else sum(found)
                 found.clear()
-        return results
-
-    def take_rows(self) -> dict[str, Tensor]:
-        """Per-row values of all minibatches since the last call, with their `indices`."""
         rows, self._rows = self._rows, {}
-        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
+        return results, dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
     # -- state -----------------------------------------------------------------------------------
 

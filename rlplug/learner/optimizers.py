@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -278,6 +279,7 @@ def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scal
             raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
 
 
+@cache
 def labelled(metric: str, optimizer: str) -> str:
     """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
