@@ -34,7 +34,11 @@ def test_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
         for parameters in (ours, theirs):
             for one, gradient in zip(parameters, gradients, strict=True):
                 one.grad = gradient.clone()
-        fused.step(gradients)
+        # The first step makes the state, and is the optimizer's own.
+        stepped = fused.step(gradients)
+        assert stepped == (step > 0)
+        if not stepped:
+            optimizer.step()
         reference.step()
         if step == 1:
             saved = copy.deepcopy(reference.state_dict())
@@ -47,19 +51,23 @@ def test_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
     assert [int(state["step"]) for state in optimizer.state.values()] == [4, 4]
 
 
-def test_an_optimizer_that_somebody_watches_is_not_plain() -> None:
+def test_an_optimizer_that_somebody_watches_steps_by_itself() -> None:
     watches: list[Any] = [
         lambda one: one.register_step_pre_hook(lambda *_: None),
         lambda one: one.register_step_post_hook(lambda *_: None),
         lambda one: StepLR(one, 1),
     ]
     for watch in watches:
-        _, optimizer = pair(Adam)
+        parameters, optimizer = pair(Adam)
+        gradients = [torch.ones_like(one) for one in parameters]
+        for one, gradient in zip(parameters, gradients, strict=True):
+            one.grad = gradient
+        optimizer.step()
         fused = FusedAdam.of(optimizer)
         assert fused is not None
-        assert fused.is_plain()
+        assert fused.step(gradients)
         watch(optimizer)
-        assert not fused.is_plain()
+        assert not fused.step(gradients)
 
 
 def test_other_optimizers_step_by_themselves() -> None:

@@ -165,11 +165,14 @@ class Learner(ByHand):
         if self.learning.optimizers == "together":
             yield acting
             return
-        for turn in range(max(len(acting[update]) for update in window)):
-            ready = {update: acting[update][turn : turn + 1] for update in window}
-            yield {update: one for update, one in ready.items() if one}
-        for update in shared:
-            yield {**{one: [] for one in window}, update: acting[update]}
+        turns = range(max(len(acting[update]) for update in window))
+        for turn in turns:
+            live = [one for one in window if not one.stopped and len(acting[one]) > turn]
+            if live:
+                yield {one: [acting[one][turn]] for one in live}
+        live = [one for one in window if not one.stopped]
+        if shared and live:
+            yield {**{one: [] for one in live}, shared[0]: acting[shared[0]]}
 
     def _evaluate(self, ready: Ready, *, again: bool = False) -> list[ModuleUpdate]:
         """Losses, gradients, hooks and clipping of one step; the modules that step."""

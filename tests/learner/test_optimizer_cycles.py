@@ -11,7 +11,7 @@ import torch
 from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 
-from rlplug import Loss, Module
+from rlplug import ALL_MODULES, Loss, Module
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RunFailedError
 
@@ -392,3 +392,48 @@ def test_a_frequency_counts_steps_skipped_minibatches_do_not_count(make: Any, ba
     learner.update({"default": batch(*[1.0] * 4)}, timestep=1, minibatch_size=1)
     # Two accumulated minibatches are one step.
     assert acting == ["0", "0", "1", "1"]
+
+
+def test_a_stop_in_one_turn_leaves_out_those_that_follow(make: Any, batch: Any) -> None:
+    acting: list[str] = []
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        acting.extend(optimizers)
+        return Loss(fwd_out["product"], stop=torch.tensor(optimizers == ("gen",)))
+
+    learner = game(make, learning={"optimizers": "in_turn"}, compute_loss_for_module=loss)
+    learner.update({"default": batch(1.0)}, timestep=1, num_iters=2)
+    module = learner.modules["default"]
+    assert acting == ["gen"]
+    assert (module.gen.item(), module.dis.item()) == (1.0, 3.0)
+
+
+def test_in_turn_shared_parameters_move_after_all_others(make: Any, batch: Any) -> None:
+    encoder = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(encoder.weight)
+
+    class Head(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+            self.head = torch.nn.Parameter(torch.ones(1))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.encoder(batch["x"][:, None]) * self.head}
+
+    def optimizers(self: Any, module_id: str, module: Any) -> Any:
+        params = module.parameters() if module_id == ALL_MODULES else [module.head]
+        return SGD(params, lr=0.25)
+
+    learner = make(
+        ids=("a", "b"),
+        build=lambda self: Head(),
+        configure_optimizers_for_module=optimizers,
+        compute_loss_for_module=lambda self, fwd_out: fwd_out["out"].sum(),
+        learning={"optimizers": "in_turn"},
+    )
+    learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
+    heads = [learner.modules[name].head.item() for name in ("a", "b")]
+    # Each head moves by a quarter of its input; then the encoder sees the new heads.
+    assert heads == [0.75, 0.5]
+    assert encoder.weight.item() == 1 - 0.25 * (0.75 * 1 + 0.5 * 2)
