@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import rlplug
-from rlplug.errors import ConfigError, RequestError, UnsupportedSpaceError
+from rlplug.errors import ConfigError, RequestError, RunFailedError, UnsupportedSpaceError
 
 PAGE = Path(__file__).parent.parent / "docs" / "learner.md"
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (3,))
@@ -64,3 +64,43 @@ def test_what_cannot_be_built_is_refused_by_name() -> None:
         rlplug.build_learner("dqn", OBSERVATIONS, OBSERVATIONS)
     with pytest.raises(RequestError, match="names module 'b', which is not built"):
         rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, module_options={"b": {"gamma": 0.1}})
+
+
+@pytest.mark.parametrize("actions", [[0.5, 1.0], [numpy.nan, 0.0]], ids=str)
+def test_discrete_actions_that_are_not_whole_are_refused(actions: list[float]) -> None:
+    learner = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS)
+    rows = {
+        "observations": numpy.zeros((2, 3), numpy.float32),
+        "next_observations": numpy.zeros((2, 3), numpy.float32),
+        "rewards": numpy.ones(2, numpy.float32),
+        "terminated": numpy.ones(2, bool),
+        "truncated": numpy.zeros(2, bool),
+    }
+    with pytest.raises(RunFailedError, match="is no whole number"):
+        learner.update_from_batch(rlplug.Batch({**rows, "actions": numpy.array(actions)}))
+    assert learner.timestep == 0
+    learner.update_from_batch(rlplug.Batch({**rows, "actions": numpy.array([0, 1])}))
+
+
+def test_gamma_of_one_module_holds_from_when_it_is_set_and_comes_back() -> None:
+    rows = {
+        "observations": numpy.ones((4, 3), numpy.float32),
+        "next_observations": numpy.ones((4, 3), numpy.float32),
+        "actions": numpy.zeros(4, numpy.int64),
+        "rewards": numpy.zeros(4, numpy.float32),
+        "terminated": numpy.zeros(4, bool),
+        "truncated": numpy.zeros(4, bool),
+    }
+
+    def loss(learner: Any) -> float:
+        return float(learner.update_from_batch(rlplug.Batch(rows))["default"]["loss"])
+
+    plain, later, loaded = (
+        rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=1) for _ in range(3)
+    )
+    given = rlplug.build_learner(
+        "dqn", OBSERVATIONS, ACTIONS, seed=1, module_options={"default": {"gamma": 0.1}}
+    )
+    later.set_options("default", {"gamma": 0.1})
+    loaded.set_state(later.get_state())
+    assert loss(given) == loss(later) == loss(loaded) != loss(plain)

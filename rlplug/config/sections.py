@@ -126,7 +126,7 @@ class LearnerSection:
         False, "Scale the loss terms' gradients to equal norms; costs one backward pass per term."
     )
     accumulate: int = option(
-        1, "Number of minibatches to accumulate gradients over before each step.", at_least(1)
+        1, "Minibatches of one update to accumulate gradients over before each step.", at_least(1)
     )
     optimizers: str = option(
         "together",

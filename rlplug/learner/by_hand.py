@@ -207,6 +207,11 @@ class ByHand(LearnerModules):
         What does not fit is refused before anything is changed. With `rebuild` modules of another
         shape are built again with the options of the state.
         """
+        if not isinstance(saved, Mapping):
+            raise RequestError(
+                f"a state is what get_state gave, not a {type(saved).__name__}.",
+                "load_state reads one from a folder",
+            )
         packages = {one.name: one.found.package for one in self.calls.participants}
         state.check_origin(saved, packages)
         with self._all_or_nothing():
@@ -243,7 +248,7 @@ class ByHand(LearnerModules):
         self.calls.load_state(saved["plugin_states"])
         self.updates = saved["counters"]["updates"]
         self.timestep = saved["counters"]["timestep"]
-        self.calls.at_step(self.timestep)
+        self._set_timestep(self.timestep)
         state.set_random_state(saved["random"])
 
     def get_optimizer_state(
@@ -261,6 +266,7 @@ class ByHand(LearnerModules):
         for module_id, states in saved.items():
             for name, one in states.items():
                 self.get_optimizer(module_id, name).load_state_dict(copy.deepcopy(one))
+        self._set_timestep(self.timestep)
 
     def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
         """The weights of modules as NumPy arrays; None: of all torch modules."""
@@ -327,6 +333,7 @@ class ByHand(LearnerModules):
                 continue
             spaces, trainable = self.spaces[module_id], member.trainable
             self.remove_module(module_id)
+            self.spaces[module_id] = spaces
             options = saved.get("options", {}).get(module_id, {})
             for plugin, values in saved.get("plugin_options", {}).items():
                 self.set_options(module_id, options.get(plugin, values), plugin)

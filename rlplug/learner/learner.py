@@ -9,6 +9,8 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
+import numpy
+from gymnasium import spaces
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -22,6 +24,7 @@ from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.optim.no_grad import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+from rlplug.spaces import whole_numbers
 
 __all__ = ["Learner"]
 
@@ -42,14 +45,20 @@ class Learner(ByHand):
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
         self._check(batches, num_iters, minibatch_size)
-        if timestep != self.timestep:
+        _check_count("timestep", timestep, at_least=0)
+        timestep_before = self.timestep
+        if timestep != timestep_before:
             self._set_timestep(timestep)
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         frozen = _NOTHING if self.calls.addons else self._frozen_weights
         watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
         with frozen, watched:
-            prepared = self._prepare(batches)
+            try:
+                prepared = self._prepare(batches)
+            except BaseException:
+                self._set_timestep(timestep_before)
+                raise
             for window in self._windows(prepared, num_iters, minibatch_size or 0):
                 for ready in self._turns(window):
                     parts = self._evaluate(ready)
@@ -69,15 +78,20 @@ class Learner(ByHand):
         self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int | None
     ) -> None:
         """Refuse what cannot be an update, before anything is changed."""
-        if num_iters < 1:
-            raise RequestError(f"num_iters must be at least 1, got {num_iters}.")
-        if minibatch_size is not None and minibatch_size < 0:
-            raise RequestError(f"minibatch_size must be at least 0, got {minibatch_size}.")
+        _check_count("num_iters", num_iters, at_least=1)
+        if minibatch_size is not None:
+            _check_count("minibatch_size", minibatch_size, at_least=0)
         for module_id, batch in batches.items():
             if module_id not in self.members:
                 raise self._unknown(module_id)
             batch.check()
+            _check_actions(batch, self.spaces.get(module_id))
         wanted = self.modules_to_train
+        if isinstance(wanted, str):
+            raise RequestError(
+                f"modules_to_train is the text {wanted!r}.",
+                f"try: modules_to_train = {{{wanted!r}}}",
+            )
         if wanted is not None and not callable(wanted):
             for module_id in wanted:
                 self.member(module_id)
@@ -268,6 +282,11 @@ class Learner(ByHand):
         a whole reports is added: learning rates, metrics of `additional_update`, sums under
         ALL_MODULES. None gives a list with one mapping per minibatch, and nothing besides.
         """
+        if reduce_fn is not None and not callable(reduce_fn):
+            raise RequestError(
+                f"reduce_fn is a {type(reduce_fn).__name__}.",
+                "give a function of the minibatches' results, or None for all of them",
+            )
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
         for name, one in batches.items():
             if not isinstance(one, Batch):
@@ -362,12 +381,6 @@ class Learner(ByHand):
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _set_timestep(self, timestep: int) -> None:
-        self.timestep = timestep
-        self.calls.at_step(timestep)
-        for one in self.scheduled:
-            one.at_step(timestep)
-
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
         if self.precision.scaler is not None:
@@ -394,6 +407,23 @@ class Learner(ByHand):
             f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
             f"it has: {', '.join(self.members) or 'none: call build() first'}",
         )
+
+
+def _check_count(name: str, value: Any, *, at_least: int) -> None:
+    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
+        raise RequestError(f"{name} must be a whole number, got {value!r}.")
+    if value < at_least:
+        raise RequestError(f"{name} must be at least {at_least}, got {value}.")
+
+
+def _check_actions(batch: Batch, known: Any) -> None:
+    """Refuse discrete actions that are not whole."""
+    if "actions" not in batch or not isinstance(known, tuple):
+        return
+    if isinstance(known[1], spaces.Discrete | spaces.MultiDiscrete):
+        actions = batch.array("actions")
+        if actions.dtype.kind not in "iub":
+            whole_numbers(actions, "action")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

@@ -136,6 +136,12 @@ class LearnerModules:
             found = self._generators[module_id] = torch.Generator(self.device).manual_seed(seed)
         return found
 
+    def _set_timestep(self, timestep: int) -> None:
+        self.timestep = timestep
+        self.calls.at_step(timestep)
+        for one in self.scheduled:
+            one.at_step(timestep)
+
     # -- modules -------------------------------------------------------------------------------
 
     def member(self, module_id: str) -> Member:
@@ -165,8 +171,14 @@ class LearnerModules:
         `options` are those of the algorithm that this module alone has. What fails leaves the
         learner as it was.
         """
+        if not isinstance(module_id, str) or not module_id:
+            raise RequestError(f"the id of a module is a text, got {module_id!r}.")
         if module_id in self.members:
             raise RequestError(f"the learner has a module {module_id!r} already.")
+        if like and spaces is not None:
+            raise RequestError(
+                f"module {module_id!r} is given spaces and like={like!r}.", "give one of them"
+            )
         with self._all_or_nothing():
             if like:
                 self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
@@ -177,10 +189,10 @@ class LearnerModules:
                 raise RequestError(
                     f"module {module_id!r} needs its spaces.", "or name another one: like='default'"
                 )
-            if options:
-                self.set_options(module_id, options)
             if module is not None:
                 self._given_modules[module_id] = module
+            if options:
+                self.set_options(module_id, options)
             member = self._make_member(module_id)
             member.trainable = trainable
             self._assemble([member])
@@ -205,9 +217,11 @@ class LearnerModules:
     def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
         """Set options of the algorithm, or of another `plugin`, for one module alone.
 
-        They hold from the next call of a hook on and are part of the state; what was read when the
-        module was built stays as it is.
+        They hold from the next call of a hook on and are part of the state. What `build` read, such
+        as the sizes of layers, stays as it is: give such options to `add_module`.
         """
+        if module_id not in self.spaces and module_id not in self._given_modules:
+            self.member(module_id)
         self.calls.set_options(plugin or self.calls.algorithm.name, module_id, options)
 
     def _tables(self) -> tuple[dict[str, Any], ...]:

@@ -44,7 +44,8 @@ class RegisteredOptimizer:
         ]
         self.frequency = 0
         """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
-        self.rates: list[tuple[dict[str, Any], ScheduledValue]] = _scheduled_rates(optimizer)
+        self.rates: list[tuple[int, ScheduledValue]] = _scheduled_rates(optimizer)
+        """Which groups of parameters follow which schedule."""
         self.scheduler: Schedulers | None = None
         self.rate_label = labelled("learning_rate", name)
         """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
@@ -57,8 +58,9 @@ class RegisteredOptimizer:
 
     def at_step(self, step: int) -> None:
         """Set scheduled learning rates to their values at an environment step."""
-        for group, rate in self.rates:
-            group["lr"] = rate.at(step)
+        for index, rate in self.rates:
+            # Loading a state makes new groups.
+            self.optimizer.param_groups[index]["lr"] = rate.at(step)
 
     def set_rate(self, value: float | Schedule | Sequence[Sequence[float]] | None) -> None:
         """Set the learning rate, or a schedule of it over environment steps."""
@@ -70,7 +72,8 @@ class RegisteredOptimizer:
                 group["lr"] = value
         else:
             schedule = value if isinstance(value, Schedule) else Schedule(value)
-            self.rates = [(group, ScheduledValue(schedule.at(0), schedule)) for group in groups]
+            rate = ScheduledValue(schedule.at(0), schedule)
+            self.rates = [(index, rate) for index in range(len(groups))]
         if isinstance(value, ScheduledValue):
             self.rates = _scheduled_rates(self.optimizer)
 
@@ -285,13 +288,13 @@ def labelled(metric: str, optimizer: str) -> str:
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
 
 
-def _scheduled_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], ScheduledValue]]:
+def _scheduled_rates(optimizer: Optimizer) -> list[tuple[int, ScheduledValue]]:
     """The groups whose rate comes from a schedule; they hold plain numbers from here on."""
     found = [
-        (group, group["lr"])
-        for group in optimizer.param_groups
+        (index, group["lr"])
+        for index, group in enumerate(optimizer.param_groups)
         if isinstance(group["lr"], ScheduledValue)
     ]
-    for group, rate in found:
-        group["lr"] = float(rate)
+    for index, rate in found:
+        optimizer.param_groups[index]["lr"] = float(rate)
     return found

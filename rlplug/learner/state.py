@@ -140,6 +140,8 @@ def compare_optimizers(member: Member, states: Mapping[str, Any]) -> None:
             f"module {module_id!r} has optimizers {sorted(states)} there, {sorted(names)} here"
         )
     for one in member.optimizers:
+        if "param_groups" not in states[one.name]:
+            raise _unfit(f"that of optimizer {one.name!r} of module {module_id!r} is none of torch")
         count = sum(len(group["params"]) for group in states[one.name]["param_groups"])
         if count != len(one.params):
             raise _unfit(
@@ -307,7 +309,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise RequestError(
             f"there is no saved state at {path}.", "give the folder that save_state wrote"
         ) from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return tree
 

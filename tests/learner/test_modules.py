@@ -536,3 +536,54 @@ def test_options_of_one_module_can_be_given_and_go_with_it(make: Any, batch: Any
     learner.add_module("loud", like="default")
     learner.modules_to_train = None
     assert float(learner.update({"loud": batch(1.0)}, timestep=3)["loud"]["loss"]) < 3.0
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"timestep": "5"},
+        {"timestep": -5},
+        {"timestep": 1.5},
+        {"timestep": 5, "minibatch_size": 2.5},
+        {"timestep": 5, "minibatch_size": True},
+        {"timestep": 5, "num_iters": 1.5},
+    ],
+    ids=str,
+)
+def test_counts_that_are_none_are_refused_and_change_nothing(
+    make: Any, batch: Any, known: Any
+) -> None:
+    learner = make()
+    with pytest.raises(RequestError, match="must be (a whole number|at least 0)"):
+        learner.update({"default": batch(1.0)}, **known)
+    assert learner.timestep == 0
+    learner.update_from_batch(batch(1.0))
+    assert learner.timestep == 1
+
+
+def test_a_batch_that_cannot_be_prepared_does_not_move_the_timestep(make: Any) -> None:
+    def prepare(self: Any, batch: Any) -> Any:
+        return {"y": batch["y"] + 1}
+
+    learner = make(prepare_batch=prepare)
+    with pytest.raises(KeyError):
+        learner.update({"default": Batch({"x": torch.ones(2)})}, timestep=5)
+    assert learner.timestep == 0
+
+
+def test_words_in_place_of_ids_and_functions_are_refused(make: Any, batch: Any) -> None:
+    learner = make()
+    learner.modules_to_train = "default"
+    with pytest.raises(RequestError, match="is the text 'default'"):
+        learner.update({"default": batch(1.0)}, timestep=1)
+    learner.modules_to_train = None
+    with pytest.raises(RequestError, match="reduce_fn is a int"):
+        learner.update_from_batch(batch(1.0), reduce_fn=3)
+    for name in ("", 3):
+        with pytest.raises(RequestError, match="the id of a module is a text"):
+            learner.add_module(name, like="default")
+    with pytest.raises(RequestError, match="no module 'nope'"):
+        learner.set_options("nope", {"scale": 1.0})
+    with pytest.raises(RequestError, match="given spaces and like"):
+        learner.add_module("z", learner.spaces["default"], like="default")
+    assert (learner.timestep, list(learner.modules)) == (0, ["default"])

@@ -14,7 +14,12 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from rlplug import Batch, Module
+from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
+
+
+def sgd(self: Any, module: Any, config: Any) -> Any:
+    return SGD(module.parameters(), lr=config.learning_rate)
 
 
 class Net(Module):
@@ -368,3 +373,44 @@ def test_modules_of_another_shape_are_rebuilt_where_that_is_asked_for(
     assert learner.modules["default"].weight.shape == (3,)
     learner.update({"default": Batch({"x": torch.ones(1)})}, timestep=1)
     assert learner.modules["default"].weight.sum().item() == pytest.approx(3 - 0.3)
+
+
+@pytest.mark.parametrize("how", ["state", "optimizer state"])
+def test_a_scheduled_learning_rate_goes_on_after_a_state_was_loaded(
+    make: Any, batch: Any, how: str
+) -> None:
+    known = {
+        "options": {"learning_rate": Schedule([[0, 0.5], [50, 0.0]])},
+        "configure_optimizers_for_module": sgd,
+    }
+    learner, fresh = make(**known), make(**known)
+    learner.update({"default": batch(1.0)}, timestep=20)
+    if how == "state":
+        fresh.set_state(learner.get_state())
+    else:
+        fresh.set_optimizer_state(learner.get_optimizer_state())
+    for one in (learner, fresh):
+        rates = [
+            one.update({"default": batch(1.0)}, timestep=step)["default"]["learning_rate"]
+            for step in (30, 40, 50)
+        ]
+        assert rates == pytest.approx([0.2, 0.1, 0.0])
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors"])
+def test_a_folder_in_place_of_a_file_is_refused(make: Any, tmp_path: Any, name: str) -> None:
+    learner = make()
+    learner.save_state(tmp_path)
+    (path,) = tmp_path.glob(f"{name}*")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RequestError, match="cannot be read"):
+        learner.load_state(tmp_path)
+
+
+def test_what_is_no_state_is_refused(make: Any) -> None:
+    learner = make()
+    with pytest.raises(RequestError, match="not a list"):
+        learner.set_state([])
+    with pytest.raises(RequestError, match="is none of torch"):
+        learner.set_optimizer_state({"default": {"default": {}}})

@@ -94,11 +94,13 @@ class DQN(Algorithm):
         return Adam(parameters, lr=config.learning_rate, eps=config.adam_eps, fused=fused)
 
     @hookimpl
-    def prepare_batch(self, module: DQNModule, batch: Batch) -> Mapping[str, Tensor]:
+    def prepare_batch(
+        self, module: DQNModule, config: DQNConfig, batch: Batch
+    ) -> Mapping[str, Tensor]:
         """Computes the TD targets."""
         if module.noisy:
             module.reset_noise()
-        return {"targets": td_targets(module, batch)}
+        return {"targets": td_targets(module, batch, config.gamma)}
 
     @hookimpl
     def compute_loss_for_module(

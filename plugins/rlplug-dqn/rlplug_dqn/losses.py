@@ -47,13 +47,16 @@ def dqn_loss(
     return Loss(weighted.mean(), metrics, rows={"priority": priority})
 
 
-def td_targets(module: DQNModule, batch: Batch) -> Tensor:
-    """Computes the TD targets: truncated rows bootstrap, terminated ones do not."""
+def td_targets(module: DQNModule, batch: Batch, gamma: float = 0.99) -> Tensor:
+    """Computes the TD targets: truncated rows bootstrap, terminated ones do not.
+
+    `gamma` is the discount of rows that bring no `discounts` of their own.
+    """
     rewards, terminated = batch["rewards"], batch["terminated"]
     next_observations, mask = batch["next_observations"], batch.get("next_action_mask")
     discounts = batch.get("discounts")
     if discounts is None:
-        discounts = torch.full_like(rewards, module.gamma)
+        discounts = torch.full_like(rewards, gamma)
     head, outputs = module.head, module.target(next_observations)
     # Double DQN (van Hasselt et al. 2016): the online network chooses, the target network values.
     q_values = module.q_values(next_observations) if module.is_double else head.values(outputs)

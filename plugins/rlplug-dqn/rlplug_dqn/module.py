@@ -51,7 +51,6 @@ class DQNModule(Module):
         self.exploration = Exploration.of(config)
         self.n_actions = int(action_space.n)
         self.first_action = int(action_space.start)
-        self.gamma = config.gamma
         self.is_double = config.double
         self.noisy = config.noisy
         self.register_buffer("noise", torch.tensor([seed, 0]))

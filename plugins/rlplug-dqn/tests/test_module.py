@@ -78,9 +78,9 @@ def test_targets_look_at_allowed_actions_only(double: bool) -> None:
 
 
 def test_without_discounts_the_option_gamma_holds() -> None:
-    module = made(gamma=0.25)
+    module = made()
     set_values(module.target.model, [4.0, 0.0, 0.0])
-    targets = td_targets(module, rows().without(frozenset(["discounts"])))
+    targets = td_targets(module, rows().without(frozenset(["discounts"])), 0.25)
     assert as_list(targets) == [2.0, 2.0, 1.0]
 
 
