@@ -9,8 +9,6 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
-import numpy
-from gymnasium import spaces
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -18,13 +16,12 @@ from rlplug.batch.episodes import Episode, batches_of
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results
-from rlplug.learner.member import Member
+from rlplug.learner.member import Member, check_actions, check_count
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.optim.no_grad import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
-from rlplug.spaces import whole_numbers
 
 __all__ = ["Learner"]
 
@@ -45,7 +42,7 @@ class Learner(ByHand):
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
         self._check(batches, num_iters, minibatch_size)
-        _check_count("timestep", timestep, at_least=0)
+        check_count("timestep", timestep, at_least=0)
         timestep_before = self.timestep
         if timestep != timestep_before:
             self._set_timestep(timestep)
@@ -78,14 +75,14 @@ class Learner(ByHand):
         self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int | None
     ) -> None:
         """Refuse what cannot be an update, before anything is changed."""
-        _check_count("num_iters", num_iters, at_least=1)
+        check_count("num_iters", num_iters, at_least=1)
         if minibatch_size is not None:
-            _check_count("minibatch_size", minibatch_size, at_least=0)
+            check_count("minibatch_size", minibatch_size, at_least=0)
         for module_id, batch in batches.items():
             if module_id not in self.members:
                 raise self._unknown(module_id)
             batch.check()
-            _check_actions(batch, self.spaces.get(module_id))
+            check_actions(batch, self.spaces.get(module_id))
         wanted = self.modules_to_train
         if isinstance(wanted, str):
             raise RequestError(
@@ -407,23 +404,6 @@ class Learner(ByHand):
             f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
             f"it has: {', '.join(self.members) or 'none: call build() first'}",
         )
-
-
-def _check_count(name: str, value: Any, *, at_least: int) -> None:
-    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
-        raise RequestError(f"{name} must be a whole number, got {value!r}.")
-    if value < at_least:
-        raise RequestError(f"{name} must be at least {at_least}, got {value}.")
-
-
-def _check_actions(batch: Batch, known: Any) -> None:
-    """Refuse discrete actions that are not whole."""
-    if "actions" not in batch or not isinstance(known, tuple):
-        return
-    if isinstance(known[1], spaces.Discrete | spaces.MultiDiscrete):
-        actions = batch.array("actions")
-        if actions.dtype.kind not in "iub":
-            whole_numbers(actions, "action")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
-from rlplug.errors import PluginError, RequestError, did_you_mean
+from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
@@ -184,6 +184,7 @@ class LearnerModules:
                 self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
                 self.calls.set_overrides(module_id, self.calls.overrides(like))
             elif spaces is not None:
+                self._refuse_unsupported(module_id, spaces)
                 self.spaces[module_id] = spaces
             elif module is None:
                 raise RequestError(
@@ -302,6 +303,14 @@ class LearnerModules:
         return self.optimizers.get(module_id, optimizer_name).optimizer
 
     # -- building ------------------------------------------------------------------------------
+
+    def _refuse_unsupported(self, module_id: str, spaces: Spaces) -> None:
+        algorithm = self.calls.algorithm
+        reason = algorithm.plugin.supports(*spaces)
+        if reason is not None:
+            raise UnsupportedSpaceError(
+                f"{algorithm.label} cannot have module {module_id!r}: {reason.rstrip('.')}."
+            )
 
     def _make_member(self, module_id: str) -> Member:
         """Build a module, or take the one given, and build its extras."""

@@ -125,7 +125,7 @@ class ArmCounts(Module):
                     f"{type(self).__name__} takes {wanted}.",
                     "nothing was changed; try: scale the rewards, or thompson with "
                     "distribution = 'gaussian'"
-                    if wanted.startswith(f"{low:g} to")
+                    if name == "reward" and wanted != "a finite number"
                     else "nothing was changed; try: leave such rows out",
                 )
 

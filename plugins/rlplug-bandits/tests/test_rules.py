@@ -165,6 +165,12 @@ def test_rows_that_a_rule_is_not_made_for_are_refused(rule: Any, rows: Any, comp
     assert one.counts().tolist() == [0, 0, 0]
 
 
+def test_a_hint_about_rewards_is_given_for_rewards_alone() -> None:
+    for rows, hint in (((-1, 1.0), "leave such rows out"), ((0, 2.0), "scale the rewards")):
+        with pytest.raises(RunFailedError, match=hint):
+            BetaThompsonModule(3).update([rows[0]], [rows[1]])
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_all_that_it_knows_is_in_its_state(rule: Any) -> None:
     one, two = taught(rule(3)), rule(3)

@@ -243,7 +243,8 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         The joint model of fixed arms is refused: it has one regression for all of them.
         """
         layout = self.layout
-        if bool(name) != bool(layout.arm_names) or name in layout.arm_names:
+        known = isinstance(name, str) and name not in layout.arm_names
+        if not known or bool(name) != bool(layout.arm_names):
             named = ", ".join(layout.arm_names) or "numbered"
             raise RunFailedError(
                 f"rlplug-linucb: an arm cannot be added as {name!r}, the arms are {named}.",

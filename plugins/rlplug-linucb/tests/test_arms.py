@@ -125,6 +125,12 @@ def test_featured_arms_of_a_joint_model_may_be_any_number() -> None:
     assert one.score(seen(one.layout, 2)).ucb.shape == (2, 4)
 
 
+def test_the_name_of_an_arm_is_a_text() -> None:
+    named = LinUCBModule(Layout(num_arms=2, context_dim=1, arm_names=("a", "b")))
+    with pytest.raises(RunFailedError, match="cannot be added as 3"):
+        named.add_arm(3)  # type: ignore[arg-type] # what is refused
+
+
 def test_what_cannot_be_added_or_removed_is_refused() -> None:
     with pytest.raises(RunFailedError, match="one regression for all fixed arms"):
         taught(model="joint").add_arm()
