@@ -554,7 +554,7 @@ def test_counts_that_are_none_are_refused_and_change_nothing(
     make: Any, batch: Any, known: Any
 ) -> None:
     learner = make()
-    with pytest.raises(RequestError, match="must be (a whole number|at least 0)"):
+    with pytest.raises(RequestError, match=r"must be (a whole number|at least 0)"):
         learner.update({"default": batch(1.0)}, **known)
     assert learner.timestep == 0
     learner.update_from_batch(batch(1.0))
