@@ -24,39 +24,43 @@ class WithModule(DQN):
 
 
 class TruncationEnds(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         ended = batch["terminated"] | batch["truncated"]
-        return super().prepare_batch(module, batch.with_columns({"terminated": ended}))
+        return super().prepare_batch(module, config, batch.with_columns({"terminated": ended}))
 
 
 class NothingEnds(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         never = torch.zeros_like(batch["terminated"])
-        return super().prepare_batch(module, batch.with_columns({"terminated": never}))
+        return super().prepare_batch(module, config, batch.with_columns({"terminated": never}))
 
 
 class NextRow(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         after = batch["observations"].roll(-1, 0)
-        return super().prepare_batch(module, batch.with_columns({"next_observations": after}))
+        return super().prepare_batch(
+            module, config, batch.with_columns({"next_observations": after})
+        )
 
 
 class ValueOfThisState(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         here = batch["observations"]
-        return super().prepare_batch(module, batch.with_columns({"next_observations": here}))
+        return super().prepare_batch(
+            module, config, batch.with_columns({"next_observations": here})
+        )
 
 
 class WritesIntoTheBatch(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         batch["rewards"].sub_(batch["rewards"].mean())
-        return super().prepare_batch(module, batch)
+        return super().prepare_batch(module, config, batch)
 
 
 class RewardsForgotten(DQN):
-    def prepare_batch(self, module, batch):
+    def prepare_batch(self, module, config, batch):
         nothing = torch.zeros_like(batch["rewards"])
-        return super().prepare_batch(module, batch.with_columns({"rewards": nothing}))
+        return super().prepare_batch(module, config, batch.with_columns({"rewards": nothing}))
 
 
 class CreditsTheNextAction(WithModule):
@@ -129,8 +133,8 @@ class KeepsAPlainTensor(WithModule):
     class Planted(DQNModule):
         """Has an attribute that is neither a parameter nor a buffer."""
 
-    def prepare_batch(self, module, batch):
-        columns = super().prepare_batch(module, batch)
+    def prepare_batch(self, module, config, batch):
+        columns = super().prepare_batch(module, config, batch)
         module.last = columns["targets"]
         return columns
 
