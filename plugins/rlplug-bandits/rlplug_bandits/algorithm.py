@@ -38,6 +38,11 @@ class _Bandit(Algorithm):
     default_steps: ClassVar[int] = 10_000
     config: BanditOptions
 
+    Module: ClassVar[type[Any]]
+    """Made from the number of arms and the options."""
+    explores_by: ClassVar[str] = ""
+    """The option that `exploration` of the module follows, by its schedule."""
+
     def feed(self) -> Stream:
         """Each row is learned from once, as soon as its reward is known."""
         return Stream(steps_per_update=self.config.update_every, one_step_episodes=True)
@@ -53,15 +58,33 @@ class _Bandit(Algorithm):
         return None
 
     @hookimpl
+    def build(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        config: Any,
+    ) -> ArmCounts:
+        """The untrained module."""
+        made: ArmCounts = self.module_for(config)(
+            number_of_arms(observation_space, action_space, config), config
+        )
+        return made
+
+    def module_for(self, config: Any) -> type[Any]:
+        """The class of the module with these options."""
+        return self.Module
+
+    @hookimpl
     def configure_optimizers_for_module(self) -> None:
         """No optimizer: the update is in closed form."""
 
     @hookimpl
     def additional_update(
-        self, module: ArmCounts, config: Any, batch: Batch, learner: LearnerView
+        self, module: Any, config: Any, batch: Batch, learner: LearnerView
     ) -> Mapping[str, float]:
         """Count the rows; metrics are of the means by which arms were chosen."""
-        self.follow(module, config)
+        if self.explores_by:
+            module.exploration.fill_(getattr(config, self.explores_by))
         columns = {name: batch.array(name) for name in _LEARNED if name in batch}
         rows = BanditBatch(validate=False, **columns)
         weights = rows.effective_weight if rows.weighted else None
@@ -71,44 +94,20 @@ class _Bandit(Algorithm):
         module.absorb(statistics)
         return _metrics(batch, rows.label)
 
-    def follow(self, module: Any, config: Any) -> None:
-        """Set what follows a schedule."""
-
 
 class UCB1(_Bandit):
     """Chooses the arm of the highest upper confidence bound of its mean reward."""
 
     Config: ClassVar[type[Any]] = UCB1Config
-
-    @hookimpl
-    def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: UCB1Config,
-    ) -> UCB1Module:
-        """The untrained module."""
-        return UCB1Module(number_of_arms(observation_space, action_space, config), config)
-
-    def follow(self, module: UCB1Module, config: UCB1Config) -> None:
-        """Follow the schedule of alpha."""
-        module.exploration.fill_(config.alpha)
+    Module: ClassVar[type[Any]] = UCB1Module
+    explores_by: ClassVar[str] = "alpha"
 
 
 class MetricUCB(UCB1):
     """As UCB1, with a bound that is closer where mean rewards are low."""
 
     Config: ClassVar[type[Any]] = MetricUCBConfig
-
-    @hookimpl
-    def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: UCB1Config,
-    ) -> UCB1Module:
-        """The untrained module."""
-        return MetricUCBModule(number_of_arms(observation_space, action_space, config), config)
+    Module: ClassVar[type[Any]] = MetricUCBModule
 
 
 class Thompson(_Bandit):
@@ -116,56 +115,25 @@ class Thompson(_Bandit):
 
     Config: ClassVar[type[Any]] = ThompsonConfig
 
-    @hookimpl
-    def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: ThompsonConfig,
-    ) -> ArmCounts:
-        """The untrained module."""
-        kind = BetaThompsonModule if config.distribution == "beta" else GaussianThompsonModule
-        return kind(number_of_arms(observation_space, action_space, config), config)
+    def module_for(self, config: ThompsonConfig) -> type[Any]:
+        """By the distribution of rewards."""
+        return BetaThompsonModule if config.distribution == "beta" else GaussianThompsonModule
 
 
 class EpsilonGreedy(_Bandit):
     """Chooses the arm of the highest mean reward, and sometimes any."""
 
     Config: ClassVar[type[Any]] = EpsilonGreedyConfig
-
-    @hookimpl
-    def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: EpsilonGreedyConfig,
-    ) -> EpsilonGreedyModule:
-        """The untrained module."""
-        return EpsilonGreedyModule(number_of_arms(observation_space, action_space, config), config)
-
-    def follow(self, module: EpsilonGreedyModule, config: EpsilonGreedyConfig) -> None:
-        """Follow the schedule of epsilon."""
-        module.exploration.fill_(config.epsilon)
+    Module: ClassVar[type[Any]] = EpsilonGreedyModule
+    explores_by: ClassVar[str] = "epsilon"
 
 
 class Softmax(_Bandit):
     """Chooses arms with probabilities that grow exponentially with their mean rewards."""
 
     Config: ClassVar[type[Any]] = SoftmaxConfig
-
-    @hookimpl
-    def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: SoftmaxConfig,
-    ) -> SoftmaxModule:
-        """The untrained module."""
-        return SoftmaxModule(number_of_arms(observation_space, action_space, config), config)
-
-    def follow(self, module: SoftmaxModule, config: SoftmaxConfig) -> None:
-        """Follow the schedule of the temperature."""
-        module.exploration.fill_(config.temperature)
+    Module: ClassVar[type[Any]] = SoftmaxModule
+    explores_by: ClassVar[str] = "temperature"
 
 
 def number_of_arms(
