@@ -98,7 +98,7 @@ class HookCalls:
 
     def override_config(self, plugin: str, module_id: str, config: Any) -> None:
         """Set other options of a plugin for one module."""
-        self._configs.override((plugin, module_id), config)
+        self.set_overrides(module_id, {**self.overrides(module_id), plugin: config})
 
     def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
         """Set some options of a plugin for one module, checked as those of a run are."""
@@ -117,14 +117,11 @@ class HookCalls:
 
     def overrides(self, module_id: str) -> dict[str, Any]:
         """The options that were set for one module alone, by plugin."""
-        return self._configs.overrides_of(module_id)
+        return dict(self._configs.overrides.get(module_id, {}))
 
     def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
         """Replace all options that were set for one module alone."""
-        for plugin in self.overrides(module_id):
-            self._configs.override((plugin, module_id), None)
-        for plugin, config in configs.items():
-            self._configs.override((plugin, module_id), config)
+        self._configs.set_overrides(module_id, configs)
 
     def at_step(self, step: int) -> None:
         """Move schedules to an environment step."""
@@ -369,29 +366,28 @@ class _ConfigCache(dict[tuple[str, str], Any]):
     def __init__(self, participants: Sequence[Participant]) -> None:
         super().__init__()
         self._configs = {one.name: one.config for one in participants}
-        self._overrides: dict[tuple[str, str], Any] = {}
+        self.overrides: dict[str, dict[str, Any]] = {}
+        """Module id → plugin → options."""
         self.step = 0
         self.has_schedules = False
 
     def __missing__(self, key: tuple[str, str]) -> Any:
-        config = self._overrides.get(key, self._configs[key[0]])
+        config = self._unresolved(key)
         self[key] = resolved = resolve(config, self.step)
         self.has_schedules = self.has_schedules or resolved is not config
         return resolved
 
     def scheduled(self, key: tuple[str, str]) -> Any:
-        return resolve_scheduled(self._overrides.get(key, self._configs[key[0]]), self.step)
+        return resolve_scheduled(self._unresolved(key), self.step)
 
-    def override(self, key: tuple[str, str], config: Any) -> None:
-        self._overrides.pop(key, None)
-        if config is not None:
-            self._overrides[key] = config
-        self.pop(key, None)
+    def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
+        self.overrides[module_id] = dict(configs)
+        for plugin in self._configs:
+            self.pop((plugin, module_id), None)
 
-    def overrides_of(self, module_id: str) -> dict[str, Any]:
-        return {
-            plugin: config for (plugin, one), config in self._overrides.items() if one == module_id
-        }
+    def _unresolved(self, key: tuple[str, str]) -> Any:
+        plugin, module_id = key
+        return self.overrides.get(module_id, {}).get(plugin, self._configs[plugin])
 
 
 def _call_wrapped(

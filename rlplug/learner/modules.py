@@ -184,7 +184,7 @@ class LearnerModules:
                 self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
                 self.calls.set_overrides(module_id, self.calls.overrides(like))
             elif spaces is not None:
-                self._refuse_unsupported(module_id, spaces)
+                self.check_spaces(module_id, spaces)
                 self.spaces[module_id] = spaces
             elif module is None:
                 raise RequestError(
@@ -214,6 +214,15 @@ class LearnerModules:
         self.calls.set_overrides(module_id, {})
         if self.modules_to_train is not None and not callable(self.modules_to_train):
             self.modules_to_train = {one for one in self.modules_to_train if one != module_id}
+
+    def check_spaces(self, module_id: str, spaces: Spaces) -> None:
+        """Refuse spaces that the algorithm does not support."""
+        algorithm = self.calls.algorithm
+        reason = algorithm.plugin.supports(*spaces)
+        if reason is not None:
+            raise UnsupportedSpaceError(
+                f"{algorithm.label} cannot have module {module_id!r}: {reason.rstrip('.')}."
+            )
 
     def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
         """Set options of the algorithm, or of another `plugin`, for one module alone.
@@ -303,14 +312,6 @@ class LearnerModules:
         return self.optimizers.get(module_id, optimizer_name).optimizer
 
     # -- building ------------------------------------------------------------------------------
-
-    def _refuse_unsupported(self, module_id: str, spaces: Spaces) -> None:
-        algorithm = self.calls.algorithm
-        reason = algorithm.plugin.supports(*spaces)
-        if reason is not None:
-            raise UnsupportedSpaceError(
-                f"{algorithm.label} cannot have module {module_id!r}: {reason.rstrip('.')}."
-            )
 
     def _make_member(self, module_id: str) -> Member:
         """Build a module, or take the one given, and build its extras."""

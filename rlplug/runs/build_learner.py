@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlplug.config.sources import Setting
-from rlplug.errors import RequestError, UnsupportedSpaceError
+from rlplug.errors import RequestError
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.registry import Registry
@@ -54,13 +54,6 @@ def build_learner(
         flags_origin="arguments of build_learner",
     )
     prepared = prepare(request, plugins.registry, plugins.instances)
-    for module_id, (observations, actions) in spaces.items():
-        reason = prepared.algorithm.plugin.supports(observations, actions)
-        if reason is not None:
-            raise UnsupportedSpaceError(
-                f"{prepared.algorithm.label} cannot have module {module_id!r}: "
-                f"{reason.rstrip('.')}."
-            )
     learner = Learner(
         prepared.hooks(),
         spaces,
@@ -68,6 +61,8 @@ def build_learner(
         learning=prepared.config.learner,
         compute=prepared.config.compute,
     )
+    for module_id, pair in spaces.items():
+        learner.check_spaces(module_id, pair)
     for module_id, its in (module_options or {}).items():
         if module_id not in spaces:
             raise RequestError(
