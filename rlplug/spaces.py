@@ -9,7 +9,7 @@ import numpy
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlplug.errors import RunFailedError
+from rlplug.errors import RunFailedError, UnsupportedSpaceError
 
 __all__ = [
     "ACTION_MASK",
@@ -18,6 +18,7 @@ __all__ = [
     "describe",
     "has_images",
     "image_of",
+    "number_of_arms",
     "placeholder",
     "shape_mismatch",
     "whole_numbers",
@@ -80,6 +81,19 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
             "try: integers, for example the argmax of scores rather than the scores",
         )
     return given.astype(numpy.int64)
+
+
+def number_of_arms(action_space: AnySpace) -> int:
+    """Number of arms of a bandit; raises UnsupportedSpaceError for other action spaces."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise UnsupportedSpaceError(
+            f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
+        )
+    if int(action_space.start) != 0:
+        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
+    if int(action_space.n) < 2:
+        raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
+    return int(action_space.n)
 
 
 def image_of(space: AnySpace) -> Image | None:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rlplug import Algorithm, Batch, LearnerView, UnsupportedSpaceError, hookimpl
 from rlplug.bandits import BanditBatch
 from rlplug.feeds import Stream
-from rlplug.spaces import describe, without_action_mask
+from rlplug.spaces import describe, number_of_arms, without_action_mask
 from rlplug_bandits.config import (
     BanditOptions,
     EpsilonGreedyConfig,
@@ -52,7 +52,7 @@ class _Bandit(Algorithm):
     ) -> str | None:
         """Why these spaces are not supported; None if they are."""
         try:
-            number_of_arms(observation_space, action_space, self.config)
+            check_arms(observation_space, action_space, self.config)
         except UnsupportedSpaceError as error:
             return error.message
         return None
@@ -66,7 +66,7 @@ class _Bandit(Algorithm):
     ) -> ArmCounts:
         """The untrained module."""
         made: ArmCounts = self.module_for(config)(
-            number_of_arms(observation_space, action_space, config), config
+            check_arms(observation_space, action_space, config), config
         )
         return made
 
@@ -136,26 +136,19 @@ class Softmax(_Bandit):
     explores_by: ClassVar[str] = "temperature"
 
 
-def number_of_arms(
+def check_arms(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     config: BanditOptions,
 ) -> int:
     """Number of arms; raises UnsupportedSpaceError for spaces that are not supported."""
-    if not isinstance(action_space, spaces.Discrete):
-        raise UnsupportedSpaceError(
-            f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
-        )
-    if int(action_space.start) != 0:
-        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
-    if int(action_space.n) < 2:
-        raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
+    count = number_of_arms(action_space)
     if not config.ignore_context and has_features(observation_space):
         raise UnsupportedSpaceError(
             f"it chooses without a context, and observations are {describe(observation_space)}; "
             "try ignore_context = true for a baseline that does not read them."
         )
-    return int(action_space.n)
+    return count
 
 
 def has_features(space: gymnasium.Space[Any]) -> bool:

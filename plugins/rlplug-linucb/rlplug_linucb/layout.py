@@ -11,8 +11,9 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
+from rlplug.spaces import number_of_arms
 
-__all__ = ["Layout", "ParsedObservations", "layout_of", "number_of_arms", "wrong_shape"]
+__all__ = ["Layout", "ParsedObservations", "layout_of", "wrong_shape"]
 
 _KEYS = ("context", "arms", "arm_ids", "action_mask")
 
@@ -173,19 +174,6 @@ def layout_of(
         "a linear bandit needs a Box of context features, or a Dict with the keys context, arms "
         f"and action_mask; found {observation_space}."
     )
-
-
-def number_of_arms(action_space: Space[Any]) -> int:
-    """Number of arms; raises UnsupportedSpaceError for other action spaces."""
-    if not isinstance(action_space, spaces.Discrete):
-        raise UnsupportedSpaceError(
-            f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
-        )
-    if int(action_space.start) != 0:
-        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
-    if int(action_space.n) < 2:
-        raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
-    return int(action_space.n)
 
 
 def _layout_of_parts(

@@ -16,9 +16,8 @@ from rlplug.errors import RunFailedError
 from rlplug.feeds import Stream
 from rlplug.nn import make_encoder
 from rlplug.seeding import forked
-from rlplug.spaces import whole_numbers
+from rlplug.spaces import number_of_arms, whole_numbers
 from rlplug_linucb.algorithm import prediction_metrics, update_across_learners
-from rlplug_linucb.layout import number_of_arms
 from rlplug_linucb.neural.config import NeuralLinUCBConfig
 from rlplug_linucb.neural.inputs import inputs_of
 from rlplug_linucb.neural.module import DRAWN, NeuralLinUCBModule
