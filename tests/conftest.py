@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,18 @@ def first_port(worker_id: str) -> int:
 
     process = 0 if worker_id == "master" else int(worker_id.removeprefix("gw"))
     return 5300 + PORTS_TO_TRY * process
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs: migrated once, copied for every test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        file = tmp_path_factory.mktemp("store") / "mlflow.db"
+        MlflowClient(f"sqlite:///{file}")
+    return file
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,18 +37,6 @@ if TYPE_CHECKING:
 class Options:
     alpha: float = option(1.0, "Width.")
     net_arch: tuple[int, ...] = option((64, 64), "Sizes.")
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database without runs: migrated once, copied for every test."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from mlflow import MlflowClient
-
-        file = tmp_path_factory.mktemp("store") / "mlflow.db"
-        MlflowClient(f"sqlite:///{file}")
-    return file
 
 
 @pytest.fixture
@@ -159,7 +146,7 @@ def test_params_are_the_resolved_options_by_dotted_path(
 def test_more_params_than_fit_into_a_request_are_all_recorded(
     root: Path, client: MlflowClient
 ) -> None:
-    record = record_of(config_of(), "LinearBandit-v0")
+    record = record_of(config_of(), "LinearBandit-v0", Path.cwd())
     params = {f"algorithm.option_{index}": str(index) for index in range(205)}
     store = Store.create_run(
         f"sqlite:///{root / 'mlflow.db'}", attrs.evolve(record, params=params), root

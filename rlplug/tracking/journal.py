@@ -8,14 +8,26 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-__all__ = ["Journal", "Report", "Row", "metric_name", "read_journal"]
+__all__ = [
+    "NONFINITE",
+    "Journal",
+    "Recorded",
+    "Report",
+    "Row",
+    "metric_name",
+    "read_journal",
+    "recorded_in",
+]
+
+NONFINITE = "train/nonfinite"
+"""The metric that counts values that were not finite."""
 
 Row = tuple[str, float, int, int]
 """Name, value, milliseconds since the epoch, environment step."""
@@ -70,6 +82,7 @@ class Journal:
         """Write all the reports or none, and return the end offset of each."""
         lines = [report.line() for report in reports]
         content = b"".join(lines)
+        self._check_in_place()
         try:
             if self._file.write(content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -80,6 +93,15 @@ class Journal:
         ends = [self._end + end for end in accumulate(len(line) for line in lines)]
         self._end = ends[-1] if ends else self._end
         return ends
+
+    def sync(self) -> None:
+        """fsync the file: what MLflow is sent is in the journal first, also after a power cut."""
+        os.fsync(self._file.fileno())
+
+    def _check_in_place(self) -> None:
+        """Raise if the file was deleted or moved: what is written would be lost."""
+        if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            raise OSError(errno.ENOENT, "another file is in its place", str(self.path))
 
     def acknowledge(self, offset: int) -> None:
         """Record that everything before this byte is in MLflow."""
@@ -105,16 +127,55 @@ class Journal:
 
 def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
     """The reports from byte `start` on; incomplete lines are skipped."""
+    return (report for report, _ in read_with_ends(path, start))
+
+
+def read_with_ends(path: Path, start: int = 0) -> Iterator[tuple[Report, int]]:
+    """The reports from byte `start` on, each with its end offset."""
     with path.open("rb") as file:
         file.seek(start)
+        end = start
         for line in file:
+            end += len(line)
             try:
                 row = json.loads(line)
                 values = row["metrics"].items()
                 metrics = {name: math.nan if x is None else float(x) for name, x in values}
-                yield Report(row["step"], row["time"], metrics)
+                yield Report(row["step"], row["time"], metrics), end
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
+
+
+@attrs.frozen(kw_only=True)
+class Recorded:
+    """What a journal holds when a run is continued."""
+
+    marks: Mapping[str, int] = attrs.field(factory=dict)
+    """Metric → highest step; what is reported again up to there is known already."""
+    nonfinite: int = 0
+    first_nonfinite_step: int | None = None
+    unsent: Sequence[tuple[Report, int]] = ()
+    """The reports that are not in MLflow, each with its end offset."""
+
+
+def recorded_in(path: Path, acknowledged: int, marks: Mapping[str, int]) -> Recorded:
+    """Read a journal again; `marks` are the highest steps known from elsewhere."""
+    highest = dict(marks)
+    nonfinite, first = 0, None
+    unsent = []
+    # A longer journal was cut off: all of it is sent again, which has no effect.
+    start = acknowledged if acknowledged <= path.stat().st_size else 0
+    for report, end in read_with_ends(path):
+        for name in report.metrics:
+            highest[name] = max(report.step, highest.get(name, report.step))
+        if NONFINITE in report.metrics:
+            nonfinite = int(report.metrics[NONFINITE])
+            first = report.step if first is None else first
+        if end > start:
+            unsent.append((report, end))
+    return Recorded(
+        marks=highest, nonfinite=nonfinite, first_nonfinite_step=first, unsent=tuple(unsent)
+    )
 
 
 def metric_name(name: str) -> str:

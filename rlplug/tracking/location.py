@@ -20,6 +20,7 @@ from rlplug.errors import RequestError
 
 __all__ = [
     "RunFolder",
+    "check_exists",
     "check_reachable",
     "check_writable",
     "default_folder",
@@ -66,25 +67,43 @@ class RunFolder:
     run_name: str
     uri: str
     """Where it is recorded, without passwords."""
+    experiment: str
     experiment_id: str
+    """Empty: it is not recorded in MLflow."""
+    started: str
 
     @property
     def run_id(self) -> str:
         return self.path.name
 
+    @classmethod
+    def read(cls, path: Path) -> RunFolder | None:
+        """The run of a folder; None if it has no valid `run.json`."""
+        names = [one.name for one in attrs.fields(cls) if one.name != "path"]
+        try:
+            facts = json.loads((path / "run.json").read_text())
+            return cls(path=path, **{name: str(facts.get(name, "")) for name in names})
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return None
+
+    def tracking_uri(self, option: str, environ: Mapping[str, str] = os.environ) -> str:
+        """Where the run is recorded, with the password that its folder does not keep.
+
+        The option, else what `run.json` says, else the settings that hold now, as the folder or
+        the server may have moved.
+        """
+        now = tracking_uri(option, self.path.parent.parent, environ)
+        if option or without_secrets(now) == self.uri or "***@" in self.uri or not self.uri:
+            return now
+        file = sqlite_file(self.uri)
+        return self.uri if file is None or file.exists() else now
+
 
 def runs_in(root: Path) -> list[RunFolder]:
     """The runs in a runs folder, newest first, without asking MLflow."""
     files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
-    runs = []
-    for file in files:
-        try:
-            facts = json.loads(file.read_text())
-            known = {key: str(facts.get(key, "")) for key in ("run_name", "uri", "experiment_id")}
-        except (OSError, ValueError, AttributeError, RecursionError):
-            continue
-        runs.append(RunFolder(path=file.parent, **known))
-    return runs
+    found = (RunFolder.read(file.parent) for file in files)
+    return [run for run in found if run is not None]
 
 
 def is_http(uri: str) -> bool:
@@ -121,6 +140,16 @@ def check_writable(root: Path) -> None:
             f"the runs folder {root} is not writable: {error.strerror or error}.",
             "try: free disk space, set its permissions, or RLPLUG_HOME=/another/folder rlplug run",
         ) from error
+
+
+def check_exists(uri: str, run_id: str) -> None:
+    """Raise if the database of a run is gone; opening it would create an empty one."""
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        raise RequestError(
+            f"the database {file}, in which run {run_id} is recorded, does not exist.",
+            "try: put it back, or set tracking.uri or MLFLOW_TRACKING_URI to where it is",
+        )
 
 
 def check_reachable(uri: str) -> None:

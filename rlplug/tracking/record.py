@@ -23,7 +23,7 @@ from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["Record", "command_line", "git_tags", "record_of", "slug", "tags_at_start"]
+__all__ = ["Record", "command_line", "git_tags", "place_tags", "record_of", "slug", "tags_at_start"]
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
@@ -47,8 +47,8 @@ class Record:
     environment_source: str
 
 
-def record_of(config: RunConfig, environment: str) -> Record:
-    """Make the record from the options, the command line and the machine."""
+def record_of(config: RunConfig, environment: str, root: Path) -> Record:
+    """Make the record from the options, the command line, the runs folder and the machine."""
     environ = os.environ
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
@@ -60,7 +60,7 @@ def record_of(config: RunConfig, environment: str) -> Record:
         run_name=config.tracking.run_name or slug(name),
         number_names=not config.tracking.run_name,
         params={name: _param(value) for name, value in flat(config).items()},
-        tags=_tags(config, environment),
+        tags=_tags(config, environment, root),
         environment=environment[:500],
         environment_digest=_digest(source, 8),
         environment_source=json.dumps(source, default=str)[:60_000],
@@ -97,7 +97,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
 
 
-def _tags(config: RunConfig, environment: str) -> dict[str, str]:
+def _tags(config: RunConfig, environment: str, root: Path) -> dict[str, str]:
     options = {
         name: value for name, value in flat(config).items() if not name.startswith("tracking.")
     }
@@ -117,12 +117,20 @@ def _tags(config: RunConfig, environment: str) -> dict[str, str]:
         "rlplug.seed": str(config.run.seed),
         "rlplug.group": group,
         "rlplug.config_hash": _digest(options, 12),
-        "rlplug.host": socket.gethostname(),
-        "rlplug.pid": str(os.getpid()),
+        **place_tags(root),
         "rlplug.attempt": "1",
         **config.tracking.tags,
     }
     return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
+
+
+def place_tags(root: Path) -> dict[str, str]:
+    """Tags for the process that carries out a run, and for the runs folder that it writes."""
+    return {
+        "rlplug.host": socket.gethostname(),
+        "rlplug.pid": str(os.getpid()),
+        "rlplug.root": str(root)[:LONGEST_TAG],
+    }
 
 
 def git_tags(folder: Path) -> dict[str, str]:

@@ -16,9 +16,9 @@ from rlplug.tracking.store import Store
 from rlplug.tracking.summary import summary
 from rlplug.tracking.writer import Writer
 
-__all__ = ["Review"]
+__all__ = ["REASONS", "Review"]
 
-_REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
+REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
 
 
 class Review:
@@ -94,7 +94,7 @@ class Review:
         self, listener: TrackingListener, status: str, reports: list[Report]
     ) -> dict[str, str]:
         tags = {
-            "rlplug.stop_reason": _REASONS[status],
+            "rlplug.stop_reason": REASONS[status],
             "rlplug.stopped_at_step": str(listener.step),
         }
         error = ""

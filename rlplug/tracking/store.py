@@ -6,14 +6,20 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlplug.errors import RequestError
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
-from rlplug.tracking.location import is_http, sqlite_file, without_secrets
+from rlplug.tracking.location import (
+    check_exists,
+    check_reachable,
+    is_http,
+    sqlite_file,
+    without_secrets,
+)
 from rlplug.tracking.record import Record, slug
 from rlplug.tracking.views import VIEW_TAGS
 
@@ -38,6 +44,14 @@ _DEFAULTS = {
 }
 
 
+_TAGS_OF_THE_END = {
+    "rlplug.stop_reason",
+    "rlplug.stopped_at_step",
+    "rlplug.error",
+    "rlplug.pending_upload",
+}
+
+
 class Store:
     """A run in an MLflow store.
 
@@ -50,6 +64,10 @@ class Store:
         self.run_name: str = run.info.run_name or self.run_id
         self.experiment: str = experiment.name
         self.experiment_id: str = experiment.experiment_id
+        self.status: str = run.info.status
+        self.tags: dict[str, str] = dict(run.data.tags)
+        self.marks = {one.key: one.step for one in run.data.to_proto().metrics}
+        """Metric → its highest step when the run was opened."""
 
     @classmethod
     def create_run(cls, uri: str, record: Record, root: Path) -> Store:
@@ -66,6 +84,58 @@ class Store:
                 f"MLflow cannot record the run at {without_secrets(uri)}: {error}.", _advice(error)
             ) from error
         return store
+
+    @classmethod
+    def open_run(cls, uri: str, run_id: str) -> Store:
+        """Open a run that exists, or raise what became of it."""
+        check_exists(uri, run_id)
+        check_reachable(uri)
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        shown = without_secrets(uri)
+        try:
+            with _quiet(), translated():
+                client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+                run = client.get_run(run_id)
+                experiment = client.get_experiment(run.info.experiment_id)
+        except StoreRefusedError as error:
+            raise RequestError(
+                f"run {run_id} is not in MLflow at {shown}: {error}.",
+                "try: tracking.uri or MLFLOW_TRACKING_URI of the store that has it",
+            ) from error
+        except StoreUnreachableError as error:
+            raise RequestError(
+                f"MLflow at {shown} cannot be asked about run {run_id}: {error}.", _advice(error)
+            ) from error
+        store = cls(client, experiment, run)
+        if experiment.lifecycle_stage != "active":
+            raise RequestError(
+                f"the experiment {experiment.name!r} of run {run_id} was deleted in MLflow.",
+                f"try: MLFLOW_TRACKING_URI={shown} mlflow experiments restore "
+                f"--experiment-id {experiment.experiment_id}",
+            )
+        if run.info.lifecycle_stage != "active":
+            raise RequestError(
+                f"run {run_id} ({store.run_name}) was deleted in MLflow.",
+                f"try: MLFLOW_TRACKING_URI={shown} mlflow runs restore --run-id {run_id}",
+            )
+        return store
+
+    def continue_run(self, tags: Mapping[str, str]) -> None:
+        """Mark the run as running again, with tags that say so."""
+        with translated():
+            for name in _TAGS_OF_THE_END & set(self.tags):
+                self._client.delete_tag(self.run_id, name)
+            self.set_tags(tags)
+            self._client.update_run(self.run_id, status="RUNNING")
+
+    @property
+    def attempt(self) -> int:
+        """How often the run was started when it was opened."""
+        attempt = self.tags.get("rlplug.attempt", "")
+        return int(attempt) if attempt.isdecimal() else 1
 
     def log_rows(self, rows: Sequence[Row]) -> None:
         """Log at most 1000 metrics."""
@@ -84,7 +154,7 @@ class Store:
             return False
         return stage == "active"
 
-    def set_tags(self, tags: dict[str, str]) -> None:
+    def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
         from mlflow.entities import RunTag
 

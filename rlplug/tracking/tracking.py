@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import shlex
-import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import attrs
+
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
-from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import upload_folder
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
-from rlplug.tracking.journal import Journal
 from rlplug.tracking.listener import Status, TrackingListener
-from rlplug.tracking.location import (
-    check_reachable,
-    check_writable,
-    default_folder,
-    is_http,
-    runs_folder,
-    tracking_uri,
-    without_secrets,
-)
-from rlplug.tracking.record import Record, command_line, record_of
-from rlplug.tracking.review import Review
+from rlplug.tracking.location import default_folder, is_http, without_secrets
+from rlplug.tracking.lock import RunLock
+from rlplug.tracking.opening import OpenRun, continue_run, create_run
+from rlplug.tracking.review import REASONS, Review
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import Pending, now
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
@@ -49,57 +37,43 @@ def open_tracking(
     environment: str,
     root: Path | None = None,
     warn: Callable[[str], None] | None = None,
+    resume: Path | None = None,
+    step: int = 0,
+    drift: Mapping[str, str] | None = None,
+    lock: RunLock | None = None,
 ) -> Tracking:
-    """Create the MLflow run and its folder, or raise what is wrong."""
-    folder = runs_folder(root)
-    check_writable(folder)
-    record = record_of(config, environment)
-    uri, store = "", None
-    if config.tracking.enabled:
-        uri = tracking_uri(config.tracking.uri, folder)
-        check_reachable(uri)
-        store = Store.create_run(uri, record, folder)
-    try:
-        return Tracking(config, record, uri, store, folder, _log_warning if warn is None else warn)
-    except OSError as error:
-        if store is not None:
-            with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
-                store.terminate("FAILED")
-        raise RequestError(
-            f"the runs folder {folder} is not writable: {error.strerror or error}.",
-            "try: free disk space, or RLPLUG_HOME=/another/folder rlplug run",
-        ) from error
+    """Create the MLflow run and its folder, or raise what is wrong.
+
+    With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
+    journal holds is reported again; `drift` tells which options were changed. A caller that has
+    already read from the folder has taken its `lock`.
+    """
+    if resume is None:
+        run = create_run(config, environment, root)
+    else:
+        run = continue_run(config, resume, step, drift or {}, lock)
+    return Tracking(config, run, _log_warning if warn is None else warn)
 
 
 class Tracking:
     """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        record: Record,
-        uri: str,
-        store: Store | None,
-        root: Path,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.run_id = uuid.uuid4().hex if store is None else store.run_id
-        self.run_name = record.run_name if store is None else store.run_name
-        self.experiment = record.experiment if store is None else store.experiment
-        self.uri = uri
-        self.root = root
-        self.folder = root / "work" / self.run_id
-        self._store = store
+    def __init__(self, config: RunConfig, run: OpenRun, warn: Callable[[str], None]) -> None:
+        self.run_id = run.run_id
+        self.run_name = run.run_name
+        self.experiment = run.experiment
+        self.uri = run.uri
+        self.root = run.root
+        self.folder = run.folder
+        self._store = run.store
+        self._lock = run.lock
+        self._status = run.status
         self._warn = warn
         self._closed = False
-        self.folder.mkdir(parents=True, exist_ok=True)
-        journal = Journal(self.folder)
+        self._journal = run.journal
+        self._writer = Writer(run.journal, run.store, warn, run.recorded)
         options = without_secrets(to_toml(config))
-        (self.folder / "config.toml").write_text(options)
-        (self.folder / "run.json").write_text(json.dumps(self._facts(), indent=2) + "\n")
-        self._writer = Writer(journal, store, warn)
-        self.listener = TrackingListener(self._writer, store, options)
-        self._journal = journal
+        self.listener = TrackingListener(self._writer, run.store, options)
         self._writer.start()
 
     def describe(self) -> tuple[str, str]:
@@ -150,12 +124,32 @@ class Tracking:
         self._closed = True
         review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         ended = status or self.listener.status
-        self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
-        self._warn_of_missing()
         try:
-            self._journal.close()
+            self._write_status(ended, REASONS[ended])
+            self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
+            self._write_status(ended, REASONS[ended])
+            self._warn_of_missing()
+            try:
+                self._journal.close()
+            except OSError as error:
+                self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
+        finally:
+            self._lock.release()
+
+    def _write_status(self, status: Status, reason: str) -> None:
+        pending = Pending(points=self._writer.points_left, tags=self._writer.jobs_left)
+        self._status = attrs.evolve(
+            self._status,
+            status=status,
+            step=self.listener.step,
+            stop_reason=reason,
+            ended=now(),
+            pending=pending,
+        )
+        try:
+            self._status.write(self.folder)
         except OSError as error:
-            self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
+            self._warn(f"{self.folder} cannot be written: {error.strerror or error}.")
 
     def _warn_of_missing(self) -> None:
         points, jobs = self._writer.points_left, self._writer.jobs_left
@@ -181,17 +175,6 @@ class Tracking:
         elif self.root != default_folder():
             settings.append(f"RLPLUG_HOME={shlex.quote(str(self.root))} ")
         return "".join([*settings, "rlplug ui"])
-
-    def _facts(self) -> dict[str, str]:
-        return {
-            "run_id": self.run_id,
-            "run_name": self.run_name,
-            "experiment": self.experiment,
-            "experiment_id": "" if self._store is None else self._store.experiment_id,
-            "uri": without_secrets(self.uri),
-            "command": command_line(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
 
 
 def _log_warning(message: str) -> None:

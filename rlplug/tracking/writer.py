@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
-from rlplug.tracking.journal import Journal, Report, Row
+from rlplug.tracking.journal import NONFINITE, Journal, Recorded, Report, Row
 
 __all__ = ["Job", "MetricStore", "Writer"]
 
@@ -20,6 +20,8 @@ ROWS_PER_BATCH = 1000
 JOURNAL_SECONDS = 1.0
 UPLOAD_SECONDS = 5.0
 LONGEST_WAIT = 60.0
+
+_NOTHING = Recorded()
 
 
 class MetricStore(Protocol):
@@ -40,16 +42,23 @@ class Writer:
     """
 
     def __init__(
-        self, journal: Journal, store: MetricStore | None, warn: Callable[[str], None]
+        self,
+        journal: Journal,
+        store: MetricStore | None,
+        warn: Callable[[str], None],
+        recorded: Recorded = _NOTHING,
     ) -> None:
         self._journal = journal
         self._store = store
         self._warn = warn
+        self._marks = recorded.marks
         self._queue: SimpleQueue[tuple[int, float, dict[str, float]]] = SimpleQueue()
         self._unwritten: list[_Item] = []
         self._unsent: list[_Item] = []
-        self._nonfinite = 0
-        self.first_nonfinite_step: int | None = None
+        if store is not None:
+            self._unsent += [_Item(report, end) for report, end in recorded.unsent]
+        self._nonfinite = recorded.nonfinite
+        self.first_nonfinite_step = recorded.first_nonfinite_step
         self._wait = 0.0
         """Seconds before the next attempt after a failure; 0 while uploads succeed."""
         self._next_upload = 0.0
@@ -128,7 +137,9 @@ class Writer:
                 report = Report.of(*self._queue.get_nowait())
             except Empty:
                 break
-            taken.append(_Item(self._counted(report)))
+            report = self._counted(self._unknown(report))
+            if report.metrics:
+                taken.append(_Item(report))
         if self._store is not None:
             self._unsent += taken
         self._unwritten += taken
@@ -146,15 +157,26 @@ class Writer:
             self._disk_failed = False
             self._warn(f"the journal {self._journal.path} is writable again; nothing is lost.")
 
+    def _unknown(self, report: Report) -> Report:
+        """The report without the values that were recorded before the run was continued."""
+        known = {name for name in report.metrics if self._is_known(name, report.step)}
+        if not known:
+            return report
+        metrics = {name: x for name, x in report.metrics.items() if name not in known}
+        return Report(report.step, report.time, metrics)
+
+    def _is_known(self, name: str, step: int) -> bool:
+        return name in self._marks and step <= self._marks[name]
+
     def _counted(self, report: Report) -> Report:
         """The report with `train/nonfinite`, the count of non-finite values so far, if any."""
         if report.nonfinite:
             self._nonfinite += report.nonfinite
             if self.first_nonfinite_step is None:
                 self.first_nonfinite_step = report.step
-        if not self._nonfinite:
+        if not (self._nonfinite and report.metrics) or self._is_known(NONFINITE, report.step):
             return report
-        metrics = {**report.metrics, "train/nonfinite": float(self._nonfinite)}
+        metrics = {**report.metrics, NONFINITE: float(self._nonfinite)}
         return Report(report.step, report.time, metrics)
 
     def _upload_rest(self) -> None:
@@ -167,6 +189,11 @@ class Writer:
 
     def _upload(self) -> None:
         """Upload in batches; on failure, keep the rest and back off."""
+        if self._unsent:
+            # Then what is in MLflow is in the journal, and is known when the run is continued.
+            # Where the disk fails, memory is what is uploaded.
+            with contextlib.suppress(OSError):
+                self._journal.sync()
         try:
             while self._unsent and self._store is not None:
                 batch = _batch(self._unsent)
@@ -248,9 +275,9 @@ class _Item:
 
     __slots__ = ("end", "report", "sent")
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, end: int | None = None) -> None:
         self.report = report
-        self.end: int | None = None
+        self.end = end
         self.sent = False
 
 

@@ -1,0 +1,107 @@
+"""The lock of a run: one process at a time carries it out, and a dead process holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rlplug.errors import RequestError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+__all__ = ["RunLock", "holder"]
+
+LOCK = "run.lock"
+HOLDER = "run.lock.json"
+
+
+class RunLock:
+    """Held from `take` to `release`, or until the process ends, in whatever way."""
+
+    def __init__(self, lock: BaseFileLock, folder: Path) -> None:
+        self._lock = lock
+        self.folder = folder
+
+    @classmethod
+    def try_take(cls, folder: Path) -> RunLock | None:
+        """The lock of a run's folder, or None if it is held."""
+        # 0.1 s to import, and often nothing is to be locked.
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            return None
+        return cls(lock, folder)
+
+    @classmethod
+    def take(cls, folder: Path) -> RunLock:
+        """The lock of a run's folder, with this process as its holder, or raise who has it."""
+        taken = cls.try_take(folder)
+        if taken is None:
+            raise RequestError(
+                f"run {folder.name} is in progress ({holder(folder).shown}).",
+                "try: again after that process has exited",
+            )
+        facts = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        try:
+            (folder / HOLDER).write_text(json.dumps(facts) + "\n")
+        except BaseException:
+            taken.release()
+            raise
+        return taken
+
+    def release(self) -> None:
+        """Let others take it."""
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Holder:
+    """The process that took the lock last."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.host = str(facts.get("host", ""))
+        self.pid = facts.get("pid")
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return f"pid {self.pid} on {self.host}" if self.host else "by an unknown process"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it runs on another host, whose locks may not be seen here."""
+        return bool(self.host) and self.host != socket.gethostname()
+
+
+def holder(folder: Path) -> Holder:
+    """Who took the lock of a run's folder last."""
+    try:
+        facts = json.loads((folder / HOLDER).read_text())
+    except (OSError, ValueError):
+        facts = {}
+    return Holder(facts if isinstance(facts, dict) else {})

@@ -1,0 +1,205 @@
+"""Open a run for tracking: a new one, or one that goes on; its lock is held from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from rlplug.config.sections import RunConfig
+from rlplug.config.toml import to_toml
+from rlplug.errors import RequestError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.journal import Journal, Recorded, recorded_in
+from rlplug.tracking.location import (
+    RunFolder,
+    check_reachable,
+    check_writable,
+    runs_folder,
+    tracking_uri,
+    without_secrets,
+)
+from rlplug.tracking.lock import RunLock
+from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
+from rlplug.tracking.status import RUNNING, RunStatus, now, write_durably
+from rlplug.tracking.store import Store
+
+__all__ = ["OpenRun", "continue_run", "create_run"]
+
+CONFIG = "config.toml"
+
+
+@attrs.frozen(kw_only=True)
+class OpenRun:
+    """A run whose folder is locked and whose MLflow run, if it has one, is running."""
+
+    run_id: str
+    run_name: str
+    experiment: str
+    uri: str
+    """The tracking URI; empty: without MLflow."""
+    folder: Path
+    store: Store | None
+    lock: RunLock
+    status: RunStatus
+    journal: Journal
+    recorded: Recorded = attrs.field(factory=Recorded)
+
+    @property
+    def root(self) -> Path:
+        """The runs folder."""
+        return self.folder.parent.parent
+
+
+def create_run(config: RunConfig, environment: str, root: Path | None) -> OpenRun:
+    """Create the MLflow run and its folder, or raise what is wrong."""
+    folder = runs_folder(root)
+    check_writable(folder)
+    record = record_of(config, environment, folder)
+    uri, store, experiment_id = "", None, ""
+    if config.tracking.enabled:
+        uri = tracking_uri(config.tracking.uri, folder)
+        check_reachable(uri)
+        store = Store.create_run(uri, record, folder)
+        record = attrs.evolve(record, run_name=store.run_name, experiment=store.experiment)
+        experiment_id = store.experiment_id
+    run_id = uuid.uuid4().hex if store is None else store.run_id
+    own = folder / "work" / run_id
+    status = RunStatus(started=now())
+    facts = {
+        "run_id": run_id,
+        "run_name": record.run_name,
+        "experiment": record.experiment,
+        "experiment_id": experiment_id,
+        "uri": without_secrets(uri),
+        "command": command_line(),
+        "started": status.started,
+    }
+    with contextlib.ExitStack() as failed:
+        if store is not None:
+            failed.callback(_give_up, store)
+        with _writing(folder):
+            own.mkdir(parents=True, exist_ok=True)
+            lock = failed.enter_context(RunLock.take(own))
+            write_durably(own / CONFIG, without_secrets(to_toml(config)).encode())
+            write_durably(own / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
+            status.write(own)
+            journal = Journal(own)
+        failed.pop_all()
+    return OpenRun(
+        run_id=run_id,
+        run_name=record.run_name,
+        experiment=record.experiment,
+        uri=uri,
+        folder=own,
+        store=store,
+        lock=lock,
+        status=status,
+        journal=journal,
+    )
+
+
+def continue_run(
+    config: RunConfig, folder: Path, step: int, drift: Mapping[str, str], lock: RunLock | None
+) -> OpenRun:
+    """Go on with the run of a folder, or raise why that is not possible."""
+    folder = folder.absolute()
+    run = RunFolder.read(folder)
+    if run is None:
+        raise RequestError(
+            f"{folder} is not the folder of a run: its run.json is missing or damaged.",
+            "try: the folder of a run, work/RUN_ID in the runs folder",
+        )
+    if config.tracking.enabled and not run.experiment_id:
+        raise RequestError(
+            f"run {run.run_id} ({run.run_name}) was started without MLflow and cannot be added.",
+            "try: --set tracking.enabled=false",
+        )
+    with contextlib.ExitStack() as failed:
+        lock = failed.enter_context(RunLock.take(folder) if lock is None else lock)
+        before = RunStatus.read(folder) or RunStatus(started=run.started)
+        check_writable(folder.parent.parent)
+        uri, store, attempt = "", None, before.attempt
+        if config.tracking.enabled:
+            uri = run.tracking_uri(config.tracking.uri)
+            store = Store.open_run(uri, run.run_id)
+            attempt = max(attempt, store.attempt)
+        status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
+        with _writing(folder.parent.parent):
+            _replace_config(folder, without_secrets(to_toml(config)))
+            journal = Journal(folder)
+            failed.callback(journal.close)
+            marks = {} if store is None else store.marks
+            recorded = recorded_in(journal.path, journal.acknowledged, marks)
+            if store is not None:
+                failed.callback(_give_up, store)
+                _mark_as_continued(store, attempt, step, drift, folder)
+            status.write(folder)
+        failed.pop_all()
+    return OpenRun(
+        run_id=run.run_id,
+        run_name=run.run_name,
+        experiment=run.experiment,
+        uri=uri,
+        folder=folder,
+        store=store,
+        lock=lock,
+        status=status,
+        journal=journal,
+        recorded=recorded,
+    )
+
+
+def _mark_as_continued(
+    store: Store, attempt: int, step: int, drift: Mapping[str, str], folder: Path
+) -> None:
+    tags = {
+        **place_tags(folder.parent.parent),
+        "rlplug.attempt": str(attempt + 1),
+        "rlplug.resumed_from_step": str(step),
+    }
+    if drift:
+        tags["rlplug.param_drift"] = without_secrets(json.dumps(dict(drift)))[:LONGEST_TAG]
+    try:
+        store.continue_run(tags)
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"MLflow cannot continue run {store.run_id}: {error}.",
+            "try: again when its store answers",
+        ) from error
+
+
+def _replace_config(folder: Path, options: str) -> None:
+    """Write the options that hold from now on; the first ones are kept as `config-1.toml`, …"""
+    path = folder / CONFIG
+    before = path.read_bytes() if path.exists() else None
+    if before == options.encode():
+        return
+    if before is not None:
+        number = 1
+        while (folder / f"config-{number}.toml").exists():
+            number += 1
+        write_durably(folder / f"config-{number}.toml", before)
+    write_durably(path, options.encode())
+
+
+def _give_up(store: Store) -> None:
+    """A run that was not opened is not running."""
+    with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
+        store.terminate("FAILED" if store.status == RUNNING else store.status)
+
+
+@contextlib.contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """Raise what the disk refuses as an error of the runs folder."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"the runs folder {root} is not writable: {error.strerror or error}.",
+            "try: free disk space, or RLPLUG_HOME=/another/folder rlplug run",
+        ) from error

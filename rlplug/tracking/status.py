@@ -1,0 +1,106 @@
+"""The status of a run in its folder, `status.json`: known without asking MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+
+__all__ = ["RUNNING", "Pending", "RunStatus", "beat", "now", "write_durably"]
+
+STATUS = "status.json"
+HEARTBEAT = "heartbeat"
+RUNNING = "RUNNING"
+
+
+@attrs.frozen(kw_only=True)
+class Pending:
+    """What of a run is not in MLflow yet."""
+
+    points: int = 0
+    """Metric values."""
+    artifacts: int = 0
+    """Files."""
+    tags: int = 0
+    """Other parts of the record: tags and the final status."""
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.artifacts or self.tags)
+
+
+@attrs.frozen(kw_only=True)
+class RunStatus:
+    """How far a run is, or how it ended."""
+
+    status: str = RUNNING
+    step: int = 0
+    stop_reason: str = ""
+    started: str = ""
+    ended: str = ""
+    attempt: int = 1
+    """How often the run was started: 1, and one more for every resume."""
+    pending: Pending = Pending()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The status of the run in a folder; None if there is no valid one."""
+        try:
+            facts = json.loads((folder / STATUS).read_text())
+            known: dict[str, Any] = {one.name: facts[one.name] for one in attrs.fields(cls)}
+            known["pending"] = Pending(**known["pending"])
+            return cls(**known)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Replace `status.json`; the heartbeat stays as long as the run is in progress."""
+        content = (json.dumps(attrs.asdict(self), indent=2) + "\n").encode()
+        path = folder / STATUS
+        try:
+            write_durably(path, content)
+        except OSError:
+            # A full disk has no room for a second file, but the first one keeps its block.
+            with path.open("r+b") as file:
+                file.write(content)
+                file.truncate()
+        if self.status == RUNNING:
+            beat(folder)
+        else:
+            with contextlib.suppress(OSError):
+                (folder / HEARTBEAT).unlink(missing_ok=True)
+
+
+def beat(folder: Path) -> None:
+    """Say that the run is in progress: other hosts look at the time of the file."""
+    (folder / HEARTBEAT).touch()
+
+
+def now() -> str:
+    """The time, as `started` and `ended` are written."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file beside, fsync it, and rename it into place."""
+    partial = path.with_name(f"{path.name}.new-{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,278 @@
+"""A run that goes on: in the same MLflow run and journal, without a point twice or lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlplug.config.sections import RunConfig, RunSection, TrackingSection
+from rlplug.errors import RequestError
+from rlplug.plugin import NoOptions
+from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking.journal import read_journal
+from rlplug.tracking.lock import RunLock
+from rlplug.tracking.status import RunStatus
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+Open = Callable[..., Tracking]
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from rlplug.config.sections import RunConfig, RunSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import open_tracking
+config = RunConfig(run=RunSection(algorithm="none", steps=40), algorithm=NoOptions())
+tracking = open_tracking(config, environment="Nowhere-v0", root=Path(sys.argv[1]))
+for step in (10, 20):
+    tracking.listener.metrics_reported(step, {"a": float(step), "b": float("nan")})
+tracking.listener.checkpoint_saved(20)
+journal = tracking.folder / "metrics.acked"
+while not journal.exists():
+    time.sleep(0.01)
+tracking.listener.metrics_reported(30, {"a": 30.0})
+tracking.listener.metrics_reported(40, {"a": 40.0})
+while b'"step":40' not in (tracking.folder / "metrics.jsonl").read_bytes():
+    time.sleep(0.01)
+print(tracking.run_id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A run that is killed with steps 10 and 20 in MLflow, and 30 and 40 in the journal only."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("RLPLUG_HOME", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def opened(root: Path) -> Iterator[Open]:
+    """Open the tracking of a run; it is closed at the latest with the test."""
+    made: list[Tracking] = []
+
+    def start(config: RunConfig | None = None, **more: object) -> Tracking:
+        one = open_tracking(
+            config or config_of(),
+            environment="Nowhere-v0",
+            root=root,
+            **more,  # type: ignore[arg-type]
+        )
+        made.append(one)
+        return one
+
+    yield start
+    for tracking in made:
+        tracking.close("FAILED")
+
+
+@pytest.fixture
+def client(root: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{root / 'mlflow.db'}")
+
+
+def config_of(steps: int = 40, **tracking: object) -> RunConfig:
+    return RunConfig(
+        run=RunSection(algorithm="none", steps=steps),
+        algorithm=NoOptions(),
+        tracking=TrackingSection(**tracking),  # type: ignore[arg-type]
+    )
+
+
+def killed(root: Path) -> Path:
+    """The folder of a run that was killed."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return root / "work" / done.stdout.strip()
+
+
+def points(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, float]]:
+    return [(one.step, one.value) for one in client.get_metric_history(run_id, name)]
+
+
+def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
+    opened: Open, root: Path, client: MlflowClient
+) -> None:
+    folder = killed(root)
+    assert points(client, folder.name, "a") == [(10, 10.0), (20, 20.0)]
+    before = RunStatus.read(folder)
+    assert before is not None
+    assert (before.status, before.attempt) == ("RUNNING", 1)
+
+    tracking = opened(resume=folder, step=20, drift={"run.steps": "40 -> 60"})
+    assert (tracking.run_id, tracking.folder) == (folder.name, folder)
+    # From the checkpoint of step 20 on, steps 30 and 40 are done again.
+    for step in (30, 40, 50):
+        tracking.listener.metrics_reported(step, {"a": float(step), "c": float(step)})
+    tracking.listener.run_finished(50)
+    tracking.close()
+
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["rlplug.attempt"] == "2"
+    assert run.data.tags["rlplug.resumed_from_step"] == "20"
+    assert json.loads(run.data.tags["rlplug.param_drift"]) == {"run.steps": "40 -> 60"}
+    once = [(step, float(step)) for step in (10, 20, 30, 40, 50)]
+    assert points(client, tracking.run_id, "a") == once
+    # A metric that was not there before is new at every step.
+    assert points(client, tracking.run_id, "c") == once[2:]
+    steps = [one.step for one in read_journal(folder / "metrics.jsonl") if "a" in one.metrics]
+    assert steps == [10, 20, 30, 40, 50]
+    status = RunStatus.read(folder)
+    assert status is not None
+    assert (status.status, status.attempt, status.step) == ("FINISHED", 2, 50)
+    assert status.started == before.started
+
+
+def test_the_count_of_numbers_that_are_not_finite_goes_on(opened: Open, root: Path) -> None:
+    folder = killed(root)  # one NaN at step 10, one at step 20
+    tracking = opened(resume=folder, step=10)
+    for step in (20, 50):
+        tracking.listener.metrics_reported(step, {"b": math.nan})
+    tracking.close("FINISHED")
+    reports = list(read_journal(folder / "metrics.jsonl"))
+    counts = [one.metrics["train/nonfinite"] for one in reports if "b" in one.metrics]
+    assert counts == [1, 2, 3]
+    from mlflow import MlflowClient
+
+    tags = MlflowClient(tracking.uri).get_run(tracking.run_id).data.tags
+    assert tags["rlplug.nonfinite_step"] == "10"
+
+
+def test_a_run_goes_on_as_often_as_it_is_resumed(opened: Open, client: MlflowClient) -> None:
+    tracking = opened()
+    for attempt in (2, 3):
+        tracking.listener.metrics_reported(attempt, {"a": 1.0})
+        tracking.close("KILLED")
+        tracking = opened(resume=tracking.folder)
+        run = client.get_run(tracking.run_id)
+        assert run.info.status == "RUNNING"
+        assert run.data.tags["rlplug.attempt"] == str(attempt)
+        assert "rlplug.stop_reason" not in run.data.tags
+
+
+def test_what_mlflow_has_and_the_journal_lost_is_not_reported_again(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened()
+    for step in (10, 20):
+        tracking.listener.metrics_reported(step, {"a": float(step)})
+    tracking.close("KILLED")
+    (tracking.folder / "metrics.jsonl").write_bytes(b"")
+    again = opened(resume=tracking.folder)
+    for step in (10, 20, 30):
+        again.listener.metrics_reported(step, {"a": float(step)})
+    again.close("FINISHED")
+    assert [step for step, _ in points(client, again.run_id, "a")] == [10, 20, 30]
+
+
+def test_the_second_process_that_opens_a_run_is_refused_and_told_who_has_it(
+    opened: Open, client: MlflowClient
+) -> None:
+    first = opened()
+    with pytest.raises(RequestError, match=f"run {first.run_id} is in progress") as refused:
+        opened(resume=first.folder)
+    assert f"pid {os.getpid()} on " in refused.value.message
+    assert client.get_run(first.run_id).data.tags["rlplug.attempt"] == "1"
+    first.close("KILLED")
+    assert opened(resume=first.folder).run_id == first.run_id
+
+
+def test_a_lock_that_was_taken_before_is_kept_while_the_run_goes_on(opened: Open) -> None:
+    first = opened()
+    first.close("KILLED")
+    lock = RunLock.take(first.folder)
+    again = opened(resume=first.folder, lock=lock)
+    assert RunLock.try_take(first.folder) is None
+    again.close("KILLED")
+    with RunLock.take(first.folder):
+        assert RunLock.try_take(first.folder) is None
+
+
+def test_the_old_options_are_kept_where_new_ones_differ(opened: Open) -> None:
+    first = opened()
+    first.close("KILLED")
+    before = (first.folder / "config.toml").read_text()
+    opened(resume=first.folder).close("KILLED")
+    assert not (first.folder / "config-1.toml").exists()
+    for steps, number in ((60, 1), (80, 2)):
+        opened(config_of(steps=steps), resume=first.folder).close("KILLED")
+        assert (first.folder / f"config-{number}.toml").exists()
+    assert (first.folder / "config-1.toml").read_text() == before
+    assert "steps = 80" in (first.folder / "config.toml").read_text()
+
+
+def test_a_run_without_mlflow_goes_on_in_its_journal(opened: Open, root: Path) -> None:
+    config = config_of(enabled=False)
+    first = opened(config)
+    first.listener.metrics_reported(10, {"a": 1.0})
+    first.close("KILLED")
+    again = opened(config, resume=first.folder, step=0)
+    for step in (10, 20):
+        again.listener.metrics_reported(step, {"a": 1.0})
+    again.close("FINISHED")
+    assert [one.step for one in read_journal(first.folder / "metrics.jsonl")] == [10, 20]
+    with pytest.raises(RequestError, match="was started without MLflow"):
+        opened(resume=first.folder)
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_refused_with_the_command_that_restores_it(
+    opened: Open, client: MlflowClient
+) -> None:
+    first = opened()
+    first.close("KILLED")
+    client.delete_run(first.run_id)
+    with pytest.raises(RequestError, match=f"run {first.run_id} .* was deleted in MLflow") as told:
+        opened(resume=first.folder)
+    assert f"mlflow runs restore --run-id {first.run_id}" in told.value.hints[0]
+    client.restore_run(first.run_id)
+    assert opened(resume=first.folder).run_id == first.run_id
+
+
+def test_a_run_whose_store_is_gone_is_refused_and_no_new_store_is_made(
+    opened: Open, root: Path
+) -> None:
+    first = opened()
+    first.close("KILLED")
+    (root / "mlflow.db").rename(root / "elsewhere.db")
+    with pytest.raises(RequestError, match=f"in which run {first.run_id} is recorded, does not ex"):
+        opened(resume=first.folder)
+    assert not (root / "mlflow.db").exists()
+    away = config_of(uri="http://127.0.0.1:9")
+    with pytest.raises(RequestError, match="does not answer"):
+        opened(away, resume=first.folder)
+    # The lock is free again, and the folder as it was.
+    with RunLock.take(first.folder):
+        assert (first.folder / "config.toml").exists()
+
+
+def test_a_run_is_found_in_the_store_that_it_was_started_in(
+    opened: Open, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.db"
+    shutil.copy(root / "mlflow.db", other)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    first = opened()
+    first.close("KILLED")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert opened(resume=first.folder).uri == f"sqlite:///{other}"
