@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.loading import load
     from rlplug.runs.result import RunResult
-    from rlplug.runs.run import run
+    from rlplug.runs.run import resume, run
     from rlplug.serving import Policy
 
 _MODULES = {
@@ -59,6 +59,7 @@ _MODULES = {
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
     "option": "rlplug.config",
+    "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
 }
 
@@ -86,6 +87,7 @@ __all__ = [
     "hookimpl",
     "load",
     "option",
+    "resume",
     "run",
 ]
 

@@ -20,13 +20,15 @@ class MetricWindow:
 
     def __init__(self) -> None:
         self._waiting: list[Mapping[str, Mapping[str, Any]]] = []
+        self._restored: tuple[int, dict[str, list[Any]]] = (0, {})
+        """Results that a restored state waited with: their number and their values by name."""
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, results: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the results of one update: module id → metric → value."""
         self._waiting.append(results)
-        if len(self._waiting) >= _MAX_WAITING:
+        if len(self._waiting) + self._restored[0] >= _MAX_WAITING:
             self._sum_waiting()
 
     def take(self) -> dict[str, float]:
@@ -42,8 +44,44 @@ class MetricWindow:
         self._counts.clear()
         return means
 
+    def get_state(self) -> dict[str, Any]:
+        """All results since the last report; they are not summed, which would round differently."""
+        columns = self._columns()
+        return {
+            "count": len(self._waiting) + self._restored[0],
+            "tensors": {
+                name: torch.stack(of) for name, one in columns.items() if (of := _tensors(one))
+            },
+            "numbers": {name: _numbers(one) for name, one in columns.items()},
+            "sums": {
+                name: one.detach().clone() if isinstance(one, Tensor) else one
+                for name, one in self._sums.items()
+            },
+            "counts": dict(self._counts),
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        stacked = saved["tensors"]
+        columns = {
+            name: [*(stacked[name].unbind() if name in stacked else ()), *numbers]
+            for name, numbers in saved["numbers"].items()
+        }
+        self._restored = (saved["count"], columns)
+        self._waiting.clear()
+        self._sums, self._counts = dict(saved["sums"]), dict(saved["counts"])
+
     def _sum_waiting(self) -> None:
-        columns: dict[str, list[Any]] = {}
+        columns = self._columns()
+        self._waiting.clear()
+        self._restored = (0, {})
+        for name, values in columns.items():
+            self._sums[name] = self._sums.get(name, 0.0) + _total(values)
+            self._counts[name] = self._counts.get(name, 0) + len(values)
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """The values that wait to be summed, by name."""
+        columns = {name: list(values) for name, values in self._restored[1].items()}
         for results in self._waiting:
             for module_id, metrics in results.items():
                 # With one module, sums over all modules are redundant.
@@ -52,16 +90,20 @@ class MetricWindow:
                 prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
                 for name, value in metrics.items():
                     columns.setdefault(prefix + name, []).append(value)
-        self._waiting.clear()
-        for name, values in columns.items():
-            self._sums[name] = self._sums.get(name, 0.0) + _total(values)
-            self._counts[name] = self._counts.get(name, 0) + len(values)
+        return columns
 
 
 _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
 
 
 def _total(values: list[Any]) -> Any:
-    tensors = [value.detach().reshape(()) for value in values if isinstance(value, Tensor)]
-    numbers = sum(float(value) for value in values if not isinstance(value, Tensor))
+    tensors, numbers = _tensors(values), sum(_numbers(values))
     return torch.stack(tensors).sum() + numbers if tensors else numbers
+
+
+def _tensors(values: list[Any]) -> list[Tensor]:
+    return [value.detach().reshape(()) for value in values if isinstance(value, Tensor)]
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    return [float(value) for value in values if not isinstance(value, Tensor)]

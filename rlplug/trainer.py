@@ -29,6 +29,12 @@ class Sampler(Protocol):
     def start(self) -> None:
         """Reset the environments."""
 
+    def get_state(self, *, environments: bool) -> dict[str, Any]:
+        """All that the next collection depends on."""
+
+    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
+        """Restore a state; returns why environments were reset, from `seed`, or nothing."""
+
     def collect(self, timestep: int) -> Experience:
         """Take the next steps."""
 
@@ -76,6 +82,11 @@ class Trainer:
         self._window = MetricWindow()
         self._updates = 0
         self._sampling = 0.0
+        self._seconds = 0.0
+        """Seconds of training before a resume."""
+        self._unreported = 0.0
+        """Those of them since the last report."""
+        self._started = self._reported = 0.0
         # `report` is also called for runs that fail before their first step.
         self._reported_step = 0
         self._has_update_listeners = calls.implements("update_finished")
@@ -85,11 +96,18 @@ class Trainer:
     def run(self) -> None:
         """Train; `stop` is called after every update and may end the run by raising."""
         clock = time.perf_counter
-        self._started = self._reported = clock()
+        self._started = clock()
+        self._reported = self._started - self._unreported
         report_steps = self._report_steps()
-        due = next(report_steps)
+        due = self._next_report(report_steps)
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
-        while self.step < self._steps and not self.stopped:
+        while True:
+            # First: a state is saved between an evaluation and the report that shows it.
+            if self.step >= due:
+                self._learner.optimizers.metrics_reported(self.report())
+                due = self._next_report(report_steps)
+            if self.step >= self._steps or self.stopped:
+                return
             began = clock()
             experience = collect(self.step)
             self._sampling += clock() - began
@@ -98,14 +116,8 @@ class Trainer:
                 self._update(work)
                 self._stop()
             absorb()
-            # Before the report, which shows what an evaluation found.
             if self.periodic is not None and self.step >= self.periodic.due:
                 self._reach(self.periodic)
-            if self.step >= due:
-                self._learner.optimizers.metrics_reported(self.report())
-                due = next(
-                    point for point in report_steps if point > self.step or point >= self._steps
-                )
             self._stop()
 
     def _update(self, work: Work) -> None:
@@ -141,7 +153,7 @@ class Trainer:
             **self._sampler.episode_stats.take(),
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
-            "time/seconds": now - self._started,
+            "time/seconds": self._seconds + now - self._started,
             "time/sampling_seconds": self._sampling,
             "time/learning_seconds": seconds - self._sampling,
             "time/updates": float(self._updates),
@@ -151,6 +163,38 @@ class Trainer:
         self.metrics.update(metrics)
         self._calls.metrics_reported(self.step, metrics)
         return metrics
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters, and what is not reported yet; `clock` holds all that depends on the time."""
+        now = time.perf_counter()
+        return {
+            "step": self.step,
+            "updates": self._updates,
+            "reported_step": self._reported_step,
+            "window": self._window.get_state(),
+            "metrics": {name: x for name, x in self.metrics.items() if not _is_time(name)},
+            "clock": {
+                "seconds": self._seconds + now - self._started,
+                "unreported": now - self._reported,
+                "sampling": self._sampling,
+                "metrics": {name: x for name, x in self.metrics.items() if _is_time(name)},
+            },
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state, before `run`."""
+        clock = saved["clock"]
+        self.step, self._updates = saved["step"], saved["updates"]
+        self._reported_step = saved["reported_step"]
+        self._window.set_state(saved["window"])
+        self.metrics.update({**saved["metrics"], **clock["metrics"]})
+        self._seconds, self._sampling = clock["seconds"], clock["sampling"]
+        self._unreported = clock["unreported"]
+
+    def _next_report(self, report_steps: Iterator[int]) -> int:
+        return next(
+            point for point in report_steps if point > self._reported_step or point >= self._steps
+        )
 
     def _report_steps(self) -> Iterator[int]:
         """The steps at which reports are due, the same for every seed."""
@@ -167,3 +211,7 @@ def _not_finite(results: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+def _is_time(metric: str) -> bool:
+    return metric.startswith("time/")

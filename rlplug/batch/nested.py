@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "builtin_dtype",
     "copied",
     "first_leaf",
     "leaves",
@@ -63,6 +64,12 @@ def tree_map(change: Callable[..., Any], column: Any, *others: Any) -> Any:
 def copied(leaf: Any) -> Any:
     """A copy of a tensor or array."""
     return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf.clone()
+
+
+def builtin_dtype(dtype: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """NumPy's own object for this format: unpickled arrays have another one that equals it."""
+    known = numpy.dtype(dtype.char)
+    return known if known == dtype else dtype
 
 
 def to_tensors(column: Any) -> Any:

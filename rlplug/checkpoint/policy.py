@@ -24,6 +24,7 @@ __all__ = [
     "SavedPolicy",
     "init_from",
     "restore_policy",
+    "saved_learner",
     "space_from_dict",
     "space_to_dict",
     "split_state",
@@ -99,6 +100,11 @@ def split_state(
         },
     }
     return policy, state
+
+
+def saved_learner(saved: SavedPolicy, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """The learner's state of which `split_state` gave the two parts."""
+    return {**rest, **{name: getattr(saved, name) for name in _ACTING}}
 
 
 def restore_policy(learner: Learner, saved: SavedPolicy) -> None:

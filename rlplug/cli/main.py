@@ -15,6 +15,7 @@ from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
+from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
@@ -46,12 +47,14 @@ def cli() -> None:
     \b
     rlplug plugins list              list installed algorithms
     rlplug run --algo linucb         train, and record the run in MLflow
+    rlplug resume last               go on with a run that was interrupted or killed
     rlplug eval RUN_ID               evaluate a trained policy
     rlplug ui                        look at runs in MLflow
     """
 
 
 cli.add_command(run)
+cli.add_command(resume)
 cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(options)

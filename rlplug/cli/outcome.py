@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rlplug.cli.terminal import console, in_columns
@@ -13,7 +13,7 @@ from rlplug.tracking.summary import RETURN, REWARD, labeled
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
 
-__all__ = ["print_interrupted", "print_json", "print_result"]
+__all__ = ["finish", "print_interrupted", "print_json", "print_result"]
 
 _SHOWN = {
     RETURN: "return",
@@ -22,6 +22,24 @@ _SHOWN = {
     "rollout/regret_mean": "regret per step",
     "rollout/regret_total": "total regret",
 }
+
+
+def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) -> int:
+    """Carry out a run and print how it ended; returns the exit code."""
+    from rlplug.runs.result import RunInterrupted
+
+    try:
+        result = carry_out()
+    except RunInterrupted as interrupted:
+        if as_json:
+            print_json(interrupted.result)
+        print_interrupted(interrupted)
+        return 143 if interrupted.by_signal else 130
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        print_result(result)
+    return 0
 
 
 def print_result(result: RunResult) -> None:

@@ -14,7 +14,6 @@ from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
-    from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
 __all__ = ["run"]
@@ -98,7 +97,10 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
 
         print_prepared(prepared, check(prepared))
         return 0
-    return _carry_out(prepared, quiet=quiet, as_json=as_json)
+    from rlplug.cli.outcome import finish
+    from rlplug.runs.run import carry_out
+
+    return finish(lambda: carry_out(prepared, show=not quiet), quiet=quiet, as_json=as_json)
 
 
 def _refuse_empty(flags: Mapping[str, Any]) -> None:
@@ -107,25 +109,6 @@ def _refuse_empty(flags: Mapping[str, Any]) -> None:
     if empty:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in empty)
         raise RequestError(f"{names}: the value is empty.", "try: leave it out")
-
-
-def _carry_out(prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
-    from rlplug.cli.outcome import print_interrupted, print_json, print_result
-    from rlplug.runs.result import RunInterrupted
-    from rlplug.runs.run import carry_out
-
-    try:
-        result = carry_out(prepared, show=not quiet)
-    except RunInterrupted as interrupted:
-        if as_json:
-            print_json(interrupted.result)
-        print_interrupted(interrupted)
-        return 143 if interrupted.by_signal else 130
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        print_result(result)
-    return 0
 
 
 def _request(

@@ -262,6 +262,11 @@ class CheckpointSection:
         0, "Environment steps between checkpoints; 0: by time only (see minutes).", at_least(0)
     )
     minutes: float = option(5.0, "Maximum minutes between checkpoints; 0 disables.", at_least(0))
+    environments: bool = option(
+        True,
+        "Save environments that can be pickled; otherwise a resumed run starts new episodes. Such "
+        "a pickle is read only by rlplug resume, of runs in the runs folder.",
+    )
     keep: int = option(2, "Number of latest checkpoints to keep, besides the best.", at_least(1))
 
 

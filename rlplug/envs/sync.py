@@ -143,6 +143,11 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         infos["_final_obs"][index] = True
         return self._add_info(infos, {"final_info": info}, index) if info else infos
 
+    def replace(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        """Close the environments, and go on with these."""
+        self.close_extras()
+        self.envs = [_claim(env) for env in envs]
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close all environments."""
         for env in self.envs:

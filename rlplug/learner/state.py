@@ -320,8 +320,11 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         tensors[path] = value.detach().cpu().contiguous().clone()
         return {"tensor": path}
     if isinstance(value, numpy.ndarray):
-        tensors[path] = torch.from_numpy(numpy.array(value))
+        tensors[path] = torch.from_numpy(numpy.array(value, order="C"))
         return {"array": path}
+    if isinstance(value, bytes):
+        tensors[path] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        return {"bytes": path}
     if isinstance(value, numpy.generic):
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -354,6 +357,8 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[content]
     if kind == "array":
         return tensors[content].numpy()
+    if kind == "bytes":
+        return tensors[content].numpy().tobytes()
     if kind == "tuple":
         return tuple(unpack(part, tensors) for part in content)
     return {unpack(key, tensors): unpack(part, tensors) for key, part in content}

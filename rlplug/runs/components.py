@@ -72,21 +72,38 @@ class Components:
             evaluator=evaluator,
             make_video_env=make_video_env,
             has_id=isinstance(maker, str),
+            run_state=partial(self.get_state, environments=config.checkpoint.environments),
         )
         return periodic
 
+    def get_state(self, *, environments: bool) -> dict[str, Any]:
+        """The state of what collects and counts; that of the learner is saved beside it."""
+        return {
+            "trainer": self.trainer.get_state(),
+            "sampler": self.sampler.get_state(environments=environments),
+            "feed": self.feed.get_state(),
+        }
+
 
 def make_components(
-    prepared: Prepared, maker: EnvMaker, interrupts: Interrupts, stack: ExitStack
+    prepared: Prepared,
+    maker: EnvMaker,
+    interrupts: Interrupts,
+    stack: ExitStack,
+    *,
+    resumed: bool = False,
 ) -> Components:
-    """Make environments, learner, feed, sampler and trainer, or raise what is wrong."""
+    """Make environments, learner, feed, sampler and trainer, or raise what is wrong.
+
+    A resumed run takes its weights from its checkpoint.
+    """
     config, calls = prepared.config, prepared.hooks()
     feed = _feed(prepared)
     environments = _environments(prepared, maker, feed)
     stack.callback(environments.vector.close)
     stack.enter_context(settings_kept())
     learner = _learner(calls, environments, prepared)
-    if config.run.init_from:
+    if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
             init_from(learner, environments.normalization, SavedPolicy.read(source))

@@ -54,6 +54,8 @@ class PeriodicTasks:
     """Makes the environment that videos are recorded in; None: no videos."""
     has_id: bool
     """Whether the environment can be made again from its id."""
+    run_state: Callable[[], Mapping[str, Any]]
+    """Returns the state of the trainer, the sampler and the environments."""
     best: BestTracker = attrs.field(init=False)
     weights: WeightCheck = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
@@ -71,6 +73,14 @@ class PeriodicTasks:
         self.weights = WeightCheck(self.learner.modules, self.learner.extra)
         self.weights.finite_at(0)
         self._plan(0)
+
+    def set_state(self, saved: Mapping[str, Any], manifest: Manifest) -> None:
+        """Go on from a checkpoint."""
+        self.best.set_state(saved["best"])
+        self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
+        self.weights.nonfinite_step = saved["nonfinite_step"]
+        self._saved = manifest.step
+        self._plan(manifest.step)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
@@ -178,7 +188,12 @@ class PeriodicTasks:
             evaluation=evaluation,
             finite=self.weights.finite_at(step),
         )
-        training["evaluation"] = self.best.get_state()
+        training["periodic"] = {
+            "best": self.best.get_state(),
+            "evaluated": self._evaluated,
+            "nonfinite_step": self.weights.nonfinite_step,
+        }
+        training["run"] = self.run_state()
         return self.checkpoints.write(
             manifest, without_secrets(to_toml(self.config)), policy, training
         )

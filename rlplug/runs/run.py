@@ -23,13 +23,14 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.result import Interrupts, RunInterrupted, RunResult, Terminated
+from rlplug.runs.resume import Resumed, resumable
 from rlplug.tracking import Status, Tracking, open_tracking
 from rlplug.tracking.console import console_for
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
 
-__all__ = ["carry_out", "check", "run"]
+__all__ = ["carry_out", "check", "resume", "run"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -79,6 +80,41 @@ def run(
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
 
 
+def resume(
+    run: str | Path,
+    *,
+    steps: int = 0,
+    options: Mapping[str, Any] | None = None,
+    allow_drift: bool = False,
+    algorithm: str | type[Algorithm] = "",
+    env: EnvMaker = "",
+    addons: Sequence[str | AddOn] = (),
+    show: bool = False,
+) -> RunResult:
+    """Go on with a run from its last checkpoint: `resume("last")`, `resume(RUN_ID, steps=10**6)`.
+
+    `run` is an id, the beginning of one, a name, or `last`. `steps` may make the run longer; other
+    `options` need `allow_drift=True`. What was passed to `rlplug.run` and is not installed, the
+    algorithm, the add-ons or the environment, has to be passed again.
+    """
+    resumed = resumable(
+        run,
+        steps=int(steps),
+        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        allow_drift=allow_drift,
+        algorithm=algorithm,
+        addons=addons,
+    )
+    maker = env or None
+    return carry_out(
+        resumed.prepared,
+        env=maker,
+        rerunnable=resumed.rerunnable and (maker is None or isinstance(maker, str)),
+        show=show,
+        resumed=resumed,
+    )
+
+
 def _plain(number: Any) -> Any:
     """NumPy integers as int; other wrong types are reported with the options."""
     return int(number) if isinstance(number, numpy.integer) else number
@@ -90,14 +126,28 @@ def carry_out(
     env: EnvMaker | None = None,
     rerunnable: bool = True,
     show: bool = False,
+    resumed: Resumed | None = None,
 ) -> RunResult:
-    """Carry out one run, from the first check to the last file."""
+    """Carry out one run, from the first check to the last file, or the rest of one."""
     config = prepared.config
     maker = _default_env(prepared) if env is None else env
     with ExitStack() as stack, Interrupts() as interrupts:
-        components = make_components(prepared, maker, interrupts, stack)
+        if resumed is not None:
+            stack.callback(resumed.lock.release)
+        components = make_components(
+            prepared, maker, interrupts, stack, resumed=resumed is not None
+        )
+        if resumed is not None:
+            resumed.restore(components)
         # After all checks: nothing is recorded of a run that cannot start.
-        tracking = open_tracking(config, environment=components.environments.name)
+        tracking = open_tracking(
+            config,
+            environment=components.environments.name,
+            resume=None if resumed is None else resumed.folder,
+            step=0 if resumed is None else resumed.step,
+            drift={} if resumed is None else resumed.drift,
+            lock=None if resumed is None else resumed.lock,
+        )
         calls, trainer = components.calls, components.trainer
         calls.listen([tracking.listener, *([console_for()] if show else [])])
         periodic = components.periodic(config, maker, tracking, interrupts)
@@ -112,9 +162,11 @@ def carry_out(
             feed=components.feed.describe(),
             steps=config.run.steps,
             progress=lambda: trainer.step,
+            step=0 if resumed is None else resumed.step,
+            resumed=resumed is not None,
             rerunnable=rerunnable,
         )
-        return _train(info, components, periodic, tracking, interrupts)
+        return _train(info, components, periodic, tracking, interrupts, resumed)
 
 
 def check(prepared: Prepared) -> str:
@@ -139,6 +191,7 @@ def _train(
     periodic: PeriodicTasks,
     tracking: Tracking,
     interrupts: Interrupts,
+    resumed: Resumed | None,
 ) -> RunResult:
     """Train; however the run ends, listeners are told and everything is written."""
     calls, trainer = components.calls, components.trainer
@@ -172,16 +225,20 @@ def _train(
         )
 
     try:
-        components.sampler.start()
         calls.run_started(info)
+        if resumed is None:
+            components.sampler.start()
+        else:
+            resumed.start(components, periodic)
         trainer.run()
         trainer.report()
         periodic.finish(trainer.step, trainer.metrics)
         calls.run_finished(trainer.step, trainer.metrics)
     except KeyboardInterrupt as error:
-        trainer.report()
+        # Before the report: the state has what a resumed run will report at its next point.
         if not interrupts.at_once:
             periodic.interrupted(trainer.step)
+        trainer.report()
         calls.run_failed(trainer.step, error)
         raise RunInterrupted(ended("KILLED"), by_signal=isinstance(error, Terminated)) from None
     except BaseException as error:

@@ -38,9 +38,10 @@ class Autoreset:
         """Whether ends of episodes need any handling."""
         self.reset()
 
-    def reset(self) -> None:
-        """Start over after all environments were reset."""
-        self._ended = numpy.zeros(self._num_envs, dtype=bool)
+    def reset(self, resetting: Any = None) -> None:
+        """Start over after all environments were reset, or with these only to reset next."""
+        none = numpy.zeros(self._num_envs, dtype=bool)
+        self._ended = none if resetting is None else resetting
         self._indices: list[Any] = []
         self._finals: list[dict[str, Any]] = []
 

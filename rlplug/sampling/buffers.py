@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import first_leaf, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, first_leaf, to_arrays, tree_map
 from rlplug.errors import PluginError
 from rlplug.spaces import ACTION_MASK
 
@@ -50,7 +50,8 @@ class RolloutBuffer:
         first, second = self._shape
         make = numpy.ones if name == ACTION_MASK else numpy.zeros
         self.columns[name] = tree_map(
-            lambda part: make((first * second, *part.shape[1:]), part.dtype), to_arrays(example)
+            lambda part: make((first * second, *part.shape[1:]), builtin_dtype(part.dtype)),
+            to_arrays(example),
         )
         grid = self.grids[name] = tree_map(self._by_time, self.columns[name])
         return grid

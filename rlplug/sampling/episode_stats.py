@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -82,15 +82,51 @@ class EpisodeStats:
             kept.clear()
         return metrics
 
+    def get_state(self) -> dict[str, Any]:
+        """All steps since the last report; nothing is added up, which would round differently."""
+        steps: Any = None
+        if self._steps:
+            rewards, ended, real = zip(*self._steps, strict=True)
+            stepped = None
+            if any(one is not None for one in real):
+                stepped = numpy.concatenate(_without_gaps(ended, real))
+            steps = [numpy.concatenate(rewards), numpy.concatenate(ended), stepped]
+        return {
+            "rewards": numpy.concatenate(self._rewards) if self._rewards else None,
+            "steps": steps,
+            "regrets": numpy.concatenate(self._regrets) if self._regrets else None,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "running": self._running.copy(),
+            "length": self._length.copy(),
+            "regret_total": self._regret_total,
+            "one_step": self._one_step,
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._rewards = [] if saved["rewards"] is None else [saved["rewards"]]
+        self._steps = [] if saved["steps"] is None else [tuple(saved["steps"])]
+        self._regrets = [] if saved["regrets"] is None else [saved["regrets"]]
+        self._returns, self._lengths = list(saved["returns"]), list(saved["lengths"])
+        self._running, self._length = saved["running"].copy(), saved["length"].copy()
+        self._regret_total, self._one_step = saved["regret_total"], saved["one_step"]
+
+    def forget_episodes(self) -> None:
+        """Start the episodes over, after all environments were reset."""
+        if self._steps:
+            self._add_up()
+        self._running[:] = 0.0
+        self._length[:] = 0
+
     def _add_up(self) -> None:
         """Find the returns and lengths of episodes that ended in the rollouts added."""
         rewards = numpy.concatenate([one for one, _, _ in self._steps])
         ended = numpy.concatenate([ends for _, ends, _ in self._steps])
         real = numpy.ones(rewards.shape, dtype=bool)
         if any(stepped is not None for _, _, stepped in self._steps):
-            real = numpy.concatenate(
-                [numpy.ones_like(ends) if one is None else one for _, ends, one in self._steps]
-            )
+            _, ends, stepped = zip(*self._steps, strict=True)
+            real = numpy.concatenate(_without_gaps(ends, stepped))
         self._steps.clear()
         self._rewards.append(rewards[real])
         returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
@@ -118,3 +154,11 @@ class EpisodeStats:
             self._lengths.append(int(self._length[index]))
             self._running[index] = 0.0
             self._length[index] = 0
+
+
+def _without_gaps(ended: Sequence[Any], stepped: Sequence[Any]) -> list[Any]:
+    """`stepped` of each rollout, all True where it is None."""
+    return [
+        numpy.ones_like(ends) if one is None else one
+        for ends, one in zip(ended, stepped, strict=True)
+    ]

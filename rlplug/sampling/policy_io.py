@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy
 from gymnasium import spaces
 
-from rlplug.batch.nested import copied, to_arrays
+from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.plugin import Acted, ActInput, Module
@@ -109,6 +109,28 @@ class PolicyIO:
         normalize = self.normalize
         act.observations = observations if normalize is None else normalize(observations)
 
+    def get_state(self) -> dict[str, Any]:
+        """What the next step depends on, beside environments and generators; not a copy."""
+        act = self.act
+        return {
+            "current": self.current,
+            "action_mask": act.action_mask,
+            "full_mask": self._full_mask,
+            "state": act.state,
+            "resetting": self.autoreset.resetting,
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self.autoreset.reset(saved["resetting"])
+        self.current, self._full_mask = (
+            tree_map(_as_made_here, saved["current"]),
+            saved["full_mask"],
+        )
+        self.act.state, self.act.action_mask = saved["state"], saved["action_mask"]
+        self.act.observations = self.current["observations"]
+        self.normalize_again()
+
     def normalize_again(self) -> None:
         """Normalise the current observations with the statistics as they are now."""
         if self.normalize is not None:
@@ -148,6 +170,12 @@ def action_clipper(space: spaces.Space[Any]) -> Callable[[Any], Any]:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return _discrete
     return _unchanged
+
+
+def _as_made_here(leaf: Any) -> Any:
+    if isinstance(leaf, numpy.ndarray):
+        return leaf.view(builtin_dtype(leaf.dtype))
+    return leaf
 
 
 def _discrete(actions: Any) -> Any:

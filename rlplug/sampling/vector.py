@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
+from rlplug.envs.saving import SavedEnvironments, restore_environments, save_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
@@ -76,12 +78,41 @@ class VectorSampler:
             initial_state=self._io.autoreset.initial_state,
         )
 
-    def start(self) -> None:
-        """Reset the environments, each from a seed of its own."""
+    def start(self, seed: int | None = None) -> None:
+        """Reset the environments, each from a seed of its own under `seed`, or the run's."""
         if self._normalization is not None:
             self._normalization.forget_episodes()
+        self.episode_stats.forget_episodes()
         self._after_reset = True
-        self._io.reset(self._seed)
+        self._io.reset(self._seed if seed is None else seed)
+
+    def get_state(self, *, environments: bool = True) -> dict[str, Any]:
+        """All that the next collection depends on; `not_saved` tells why without environments."""
+        act = self._io.act
+        saved = SavedEnvironments(reason="checkpoint.environments is false")
+        if environments:
+            saved = save_environments(self._vector, self._io.get_state())
+        return {
+            "random": act.random.bit_generator.state,
+            "drawn": list(act.drawn),
+            "episode_stats": self.episode_stats.get_state(),
+            "after_reset": self._after_reset,
+            "environments": saved.pickled,
+            "not_saved": saved.reason,
+        }
+
+    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
+        """Restore a state; returns why environments were reset, from `seed`, or nothing."""
+        act = self._io.act
+        act.random.bit_generator.state = saved["random"]
+        act.drawn[:] = saved["drawn"]
+        self.episode_stats.set_state(saved["episode_stats"])
+        if not saved["environments"]:
+            self.start(seed)
+            return str(saved["not_saved"])
+        self._io.set_state(restore_environments(self._vector, saved["environments"]))
+        self._after_reset = saved["after_reset"]
+        return ""
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlplug.batch.nested import builtin_dtype
 from rlplug.nn.arrays.dtypes import TORCH_DTYPES
 
 __all__ = ["Array", "Graph", "UnsupportedError", "accumulate", "recorded", "recording", "unwrap"]
@@ -246,7 +247,9 @@ def _numbers(tensor: Tensor) -> NDArray[Any]:
 def _checked(value: NDArray[Any]) -> NDArray[Any]:
     if value.dtype.char not in TORCH_DTYPES:
         raise UnsupportedError(f"numbers of dtype {value.dtype}")
-    return value
+    # Functions compare formats by identity, the fastest way.
+    known = builtin_dtype(value.dtype)
+    return value if value.dtype is known else value.view(known)
 
 
 def _runs_backwards(value: NDArray[Any]) -> bool:

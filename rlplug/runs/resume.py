@@ -1,0 +1,210 @@
+"""Resume a run from its last checkpoint: the same run, with the options it was started with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from rlplug.checkpoint import Manifest, checkpoints_in
+from rlplug.checkpoint.lookup import find_run
+from rlplug.checkpoint.manifest import CONFIG, TRAINING, reading, verify
+from rlplug.checkpoint.policy import SavedPolicy, saved_learner
+from rlplug.config.sources import Setting
+from rlplug.config.toml import flat
+from rlplug.errors import RequestError
+from rlplug.learner import state
+from rlplug.plugin import Algorithm
+from rlplug.registry import Registry
+from rlplug.runs.components import Components
+from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.periodic import PeriodicTasks
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
+from rlplug.seeding import derive
+from rlplug.tracking.location import runs_folder
+from rlplug.tracking.lock import RunLock
+from rlplug.tracking.status import RunStatus
+
+if TYPE_CHECKING:
+    from rlplug.plugin import AddOn
+
+__all__ = ["Resumed", "resumable"]
+
+_LOG = logging.getLogger("rlplug")
+
+_FREE = ("run.steps", "run.preset")
+"""Options that may differ: a run may be made longer, and its options are all in its file."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Resumed:
+    """A run to go on with, and the checkpoint to go on from."""
+
+    folder: Path
+    """The run's folder."""
+    lock: RunLock
+    prepared: Prepared
+    drift: Mapping[str, str]
+    """Options that are changed on purpose: name → `old → new`."""
+    checkpoint: Path | None
+    """None: there is none, and the run starts from its first step."""
+    manifest: Manifest | None
+    rerunnable: bool
+    _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    """The global generators."""
+
+    @property
+    def step(self) -> int:
+        """The step to go on from."""
+        return 0 if self.manifest is None else self.manifest.step
+
+    def restore(self, components: Components) -> None:
+        """Put learner, environments and counters back to where the checkpoint was written."""
+        if self.checkpoint is None:
+            return
+        learner, normalization = components.learner, components.environments.normalization
+        with reading(self.checkpoint, "training state"):
+            training = state.read(self.checkpoint / TRAINING)
+            self._periodic, run = training.pop("periodic"), training.pop("run")
+            self._random = training["random"]
+            saved = SavedPolicy.read(self.checkpoint)
+            if normalization is not None and saved.normalization:
+                normalization.set_state(saved.normalization)
+            whole = saved_learner(saved, training)
+            if self.drift:
+                # Another version of a plugin was allowed.
+                whole["plugins"] = learner.get_state()["plugins"]
+            learner.set_state(whole)
+            components.trainer.set_state(run["trainer"])
+            components.feed.set_state(run["feed"])
+            seed = derive(self.prepared.config.run.seed, "resume", self.step)
+            reset = components.sampler.set_state(run["sampler"], seed=seed)
+        if reset:
+            _LOG.warning(
+                "rlplug: episodes start anew at step %s: the environments were not saved (%s).",
+                f"{self.step:,}",
+                reset,
+            )
+
+    def start(self, components: Components, periodic: PeriodicTasks) -> None:
+        """Go on, after everything else of this process was set up."""
+        if self.manifest is None:
+            components.sampler.start()
+            return
+        periodic.set_state(self._periodic, self.manifest)
+        state.set_random_state(self._random)
+
+
+def resumable(
+    run: str | Path,
+    *,
+    steps: int = 0,
+    settings: Sequence[Setting] = (),
+    allow_drift: bool = False,
+    algorithm: str | type[Algorithm] = "",
+    addons: Sequence[str | AddOn] = (),
+) -> Resumed:
+    """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
+    folder = _own_folder(run)
+    # Before anything is read: another process may be writing it.
+    lock = RunLock.take(folder)
+    try:
+        checkpoint, manifest = _newest(folder)
+        old, new, rerunnable = _prepared(folder, steps, settings, algorithm, addons)
+        resumed = Resumed(
+            folder=folder,
+            lock=lock,
+            prepared=new,
+            drift=_drift(old, new, manifest),
+            checkpoint=checkpoint,
+            manifest=manifest,
+            rerunnable=rerunnable,
+        )
+        _refuse_drift(resumed, allow_drift)
+        _refuse_finished(resumed, longer=new.config.run.steps > old.config.run.steps)
+    except BaseException:
+        lock.release()
+        raise
+    return resumed
+
+
+def _own_folder(run: str | Path) -> Path:
+    """The folder of a run in the runs folder: its checkpoints may hold pickles."""
+    folder = find_run(str(run)).resolve()
+    if folder.parent != (runs_folder() / "work").resolve():
+        raise RequestError(
+            f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "
+            "resumed.",
+            f"try: RLPLUG_HOME=/folder/of/runs, or rlplug run --init-from {run}",
+        )
+    return folder
+
+
+def _newest(folder: Path) -> tuple[Path | None, Manifest | None]:
+    """The newest checkpoint that is not damaged."""
+    for checkpoint in reversed(checkpoints_in(folder / "checkpoints")):
+        try:
+            return checkpoint, verify(checkpoint)
+        except RequestError as error:
+            _LOG.warning("rlplug: %s An earlier one is used.", str(error).splitlines()[0])
+    return None, None
+
+
+def _prepared(
+    folder: Path,
+    steps: int,
+    settings: Sequence[Setting],
+    algorithm: str | type[Algorithm],
+    addons: Sequence[str | AddOn],
+) -> tuple[Prepared, Prepared, bool]:
+    """The run as it was started and as it will go on, and whether its plugins are installed."""
+    installed = Registry.installed()
+    plugins = InlinePlugins.of(algorithm, addons, installed)
+    # The file has all options: a preset that has changed since must not override them.
+    request = Request(config=folder / CONFIG, flags={"run": {"preset": ""}})
+    old = prepare(request, plugins.registry, plugins.instances)
+    if not steps and not settings:
+        return old, old, plugins.rerunnable
+    flags: dict[str, Any] = {"run": {"preset": "", **({"steps": steps} if steps else {})}}
+    request = attrs.evolve(request, flags=flags, settings=tuple(settings))
+    return old, prepare(request, plugins.registry, plugins.instances), plugins.rerunnable
+
+
+def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str, str]:
+    """Options and plugins that are not what they were: name → `old → new`."""
+    before, after = flat(old.config), flat(new.config)
+    drift = {
+        name: f"{json.dumps(before.get(name))} → {json.dumps(value)}"
+        for name, value in after.items()
+        if name not in _FREE and before.get(name) != value
+    }
+    for one in (new.algorithm, *new.addons):
+        package = manifest.plugins.get(one.name) if manifest is not None else None
+        if package is not None and package != one.found.package:
+            drift[f"plugin {one.name}"] = f"{package} → {one.found.package}"
+    return drift
+
+
+def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
+    if resumed.drift and not allowed:
+        changed = "; ".join(f"{name}: {change}" for name, change in resumed.drift.items())
+        raise RequestError(
+            f"run {resumed.folder.name} would go on with other options: {changed}.",
+            "try: --allow-drift, which records the change, or leave them out",
+        )
+
+
+def _refuse_finished(resumed: Resumed, *, longer: bool) -> None:
+    status = RunStatus.read(resumed.folder)
+    if status is None or status.status != "FINISHED" or longer or resumed.drift:
+        return
+    raise RequestError(
+        f"run {resumed.folder.name} finished at step {resumed.step:,}: there is nothing to resume.",
+        f"try: rlplug resume {resumed.folder.name} --steps {2 * max(resumed.step, 1)}",
+    )

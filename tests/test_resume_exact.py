@@ -1,0 +1,151 @@
+"""A run that was cut off and resumed equals one that was not: weights, metrics, counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rlplug
+from rlplug import AddOn
+from rlplug.registry import ALGORITHM, Registry
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+class CutOff(AddOn):
+    """Ends the process's part of a run by an error after an update at or after a step."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(None)
+        self.at = at
+
+    def save_state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing is kept: a resumed run is not cut off again."""
+
+    def update_finished(self, step: int) -> None:
+        if self.at and step >= self.at:
+            raise ArithmeticError("cut off")
+
+
+def points(folder: Path) -> dict[tuple[int, str], list[float]]:
+    """Step and name → the values in the journal, without times."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        for name, value in row["metrics"].items():
+            if not name.startswith("time/"):
+                found.setdefault((row["step"], name), []).append(value)
+    return found
+
+
+def cut_off(algorithm: Any, env: Any, at: int, root: Path, **arguments: Any) -> str:
+    """The id of a run that ends by an error after the update at a step."""
+    before = set(root.glob("work/*"))
+    with pytest.raises(ArithmeticError, match="cut off"):
+        rlplug.run(algorithm, env, addons=[CutOff(at)], **arguments)
+    (folder,) = set(root.glob("work/*")) - before
+    return folder.name
+
+
+def resumed_equals(
+    home: Path,
+    algorithm: str,
+    env: str,
+    *,
+    steps: int,
+    every: int,
+    at: int,
+    options: Mapping[str, Any],
+) -> None:
+    settings = {"tracking.enabled": False, "checkpoint.every": every, **options}
+    arguments: dict[str, Any] = {"steps": steps, "seed": 3, "options": settings}
+    whole = rlplug.run(algorithm, env, addons=[CutOff()], **arguments)
+    run_id = cut_off(algorithm, env, at, home, **arguments)
+    resumed = rlplug.resume(run_id, addons=[CutOff()])
+    assert (resumed.run_id, resumed.status, resumed.step) == (run_id, "FINISHED", whole.step)
+    there = resumed.module.state_dict()
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(torch.as_tensor(tensor), torch.as_tensor(there[name])), name
+    expected, found = points(whole.folder), points(resumed.folder)
+    assert len(expected) > 20
+    # Compared as text: NaN equals NaN.
+    assert {key: str(found.get(key, "missing")) for key in expected} == {
+        key: str(values) for key, values in expected.items()
+    }
+    assert resumed.best == whole.best
+    updates = [one.metrics["time/updates"] for one in (whole, resumed)]
+    assert updates[0] == updates[1] > 0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    return tmp_path
+
+
+CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", 2048, 512, 1300, {"n_steps": 128, "evaluation.episodes": 2}),
+    "a2c": ("CartPole-v1", 1000, 300, 700, {"sampling.num_envs": 2}),
+    "dqn": ("CartPole-v1", 1500, 500, 1200, {"learning_starts": 200}),
+    "rainbow": ("CartPole-v1", 900, 300, 700, {"learning_starts": 200, "sampling.num_envs": 3}),
+    "neural-linucb": ("", 900, 300, 700, {}),
+}
+"""Algorithm → environment, steps, steps between checkpoints, where it is cut off, options."""
+
+SHIPPED = sorted(
+    one.name
+    for one in Registry.installed().of_kind(ALGORITHM)
+    if one.package.split()[0] in {"rlplug-bandits", "rlplug-dqn", "rlplug-linucb", "rlplug-ppo"}
+)
+
+
+@pytest.mark.parametrize("algorithm", SHIPPED)
+def test_every_shipped_algorithm_resumes_exactly(home: Path, algorithm: str) -> None:
+    env, steps, every, at, options = CASES.get(algorithm, ("", 400, 100, 270, {}))
+    resumed_equals(home, algorithm, env, steps=steps, every=every, at=at, options=options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("ppo", "CartPole-v1", {"n_steps": 64, "sampling.num_envs": 16}),
+        ("ppo", "CartPole-v1", {"n_steps": 128, "memory": "lstm", "truncated_bptt": 16}),
+        (
+            "ppo",
+            "Pendulum-v1",
+            {"n_steps": 128, "normalize_observation": True, "normalize_reward": True},
+        ),
+        ("ppo", "Blackjack-v1", {"n_steps": 128}),
+        ("dqn", "Taxi-v4", {"learning_starts": 200, "train_freq": 4, "frame_stack": 1}),
+        ("dqn", "CartPole-v1", {"learning_starts": 200, "buffer_size": 400, "frame_stack": 3}),
+    ],
+    ids=["native-vector", "recurrent", "normalized", "tuple", "discrete", "ring-that-wraps"],
+)
+def test_settings_that_keep_state_of_their_own_resume_exactly(
+    home: Path, algorithm: str, env: str, options: dict[str, Any]
+) -> None:
+    few = {"evaluation.episodes": 0, **options}
+    resumed_equals(home, algorithm, env, steps=2048, every=512, at=1100, options=few)
+
+
+def test_a_run_that_is_cut_off_twice_resumes_exactly(home: Path) -> None:
+    settings = {"tracking.enabled": False, "checkpoint.every": 100, "learning_starts": 50}
+    arguments: dict[str, Any] = {"steps": 600, "seed": 1, "options": settings}
+    whole = rlplug.run("dqn", "CartPole-v1", addons=[CutOff()], **arguments)
+    run_id = cut_off("dqn", "CartPole-v1", 250, home, **arguments)
+    with pytest.raises(ArithmeticError, match="cut off"):
+        rlplug.resume(run_id, addons=[CutOff(450)])
+    resumed = rlplug.resume(run_id, addons=[CutOff()])
+    for one, other in zip(whole.module.parameters(), resumed.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert {key: len(values) for key, values in points(resumed.folder).items()} == {
+        key: 1 for key in points(whole.folder)
+    }
