@@ -146,6 +146,5 @@ def test_a_run_that_is_cut_off_twice_resumes_exactly(home: Path) -> None:
     resumed = rlplug.resume(run_id, addons=[CutOff()])
     for one, other in zip(whole.module.parameters(), resumed.module.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert {key: len(values) for key, values in points(resumed.folder).items()} == {
-        key: 1 for key in points(whole.folder)
-    }
+    twice = {key for key, values in points(resumed.folder).items() if len(values) > 1}
+    assert (twice, points(whole.folder).keys() - points(resumed.folder)) == (set(), set())

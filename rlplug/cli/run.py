@@ -14,6 +14,7 @@ from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
+    from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
 __all__ = ["run"]
@@ -27,6 +28,7 @@ _FLAGS = {
     "init_from": "--init-from",
     "addons": "--with",
     "tags": "--tag",
+    "run_name": "--resume-or-start",
 }
 """Option → flag."""
 
@@ -67,6 +69,12 @@ _FLAGS = {
     "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="MLflow tag of the run; repeatable."
 )
 @click.option(
+    "--resume-or-start",
+    "name",
+    metavar="NAME",
+    help="Go on with the run of this name, or start it: for jobs that a scheduler requeues.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Check everything and print the resolved config without running.",
@@ -74,7 +82,7 @@ _FLAGS = {
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
+def run(dry_run: bool, quiet: bool, as_json: bool, name: str | None, **flags: Any) -> int:
     """Train an installed algorithm, and record the run in MLflow.
 
     \b
@@ -84,8 +92,8 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
     """
     from rlplug.runs.request import find_plugins, layers_of
 
-    _refuse_empty(flags)
-    request, registry = _request(**flags), Registry.installed()
+    _refuse_empty({**flags, "resume_or_start": name})
+    request, registry = _request(name, **flags), Registry.installed()
     # Before the import of torch, so that a wrong name is answered at once.
     find_plugins(layers_of(request), registry)
     from rlplug.runs.prepare import prepare
@@ -100,18 +108,46 @@ def run(dry_run: bool, quiet: bool, as_json: bool, **flags: Any) -> int:
     from rlplug.cli.outcome import finish
     from rlplug.runs.run import carry_out
 
-    return finish(lambda: carry_out(prepared, show=not quiet), quiet=quiet, as_json=as_json)
+    if name is None:
+        return finish(lambda: carry_out(prepared, show=not quiet), quiet=quiet, as_json=as_json)
+    return _resume_or_start(name, prepared, quiet=quiet, as_json=as_json)
+
+
+def _resume_or_start(name: str, prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
+    from rlplug.cli.outcome import finish
+    from rlplug.runs.resume import FinishedError, resumable_by_name
+    from rlplug.runs.run import carry_out
+    from rlplug.tracking.lock import name_lock
+
+    # Held to the end: of two jobs that start at once, one starts the run.
+    with name_lock(name):
+        try:
+            resumed = resumable_by_name(name, prepared)
+        except FinishedError as finished:
+            if not quiet:
+                click.echo(str(finished).splitlines()[0])
+            return 0
+        return finish(
+            lambda: carry_out(prepared, show=not quiet, resumed=resumed),
+            quiet=quiet,
+            as_json=as_json,
+        )
 
 
 def _refuse_empty(flags: Mapping[str, Any]) -> None:
     """Refuse empty values, which come from unset variables in scripts."""
-    empty = [name for name in ("algo", "env", "preset", "init_from") if flags[name] == ""]
+    empty = [
+        name
+        for name in ("algo", "env", "preset", "init_from", "resume_or_start")
+        if flags[name] == ""
+    ]
     if empty:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in empty)
         raise RequestError(f"{names}: the value is empty.", "try: leave it out")
 
 
 def _request(
+    name: str | None,
     algo: str | None,
     env: str | None,
     steps: int | None,
@@ -139,8 +175,8 @@ def _request(
     flags: dict[str, Any] = {
         "run": {name: value for name, value in values.items() if value not in (None, [])}
     }
-    if tags:
-        flags["tracking"] = {"tags": parse_tags(tags)}
+    tracking = {"run_name": name, "tags": parse_tags(tags)}
+    flags["tracking"] = {key: value for key, value in tracking.items() if value}
     return Request(
         config=config,
         flags=flags,

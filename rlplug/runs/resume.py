@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +26,23 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.seeding import derive
-from rlplug.tracking.location import runs_folder
+from rlplug.tracking.location import runs_folder, runs_in
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RunStatus
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
 
-__all__ = ["Resumed", "resumable"]
+__all__ = ["FinishedError", "Resumed", "resumable", "resumable_by_name"]
 
 _LOG = logging.getLogger("rlplug")
 
 _FREE = ("run.steps", "run.preset")
 """Options that may differ: a run may be made longer, and its options are all in its file."""
+
+
+class FinishedError(RequestError):
+    """The run has finished: there is nothing to resume."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -111,12 +115,43 @@ def resumable(
     addons: Sequence[str | AddOn] = (),
 ) -> Resumed:
     """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
-    folder = _own_folder(run)
+    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+
+    def options(old: Request) -> Prepared:
+        run_section = {"preset": "", **({"steps": steps} if steps else {})}
+        new = attrs.evolve(old, flags={"run": run_section}, settings=tuple(settings))
+        return prepare(new, plugins.registry, plugins.instances)
+
+    return _resumed(_own_folder(run), plugins, options, allow_drift)
+
+
+def resumable_by_name(name: str, wanted: Prepared, *, allow_drift: bool = False) -> Resumed | None:
+    """The run of this name, to go on with these options; None if there is none yet."""
+    found = [one for one in runs_in(runs_folder()) if one.run_name == name]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise RequestError(
+            f"{len(found)} runs are named {name!r}: {', '.join(one.run_id for one in found)}.",
+            "try: rlplug resume with the id of one of them, or another name",
+        )
+    plugins = InlinePlugins.of("", (), Registry.installed())
+    return _resumed(found[0].path.resolve(), plugins, lambda old: wanted, allow_drift)
+
+
+def _resumed(
+    folder: Path,
+    plugins: InlinePlugins,
+    options: Callable[[Request], Prepared],
+    allow_drift: bool,
+) -> Resumed:
     # Before anything is read: another process may be writing it.
     lock = RunLock.take(folder)
     try:
         checkpoint, manifest = _newest(folder)
-        old, new, rerunnable = _prepared(folder, steps, settings, algorithm, addons)
+        # The file has all options: a preset that has changed since must not override them.
+        request = Request(config=folder / CONFIG, flags={"run": {"preset": ""}})
+        old, new = prepare(request, plugins.registry, plugins.instances), options(request)
         resumed = Resumed(
             folder=folder,
             lock=lock,
@@ -124,7 +159,7 @@ def resumable(
             drift=_drift(old, new, manifest),
             checkpoint=checkpoint,
             manifest=manifest,
-            rerunnable=rerunnable,
+            rerunnable=plugins.rerunnable,
         )
         _refuse_drift(resumed, allow_drift)
         _refuse_finished(resumed, longer=new.config.run.steps > old.config.run.steps)
@@ -156,26 +191,6 @@ def _newest(folder: Path) -> tuple[Path | None, Manifest | None]:
     return None, None
 
 
-def _prepared(
-    folder: Path,
-    steps: int,
-    settings: Sequence[Setting],
-    algorithm: str | type[Algorithm],
-    addons: Sequence[str | AddOn],
-) -> tuple[Prepared, Prepared, bool]:
-    """The run as it was started and as it will go on, and whether its plugins are installed."""
-    installed = Registry.installed()
-    plugins = InlinePlugins.of(algorithm, addons, installed)
-    # The file has all options: a preset that has changed since must not override them.
-    request = Request(config=folder / CONFIG, flags={"run": {"preset": ""}})
-    old = prepare(request, plugins.registry, plugins.instances)
-    if not steps and not settings:
-        return old, old, plugins.rerunnable
-    flags: dict[str, Any] = {"run": {"preset": "", **({"steps": steps} if steps else {})}}
-    request = attrs.evolve(request, flags=flags, settings=tuple(settings))
-    return old, prepare(request, plugins.registry, plugins.instances), plugins.rerunnable
-
-
 def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str, str]:
     """Options and plugins that are not what they were: name → `old → new`."""
     before, after = flat(old.config), flat(new.config)
@@ -204,7 +219,7 @@ def _refuse_finished(resumed: Resumed, *, longer: bool) -> None:
     status = RunStatus.read(resumed.folder)
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
-    raise RequestError(
-        f"run {resumed.folder.name} finished at step {resumed.step:,}: there is nothing to resume.",
-        f"try: rlplug resume {resumed.folder.name} --steps {2 * max(resumed.step, 1)}",
+    raise FinishedError(
+        f"run {resumed.folder.name} finished at step {status.step:,}: there is nothing to resume.",
+        f"try: rlplug resume {resumed.folder.name} --steps {2 * max(status.step, 1)}",
     )

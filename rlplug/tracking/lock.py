@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rlplug.errors import RequestError
+from rlplug.tracking.location import runs_folder
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["RunLock", "holder"]
+__all__ = ["RunLock", "holder", "name_lock"]
 
 LOCK = "run.lock"
 HOLDER = "run.lock.json"
@@ -78,6 +81,28 @@ class RunLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+@contextlib.contextmanager
+def name_lock(name: str) -> Iterator[None]:
+    """Held by the one process that starts or resumes the run of this name."""
+    from filelock import FileLock, Timeout
+
+    work = runs_folder() / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    lock = FileLock(work / f".name-{digest}.lock", timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RequestError(
+            f"a run named {name!r} is in progress in another process.",
+            "try: again after that process has exited, or another name",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Holder:

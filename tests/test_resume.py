@@ -1,0 +1,373 @@
+"""`rlplug resume`: which runs go on, from where, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium.utils import EzPickle
+
+import rlplug as library
+from rlplug import Acted, AddOn, Algorithm, Module
+from rlplug.checkpoint import checkpoints_in, read_manifest
+from rlplug.errors import RequestError
+from rlplug.feeds import Stream
+from rlplug.tracking.status import RunStatus
+
+Cli = Callable[..., Any]
+OFF = {"tracking.enabled": False}
+ALONE = {**OFF, "checkpoint.every": 100, "evaluation.episodes": 0}
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    return tmp_path
+
+
+class SumModule(Module):
+    """Draws its actions from the sampler's generator, and adds up rewards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(2, dtype=torch.float64))
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(act.random.integers(2, size=len(act.observations)))
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
+
+
+class Sums(Algorithm):
+    """Adds up the rewards of each action."""
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self) -> Module:
+        return SumModule()
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    def additional_update(self, module: Any, batch: Any) -> None:
+        for action, reward in zip(batch["actions"], batch["rewards"], strict=True):
+            module.sums[int(action)] += float(reward)
+
+
+class Stops(AddOn):
+    """Ends the process's part of a run by an error."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(None)
+        self.at = at
+
+    def save_state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing is kept."""
+
+    def metrics_reported(self, step: int) -> None:
+        if self.at and step >= self.at:
+            raise ArithmeticError("stopped")
+
+
+def stopped(
+    home: Path, at: int, *, algorithm: Any = "means", env: Any = "", options: Any = ALONE
+) -> Path:
+    """The folder of a run of 1,000 steps that ended by an error."""
+    before = set(home.glob("work/*"))
+    with pytest.raises(ArithmeticError, match="stopped"):
+        library.run(algorithm, env, steps=1_000, addons=[Stops(at)], options=options)
+    (folder,) = set(home.glob("work/*")) - before
+    return folder
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [read_manifest(one).step for one in checkpoints_in(folder / "checkpoints")]
+
+
+def command(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RLPLUG_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlplug", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+# -- kill -9, and the same run in MLflow ---------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
+    home: Path, empty_store: Path, rlplug: Cli
+) -> None:
+    shutil.copy(empty_store, home / "mlflow.db")
+    arguments = ("--algo", "means", "--steps", "200000", "--set", "checkpoint.every=1000")
+    process = command(home, "run", *arguments, "--quiet")
+    try:
+        deadline = time.monotonic() + 120
+        while not any(home.glob("work/*/checkpoints/step-0000000*/manifest.json")):
+            assert time.monotonic() < deadline, "no checkpoint in two minutes"
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (folder,) = (one for one in home.glob("work/*") if one.is_dir())
+    last = steps_in(folder)[-1]
+    done = rlplug("resume", "last", "--steps", str(last + 2_000), "--allow-drift", "--json")
+    assert done.code == 2, "a run is made longer, not shorter"
+    with sqlite3.connect(home / "mlflow.db") as database:
+        assert database.execute("select run_uuid from runs").fetchall() == [(folder.name,)]
+    process = command(home, "resume", "last", "--json")
+    said, _ = process.communicate(timeout=300)
+    result = json.loads(said.splitlines()[-1])
+    assert (result["run_id"], result["status"]) == (folder.name, "FINISHED")
+    assert result["step"] == 200_000
+    with sqlite3.connect(home / "mlflow.db") as database:
+        (status,) = database.execute("select status from runs").fetchone()
+        tags = dict(database.execute("select key, value from tags").fetchall())
+        (twice,) = database.execute(
+            "select count(*) from (select key, step from metrics group by 1, 2 having count(*) > 1)"
+        ).fetchone()
+        (points,) = database.execute(
+            "select count(*) from metrics where key = 'rollout/reward_mean'"
+        ).fetchone()
+    assert status == "FINISHED"
+    assert tags["rlplug.attempt"] == "2"
+    assert int(tags["rlplug.resumed_from_step"]) >= last
+    assert (twice, points) == (0, 320)
+
+
+# -- from where ------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_checkpoint_starts_from_its_first_step_under_its_id(home: Path) -> None:
+    folder = stopped(home, at=50)
+    assert steps_in(folder) == []
+    resumed = library.resume(folder.name, addons=[Stops()])
+    assert (resumed.run_id, resumed.step, resumed.status) == (folder.name, 1_000, "FINISHED")
+    whole = library.run("means", steps=1_000, addons=[Stops()], options=OFF)
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, resumed.module.state_dict()[name])
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = stopped(home, at=450)
+    newest = checkpoints_in(folder / "checkpoints")[-1]
+    state = newest / "training" / "state.json"
+    state.write_bytes(state.read_bytes()[:-1])
+    resumed = library.resume(folder.name, addons=[Stops()])
+    assert resumed.step == 1_000
+    assert f"the checkpoint {newest} is damaged: training/state.json does not match" in caplog.text
+    whole = library.run("means", steps=1_000, addons=[Stops()], options=OFF)
+    assert torch.equal(whole.module.state_dict()["sums"], resumed.module.state_dict()["sums"])
+
+
+class Unpicklable(gymnasium.Env[Any, Any]):
+    """Pays a number that its generator draws; an episode has five steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 5, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.held = lambda: None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        reward = float(self.np_random.random())
+        ends = self.taken == 5
+        return numpy.full(1, self.taken, numpy.float32), reward, ends, False, {}
+
+
+class WithoutState(EzPickle, Unpicklable):
+    """Pickles the arguments of its constructor only."""
+
+    def __init__(self) -> None:
+        EzPickle.__init__(self)
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        (Unpicklable, "Can't pickle"),
+        (WithoutState, "environment WithoutState pickles without its state (EzPickle)"),
+    ],
+)
+def test_environments_that_cannot_be_saved_start_anew_and_always_alike(
+    home: Path,
+    env: Any,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = stopped(home, at=450, algorithm=Sums, env=env)
+    copy = shutil.copytree(folder, home / "copy")
+    sums = []
+    for again in range(2):
+        if again:
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+        caplog.clear()
+        result = library.resume(folder.name, algorithm=Sums, env=env, addons=[Stops()])
+        assert result.step == 1_000
+        assert "episodes start anew at step 400: the environments were not saved" in caplog.text
+        assert reason in caplog.text
+        sums.append(result.module.state_dict()["sums"])
+    assert torch.equal(*sums)
+
+
+class Picklable(Unpicklable):
+    def __init__(self) -> None:
+        """Nothing that cannot be pickled."""
+
+
+def test_pickles_of_environments_can_be_refused(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
+    whole = library.run(Sums, Picklable, steps=1_000, addons=[Stops()], options=ALONE)
+    exact = library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops()])
+    assert torch.equal(whole.module.state_dict()["sums"], exact.module.state_dict()["sums"])
+    assert "start anew" not in caplog.text
+    refusing = {**ALONE, "checkpoint.environments": False}
+    folder = stopped(home, at=450, algorithm=Sums, env=Picklable, options=refusing)
+    library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops()])
+    assert "were not saved (checkpoint.environments is false)" in caplog.text
+    folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
+    library.resume(
+        folder.name,
+        options={"checkpoint.environments": False},
+        allow_drift=True,
+        algorithm=Sums,
+        env=Picklable,
+        addons=[Stops()],
+    )
+    assert "start anew at step 400" in caplog.records[-1].getMessage()
+
+
+# -- other options, and what is refused -----------------------------------------------------------
+
+
+def test_other_options_are_refused_unless_drift_is_allowed(home: Path, rlplug: Cli) -> None:
+    folder = stopped(home, at=450)
+    arguments = ("resume", folder.name[:8], "--set", "epsilon=0.5")
+    refused = rlplug(*arguments)
+    assert refused.code == 2
+    assert "would go on with other options: algorithm.epsilon: 0.1 → 0.5." in refused.err
+    assert "try: --allow-drift" in refused.err
+
+
+def test_drift_is_recorded_in_mlflow(home: Path, empty_store: Path, rlplug: Cli) -> None:
+    shutil.copy(empty_store, home / "mlflow.db")
+    assert rlplug("run", "--algo", "means", "--steps", "100", "--quiet").code == 0
+    more = ("--steps", "300", "--set", "epsilon=0.5", "--allow-drift")
+    assert rlplug("resume", "last", *more).code == 0
+    with sqlite3.connect(home / "mlflow.db") as database:
+        tags = dict(database.execute("select key, value from tags").fetchall())
+    assert json.loads(tags["rlplug.param_drift"]) == {"algorithm.epsilon": "0.1 → 0.5"}
+    assert tags["rlplug.resumed_from_step"] == "100"
+    (folder,) = (one for one in home.glob("work/*") if one.is_dir())
+    assert steps_in(folder)[-1] == 300
+
+
+def test_a_run_that_is_made_longer_equals_one_that_was_as_long(home: Path, rlplug: Cli) -> None:
+    short = library.run("means", steps=500, options=ALONE)
+    refused = rlplug("resume", short.run_id)
+    assert refused.code == 2
+    assert f"run {short.run_id} finished at step 500: there is nothing to resume" in refused.err
+    longer = library.resume(short.run_id, steps=1_000)
+    whole = library.run("means", steps=1_000, options=ALONE)
+    assert (longer.run_id, longer.step) == (short.run_id, 1_000)
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, longer.module.state_dict()[name])
+
+
+def test_a_run_in_progress_is_not_resumed_by_a_second_process(home: Path, rlplug: Cli) -> None:
+    process = command(
+        home, "run", "--algo", "means", "--steps", "10000000", "--set", "tracking.enabled=false"
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(home.glob("work/*/status.json")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (status,) = home.glob("work/*/status.json")
+        refused = rlplug("resume", status.parent.name)
+        assert refused.code == 2
+        assert f"run {status.parent.name} is in progress (pid {process.pid} on" in refused.err
+    finally:
+        process.kill()
+        process.wait()
+    # A dead process holds no lock.
+    assert RunStatus.read(status.parent).status == "RUNNING"  # type: ignore[union-attr]
+    done = rlplug("resume", "last", "--steps", "1", "--json")
+    assert done.code == 2
+
+
+def test_only_runs_of_the_runs_folder_are_resumed(
+    home: Path, tmp_path: Path, rlplug: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stopped(home, at=450)
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "another"))
+    refused = rlplug("resume", str(folder))
+    assert refused.code == 2
+    assert "is not in the runs folder" in refused.err
+    assert f"RLPLUG_HOME={home}" in refused.err
+
+
+def test_what_was_passed_from_python_has_to_be_passed_again(home: Path, rlplug: Cli) -> None:
+    folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
+    refused = rlplug("resume", folder.name)
+    assert refused.code == 2
+    assert "sums" in refused.err
+    with pytest.raises(RequestError, match="no default environment"):
+        library.resume(folder.name, algorithm=Sums, addons=[Stops()])
+
+
+# -- jobs that are requeued ------------------------------------------------------------------------
+
+
+def test_a_requeued_job_starts_resumes_and_then_has_nothing_to_do(home: Path, rlplug: Cli) -> None:
+    job = ("run", "--algo", "means", "--steps", "3000", "--resume-or-start", "night")
+    options = ("--set", "tracking.enabled=false", "--set", "checkpoint.every=500")
+    failing = rlplug(*job, *options, "--set", "fail_at=1200")
+    assert failing.code == 1
+    (folder,) = (one for one in home.glob("work/*") if one.is_dir())
+    other = rlplug(*job, *options)
+    assert other.code == 2
+    assert "algorithm.fail_at: 1200 → 0" in other.err
+    shutil.rmtree(folder)
+    done = rlplug(*job, *options, "--json")
+    assert json.loads(done.out)["step"] == 3_000
+    again = rlplug(*job, *options)
+    assert again.code == 0
+    assert "finished at step 3,000: there is nothing to resume." in again.out
+    longer = rlplug(*job[:4], "4000", *job[5:], *options, "--json")
+    assert json.loads(longer.out)["step"] == 4_000
+    assert len([one for one in home.glob("work/*") if one.is_dir()]) == 1
