@@ -20,6 +20,7 @@ from rlplug import Acted, AddOn, Algorithm, Module, load, run
 from rlplug.checkpoint import (
     Checkpoints,
     Manifest,
+    Snapshot,
     checkpoints_in,
     find_checkpoint,
     read_manifest,
@@ -113,17 +114,19 @@ def test_a_run_is_evaluated_at_multiples_and_at_its_end_and_saved_where_it_was_b
     result = run(
         Counter, Four, steps=110, addons=[watcher], options={**OFF, "evaluation.every": 20}
     )
-    assert watcher.heard == [
+    # A checkpoint is told of when it is on the disk, while the run goes on.
+    assert [one for one in watcher.heard if one[0] != "saved"] == [
         ("eval 0", 20),
-        ("saved", 20),
         ("eval 0", 40),
         ("eval 4", 60),
-        ("saved", 60),
         ("eval 4", 80),
         ("eval 0", 100),
         ("eval 0", 110),
-        ("saved", 110),
     ]
+    saved = [("saved", step) for step in (20, 60, 110)]
+    assert [one for one in watcher.heard if one[0] == "saved"] == saved
+    assert watcher.heard.index(("saved", 20)) > watcher.heard.index(("eval 0", 20))
+    assert watcher.heard[-1] == ("saved", 110)
     # The last two are kept, and the best is one of them.
     assert steps_of(result.folder) == [60, 110]
     assert result.metrics["eval/return_mean"] == 0.0
@@ -311,8 +314,13 @@ def manifest(step: int, score: float = 0.0) -> Manifest:
 
 
 def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
-    policy = {"weights": torch.arange(step)}
-    return checkpoints.write(manifest(step, score), "[run]\n", policy, {"optimizer": {}})
+    snapshot = Snapshot(
+        manifest=manifest(step, score),
+        config="[run]\n",
+        policy={"weights": torch.arange(step)},
+        training={"optimizer": {}},
+    )
+    return checkpoints.write(snapshot)
 
 
 def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
@@ -373,7 +381,7 @@ def test_a_manifest_of_another_format_says_which(tmp_path: Path) -> None:
     path = write(Checkpoints(tmp_path, keep=1), 5)
     content = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(RequestError, match="has format 99, this rlplug reads 1"):
+    with pytest.raises(RequestError, match="has format 99, this rlplug reads 1 and 2"):
         find_checkpoint(str(path))
 
 
@@ -462,7 +470,8 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_can_be_loaded(
 ) -> None:
     command = [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "100000000"]
     command += ["--set", "checkpoint.every=1", "--set", "tracking.enabled=false", "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(site), "RLPLUG_HOME": str(home)}
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "RLPLUG_HOME": str(home)}
     for delay in (0.0, 0.003, 0.007, 0.011):
         process = subprocess.Popen(command, env=environment, cwd=tmp_path)
         folder = _first_checkpoint(process, home)

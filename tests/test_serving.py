@@ -21,7 +21,7 @@ from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
-from rlplug.learner import state as storage
+from rlplug.learner.trees import read_tree, write_tree
 
 OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]
@@ -173,8 +173,8 @@ def test_real_actions_stay_within_their_bounds() -> None:
     ids=str,
 )
 def test_spaces_survive_being_written_to_disk(space: Any, tmp_path: Path) -> None:
-    storage.write(tmp_path, {"space": space_to_dict(space)})
-    assert space_from_dict(storage.read(tmp_path)["space"]) == space
+    write_tree(tmp_path, {"space": space_to_dict(space)})
+    assert space_from_dict(read_tree(tmp_path)["space"]) == space
 
 
 class Told(Module):

@@ -10,27 +10,38 @@ from typing import TYPE_CHECKING
 from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rlplug.checkpoint.checkpoints import Checkpoints, save_module
+    from rlplug.checkpoint.checkpoints import Checkpoints, Committed, Snapshot, save_module
     from rlplug.checkpoint.lookup import find_checkpoint
     from rlplug.checkpoint.manifest import Manifest, checkpoints_in, is_checkpoint, read_manifest
+    from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
 
 _MODULES = {
     "Checkpoints": "rlplug.checkpoint.checkpoints",
+    "Committed": "rlplug.checkpoint.checkpoints",
     "Manifest": "rlplug.checkpoint.manifest",
+    "Snapshot": "rlplug.checkpoint.checkpoints",
     "checkpoints_in": "rlplug.checkpoint.manifest",
     "find_checkpoint": "rlplug.checkpoint.lookup",
     "is_checkpoint": "rlplug.checkpoint.manifest",
+    "newest_valid": "rlplug.checkpoint.training",
     "read_manifest": "rlplug.checkpoint.manifest",
+    "read_training": "rlplug.checkpoint.training",
+    "restore_feed": "rlplug.checkpoint.training",
     "save_module": "rlplug.checkpoint.checkpoints",
 }
 
 __all__ = [
     "Checkpoints",
+    "Committed",
     "Manifest",
+    "Snapshot",
     "checkpoints_in",
     "find_checkpoint",
     "is_checkpoint",
+    "newest_valid",
     "read_manifest",
+    "read_training",
+    "restore_feed",
     "save_module",
 ]
 

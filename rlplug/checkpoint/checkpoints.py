@@ -1,12 +1,15 @@
-"""Checkpoints of a run: written atomically, the oldest deleted."""
+"""Checkpoints of a run: written atomically and in the background, the oldest deleted."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,77 +18,247 @@ from rlplug.checkpoint.manifest import (
     CONFIG,
     MANIFEST,
     POLICY,
+    REPLAY,
     TRAINING,
     Manifest,
     best_in,
     checkpoints_in,
+    read_manifest,
 )
-from rlplug.learner import state
+from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
+from rlplug.errors import RequestError
+from rlplug.learner.trees import sync_folder, write_content, write_tree
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Checkpoints", "save_module"]
+    from rlplug.feeds import OpenFeed
+
+__all__ = ["Checkpoints", "Committed", "Snapshot", "save_module"]
 
 _UNFINISHED = ".unfinished-*"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Snapshot:
+    """All that one checkpoint will hold, in memory of its own."""
+
+    manifest: Manifest
+    config: str
+    policy: Mapping[str, Any]
+    training: Mapping[str, Any]
+    replay: ReplayCopy | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Committed:
+    """What became of a checkpoint."""
+
+    step: int
+    path: Path | None = None
+    """Its folder; None if it could not be written."""
+    error: BaseException | None = None
+    replay: tuple[Path, ...] = ()
+    """New files of the replay buffer."""
+    deleted: tuple[str, ...] = ()
+    """The names of checkpoints that are not kept any more."""
+    deleted_replay: tuple[str, ...] = ()
 
 
 class Checkpoints:
     """Writes checkpoints into one folder; a crash at any time leaves earlier ones intact.
 
-    The latest `keep` are kept, and the one with the best evaluation.
+    The latest `keep` are kept, the `keep_best` with the best evaluations, and for ever the first
+    one after every multiple of `keep_every` steps.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, *, keep_best: int = 1, keep_every: int = 0) -> None:
         self.folder = folder
         self._keep = keep
+        self._keep_best = keep_best
+        self._keep_every = keep_every
+        self._replay = ReplayFiles(folder.parent / REPLAY)
+        self._thread: threading.Thread | None = None
+        self._done: SimpleQueue[Committed] = SimpleQueue()
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(_UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def write(
-        self,
-        manifest: Manifest,
-        config: str,
-        policy: Mapping[str, Any],
-        training: Mapping[str, Any],
-    ) -> Path:
-        """Write a checkpoint, the manifest last, then rename it into place; once per step."""
-        path = self.folder / f"step-{manifest.step:012d}"
-        if path.exists():
-            return path
-        partial = self.folder / f".unfinished-{path.name}-{os.getpid()}"
-        shutil.rmtree(partial, ignore_errors=True)
+    # -- in the background ---------------------------------------------------------------------
+
+    def copy_replay(self, feed: OpenFeed) -> ReplayCopy | None:
+        """A copy of the feed's rows that no checkpoint has yet; None if it has no rows."""
+        self._join()
+        return self._replay.copy(feed)
+
+    def start(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint in the background, after the one before, which is waited for.
+
+        So there is never more than one snapshot in memory.
+        """
+        self._join()
+        self._thread = threading.Thread(
+            target=self._commit, args=[snapshot], name="rlplug-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether there is one whose end `finished` has not told."""
+        return self._thread is not None
+
+    def finished(self, *, wait: bool = False, seconds: float | None = None) -> list[Committed]:
+        """What became of checkpoints since the last call; with `wait`, of all, if in time."""
+        if self._thread is not None:
+            if wait:
+                self._thread.join(seconds)
+            if not self._thread.is_alive():
+                self._thread = None
+        found = []
+        while True:
+            try:
+                found.append(self._done.get_nowait())
+            except Empty:
+                return found
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _commit(self, snapshot: Snapshot) -> None:
+        """Write, prune, and say so; whatever is raised is told to the run, too."""
+        step, path = snapshot.manifest.step, None
+        new: tuple[Path, ...] = ()
         try:
-            files = {}
-            for part, tree in ((POLICY, policy), (TRAINING, training)):
-                for piece in state.pieces(tree):
-                    _write_file(partial / part / piece.name, piece.content)
-                    files[f"{part}/{piece.name}"] = piece.sha256
-                _sync_folder(partial / part)
-            _write_file(partial / CONFIG, config.encode())
-            files[CONFIG] = state.sha256(config.encode())
-            _write_file(partial / MANIFEST, attrs.evolve(manifest, files=files).content())
-            _sync_folder(partial)
-            partial.rename(path)
-            _sync_folder(self.folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        return path
+            path, new = self._write(snapshot)
+            deleted, rows = self._prune()
+        except BaseException as error:
+            self._done.put(Committed(step=step, path=path, error=error, replay=new))
+        else:
+            self._done.put(
+                Committed(
+                    step=step,
+                    path=path,
+                    replay=new,
+                    deleted=tuple(deleted),
+                    deleted_replay=tuple(rows),
+                )
+            )
+
+    # -- at once -------------------------------------------------------------------------------
+
+    def write(self, snapshot: Snapshot) -> Path:
+        """Write a checkpoint, the manifest last, then rename it into place."""
+        self._join()
+        return self._write(snapshot)[0]
 
     def prune(self) -> list[str]:
         """Delete checkpoints that are not kept, and return their names."""
-        found = checkpoints_in(self.folder)
-        kept = {*best_in(found), *found[-self._keep :]}
-        gone = [one for one in found if one not in kept]
+        self._join()
+        return self._prune()[0]
+
+    def resume_from(self, checkpoint: Path) -> list[str]:
+        """Go on from a checkpoint: rows that it has saved are not saved anew.
+
+        Later ones, which are damaged or of a course that the run does not take, are set aside
+        under other names, which are returned.
+        """
+        self._join()
+        manifest = read_manifest(checkpoint)
+        if manifest.replay and self._replay.folder.is_dir():
+            self._replay.resume_from(manifest.replay)
+        aside = []
+        for later in self.folder.glob("step-*"):
+            if later.name > checkpoint.name:
+                name = f"set-aside-{later.name}"
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+                later.rename(self.folder / name)
+                aside.append(name)
+        sync_folder(self.folder)
+        return sorted(aside)
+
+    def _write(self, snapshot: Snapshot) -> tuple[Path, tuple[Path, ...]]:
+        """The checkpoint's folder, and new files of the replay buffer."""
+        step = snapshot.manifest.step
+        path = self.folder / f"step-{step:012d}"
+        partial = self.folder / f".unfinished-{path.name}-{os.getpid()}"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            written = None if snapshot.replay is None else self._replay.write(snapshot.replay)
+            files: dict[str, str] = {}
+            state = hashlib.sha256(b"" if written is None else written.content)
+            for part, tree in ((POLICY, snapshot.policy), (TRAINING, snapshot.training)):
+                found = write_tree(partial / part, tree)
+                files.update({f"{part}/{name}": digest for name, digest in found.files.items()})
+                state.update(found.content)
+                sync_folder(partial / part)
+            files[CONFIG] = write_content(partial / CONFIG, snapshot.config.encode())
+            manifest = attrs.evolve(
+                snapshot.manifest,
+                files=files,
+                replay={} if written is None else written.files,
+                state_digest=state.hexdigest(),
+            )
+            write_content(partial / MANIFEST, manifest.content())
+            sync_folder(partial)
+            self._replace(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                # The disk may be full of them.
+                self._delete_rows()
+            raise
+        if written is None:
+            return path, ()
+        self._replay.committed(written)
+        return path, tuple(self._replay.folder / name for name in written.new)
+
+    def _replace(self, partial: Path, path: Path) -> None:
+        if path.exists():
+            # A run that goes on from an earlier checkpoint comes to this step again.
+            old = self.folder / f".unfinished-{path.name}-old"
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+            partial.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            partial.rename(path)
+        sync_folder(self.folder)
+
+    def _prune(self) -> tuple[list[str], list[str]]:
+        """The names of deleted checkpoints, and of deleted files of the replay buffer."""
+        found = self._readable()
+        paths = list(found)
+        kept = {*best_in(paths, self._keep_best), *paths[-self._keep :]}
+        if self._keep_every:
+            # The first one after each multiple.
+            reached = 0
+            for one, manifest in found.items():
+                if manifest.step // self._keep_every > reached:
+                    reached = manifest.step // self._keep_every
+                    kept.add(one)
+        gone = [one for one in paths if one not in kept]
         for one in gone:
             # Renamed first, so that a half-deleted one is not taken for a checkpoint.
             aside = one.with_name(f".unfinished-{one.name}-old")
             with contextlib.suppress(OSError):
                 one.rename(aside)
                 shutil.rmtree(aside, ignore_errors=True)
-        return [one.name for one in gone]
+        return [one.name for one in gone], self._delete_rows()
+
+    def _delete_rows(self) -> list[str]:
+        """Delete the files of the replay buffer that no checkpoint refers to."""
+        needed = {name for manifest in self._readable().values() for name in manifest.replay}
+        return self._replay.delete_all_but(needed)
+
+    def _readable(self) -> dict[Path, Manifest]:
+        """The checkpoints; one that cannot be read is not counted, and left to the person."""
+        found = {}
+        for one in checkpoints_in(self.folder):
+            with contextlib.suppress(RequestError):
+                found[one] = read_manifest(one)
+        return found
 
 
 def save_module(module: nn.Module, folder: Path) -> Path:
@@ -104,22 +277,3 @@ def save_module(module: nn.Module, folder: Path) -> Path:
         os.fsync(file.fileno())
     partial.replace(path)
     return path
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Write a file and fsync it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """fsync a folder, which makes a rename durable, where the system supports it."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -20,6 +20,7 @@ __all__ = [
     "CONFIG",
     "MANIFEST",
     "POLICY",
+    "REPLAY",
     "STEPS",
     "TRAINING",
     "Manifest",
@@ -29,16 +30,21 @@ __all__ = [
     "is_checkpoint",
     "read_manifest",
     "reading",
+    "replay_folder",
     "verify",
 ]
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+_READ = (1, 2)
+"""Formats whose policy can be read."""
 
 POLICY = "policy"
 """The folder with the state for acting: weights, extras, spaces, normalization."""
 TRAINING = "training"
 """The folder with the rest of the training state: optimizers, generators, counters."""
+REPLAY = "replay"
+"""The folder with the rows of a replay buffer, beside that of the checkpoints."""
 CONFIG = "config.toml"
 
 _FILES = (CONFIG, f"{POLICY}/state.json", f"{TRAINING}/state.json")
@@ -63,6 +69,10 @@ class Manifest:
     """Whether all weights are finite; otherwise it is never the best."""
     files: Mapping[str, str] = attrs.field(factory=dict)
     """Relative path → SHA-256."""
+    replay: Mapping[str, str] = attrs.field(factory=dict)
+    """Files of the replay buffer in the run's folder `replay`: name → SHA-256; empty without."""
+    state_digest: str = ""
+    """Equal for equal states, whatever their files are; readings of the clock do not count."""
     format: int = FORMAT
 
     @property
@@ -87,16 +97,21 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda one: one.name)
 
 
-def best_in(found: Sequence[Path]) -> list[Path]:
-    """The first checkpoint with the best evaluation, or the last if none was evaluated.
+def best_in(found: Sequence[Path], count: int = 1) -> list[Path]:
+    """The checkpoints with the best evaluations, of equal ones the first; best first.
 
-    As a list, empty where no checkpoint has finite weights.
+    If none was evaluated, the last one; none at all where no checkpoint has finite weights.
     """
     scores = {one: manifest.score for one in found if (manifest := read_manifest(one)).finite}
-    best = max(scores, key=lambda one: scores[one], default=None)
-    if best is not None and scores[best] == float("-inf"):
-        best = list(scores)[-1]
-    return [] if best is None else [best]
+    evaluated = [one for one in scores if scores[one] > float("-inf")]
+    if not evaluated:
+        return list(scores)[-1:]
+    return sorted(evaluated, key=lambda one: -scores[one])[:count]
+
+
+def replay_folder(checkpoint: Path) -> Path:
+    """Where the files of the replay buffer of a checkpoint are."""
+    return checkpoint.absolute().parent.parent / REPLAY
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -113,10 +128,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise damaged(folder, f"its {MANIFEST} cannot be read: {error}") from error
     if not isinstance(read, dict):
         raise damaged(folder, f"its {MANIFEST} holds {type(read).__name__}, not an object")
-    if read.get("format") != FORMAT:
+    if read.get("format") not in _READ:
+        known = " and ".join(map(str, _READ))
         raise RequestError(
             f"the checkpoint {folder} has format {read.get('format')!r}, this rlplug reads "
-            f"{FORMAT}.",
+            f"{known}.",
             "try: the version of rlplug that wrote it",
         )
     manifest, problems = structure(Manifest, read, MANIFEST)
@@ -126,25 +142,32 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def verify(folder: Path) -> Manifest:
-    """Verify the digests of all files; returns the manifest."""
+def verify(folder: Path, *, replay: bool = False) -> Manifest:
+    """Verify the digests of all files, maybe those of the replay buffer; returns the manifest."""
     manifest = read_manifest(folder)
     for name in _FILES:
         if name not in manifest.files:
             raise damaged(folder, f"its {MANIFEST} has no digest of {name}")
-    for name, wanted in manifest.files.items():
+    _verify_files(folder, folder, manifest.files)
+    if replay:
+        _verify_files(folder, replay_folder(folder), manifest.replay)
+    return manifest
+
+
+def _verify_files(checkpoint: Path, folder: Path, files: Mapping[str, str]) -> None:
+    for name, wanted in files.items():
         path = folder / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise damaged(folder, f"its {MANIFEST} names {name!r}, which is outside of it")
+            raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
         try:
             if not path.is_file():
-                raise damaged(folder, f"{name} is missing, or is no file")
+                raise damaged(checkpoint, f"{name} is missing, or is no file")
             found = digest(path)
         except OSError as error:
-            raise damaged(folder, f"{name} cannot be read: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise damaged(checkpoint, f"{name} cannot be read: {reason}") from error
         if found != wanted:
-            raise damaged(folder, f"{name} does not match its digest")
-    return manifest
+            raise damaged(checkpoint, f"{name} does not match its digest")
 
 
 @contextmanager

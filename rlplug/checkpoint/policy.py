@@ -15,22 +15,24 @@ from torch import Tensor
 from rlplug.checkpoint.manifest import POLICY, damaged, reading
 from rlplug.errors import RequestError
 from rlplug.learner import state
+from rlplug.learner.trees import INDEX, read_tree
 
 if TYPE_CHECKING:
     from rlplug.envs import Environments, Normalization
     from rlplug.learner import Learner
 
 __all__ = [
+    "ACTING",
     "SavedPolicy",
     "init_from",
     "restore_policy",
-    "saved_learner",
     "space_from_dict",
     "space_to_dict",
     "split_state",
 ]
 
-_ACTING = ("modules", "extra", "plugin_states")
+ACTING = ("modules", "extra", "plugin_states")
+"""The parts of a learner's state that acting needs."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -52,10 +54,10 @@ class SavedPolicy:
     def read(cls, checkpoint: Path) -> SavedPolicy:
         """Read it from a checkpoint's folder, without unpickling."""
         with reading(checkpoint, POLICY):
-            tree = state.read(checkpoint / POLICY)
+            tree = read_tree(checkpoint / POLICY)
         problem = _problem(tree)
         if problem is not None:
-            raise damaged(checkpoint, f"{POLICY}/{state.INDEX}: {problem}")
+            raise damaged(checkpoint, f"{POLICY}/{INDEX}: {problem}")
         for name in ("observation_space", "action_space"):
             with reading(checkpoint, name):
                 tree[name] = space_from_dict(tree[name])
@@ -89,7 +91,7 @@ def split_state(
     # Each bandit environment draws a problem of its own, unless it is given the seed.
     problem = getattr(vector.unwrapped, "problem_seed", None)
     policy = {
-        **{name: state.pop(name) for name in _ACTING},
+        **{name: state.pop(name) for name in ACTING},
         "observation_space": space_to_dict(vector.single_observation_space),
         "action_space": space_to_dict(vector.single_action_space),
         "normalization": {} if normalization is None else normalization.get_state(),
@@ -100,11 +102,6 @@ def split_state(
         },
     }
     return policy, state
-
-
-def saved_learner(saved: SavedPolicy, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """The learner's state of which `split_state` gave the two parts."""
-    return {**rest, **{name: getattr(saved, name) for name in _ACTING}}
 
 
 def restore_policy(learner: Learner, saved: SavedPolicy) -> None:

@@ -261,6 +261,7 @@ class CheckpointSection:
     every: int = option(
         0, "Environment steps between checkpoints; 0: by time only (see minutes).", at_least(0)
     )
+    updates: int = option(0, "Updates between checkpoints; 0 disables.", at_least(0))
     minutes: float = option(5.0, "Maximum minutes between checkpoints; 0 disables.", at_least(0))
     environments: bool = option(
         True,
@@ -268,6 +269,18 @@ class CheckpointSection:
         "a pickle is read only by rlplug resume, of runs in the runs folder.",
     )
     keep: int = option(2, "Number of latest checkpoints to keep, besides the best.", at_least(1))
+    keep_best: int = option(
+        1, "Number of checkpoints to keep that have the best evaluations.", at_least(1)
+    )
+    keep_every: int = option(
+        0, "Steps of which the first checkpoint after each is kept for ever; 0: none.", at_least(0)
+    )
+    replay: bool = option(
+        True,
+        "Save the replay buffer, up to twice its size on disk; false: a resumed run starts with "
+        "an empty one.",
+    )
+    upload_replay: bool = option(False, "Upload the saved replay buffer to MLflow, too.")
 
 
 @attrs.frozen(kw_only=True)

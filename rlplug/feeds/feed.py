@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 import numpy
@@ -25,6 +25,7 @@ __all__ = [
     "FinalObservations",
     "Index",
     "OpenFeed",
+    "Rows",
     "Work",
 ]
 
@@ -61,6 +62,31 @@ class Work:
     """Rows of a minibatch; 0: the whole batch."""
 
 
+class Rows(Protocol):
+    """Stored rows that a checkpoint saves once, not whole each time.
+
+    Each environment numbers its rows from 0 on, in the order they came; only the newest may still
+    change.
+    """
+
+    rows: int
+    """How many rows of each environment are kept."""
+    block: int
+    """Rows that are saved together."""
+
+    def kept(self) -> list[tuple[int, int]]:
+        """The numbers of the oldest and the newest row of each environment."""
+
+    def copy_rows(self, env: int, first: int, stop: int) -> dict[str, Any]:
+        """A copy of some rows, nested columns; equal experience gives equal copies."""
+
+    def put_rows(self, env: int, first: int, columns: Mapping[str, Any]) -> None:
+        """Put a copy back."""
+
+    def restart(self, newest: Sequence[int], rows: int) -> None:
+        """Forget all rows and continue after these; refused if another number of them is kept."""
+
+
 class OpenFeed:
     """A feed in a run: takes in experience and says what to learn from it."""
 
@@ -72,6 +98,8 @@ class OpenFeed:
     """Whether rows are ordered environment by environment instead of by time."""
     state_interval: int = 0
     """Steps between stored recurrent states; 0: only the one before the first step."""
+    rows: Rows | None = None
+    """Rows that checkpoints save incrementally; None: `get_state` has all."""
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """Yields the updates to make now; each is drawn after the one before was made."""
@@ -90,6 +118,21 @@ class OpenFeed:
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
+
+    def get_state_of_rows(self) -> dict[str, Any]:
+        """What belongs to the rows and changes with every batch, such as priorities."""
+        return {}
+
+    def get_state_without_rows(self) -> dict[str, Any]:
+        """The state without `rows` and without what belongs to them."""
+        return self.get_state()
+
+    def set_state_of_rows(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `get_state_of_rows` gave, after all rows are back."""
+
+    def set_state_without_rows(self, saved: Mapping[str, Any], *, empty: bool) -> None:
+        """Restore what `get_state_without_rows` gave; `empty`: the rows will not come back."""
+        self.set_state(saved)
 
 
 @attrs.frozen(kw_only=True)

@@ -123,6 +123,10 @@ class OpenReplay(OpenFeed):
                 f"there is no memory for a replay buffer of {format_bytes(needed)}.",
                 "try: a smaller buffer_size",
             ) from error
+        self.rows = self._ring
+        self._step = 0
+        self._learn_after = described.learning_starts
+        """The step up to which rows are only stored."""
         self._transitions = Transitions(self._ring, described.gamma, described.n_step)
         self._priorities: Priorities | None = None
         if described.prioritized:
@@ -144,7 +148,8 @@ class OpenReplay(OpenFeed):
         if self._priorities is not None:
             self._priorities.add(*self._ring.changed(before))
         described = self._described
-        if step <= described.learning_starts or not self._ring.holds_any():
+        self._step = step
+        if step <= self._learn_after or not self._ring.holds_any():
             return iter(())
         updates = described.gradient_steps
         updates = experience.count if updates < 0 else updates
@@ -168,16 +173,40 @@ class OpenReplay(OpenFeed):
         """Transitions, priorities and the random generator."""
         return {
             "ring": self._ring.get_state(),
-            "priorities": None if self._priorities is None else self._priorities.get_state(),
-            "random": self._random.bit_generator.state,
+            **self.get_state_of_rows(),
+            **self.get_state_without_rows(),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
         self._ring.set_state(saved["ring"])
+        self.set_state_of_rows(saved)
+        self.set_state_without_rows(saved, empty=False)
+
+    def get_state_of_rows(self) -> dict[str, Any]:
+        """All priorities."""
+        return {"priorities": None if self._priorities is None else self._priorities.get_state()}
+
+    def get_state_without_rows(self) -> dict[str, Any]:
+        """The random generator, and since when rows are learned from."""
+        return {
+            "random": self._random.bit_generator.state,
+            "step": self._step,
+            "learn_after": self._learn_after,
+        }
+
+    def set_state_of_rows(self, saved: Mapping[str, Any]) -> None:
+        """Restore all priorities."""
         if self._priorities is not None and saved["priorities"] is not None:
             self._priorities.set_state(saved["priorities"])
+
+    def set_state_without_rows(self, saved: Mapping[str, Any], *, empty: bool) -> None:
+        """Restore the random generator; an empty buffer is filled again before it is drawn from."""
         self._random.bit_generator.state = saved["random"]
+        self._step = saved["step"]
+        self._learn_after = saved["learn_after"]
+        if empty:
+            self._learn_after = self._step + self._described.learning_starts
 
     def _uniform(self, updates: int) -> Iterator[Work]:
         """Uniform batches do not depend on updates: many are gathered at once."""

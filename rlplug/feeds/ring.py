@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy
@@ -22,6 +23,9 @@ TERMINATED, TRUNCATED, FINAL = 1, 2, 4
 
 Writes: TypeAlias = "list[tuple[NDArray[Any], NDArray[Any]]]"
 """Arrays of the buffer, and the columns to write there."""
+
+_BLOCK_BYTES = 2**22
+"""About how much of a buffer is saved together."""
 
 _NOT_ACTED = frozenset(("observations", ACTION_MASK, "terminated", "truncated"))
 
@@ -59,6 +63,8 @@ class RingBuffer:
         """How many rows each environment has written so far."""
         self.starts = numpy.arange(self.num_envs) * self.rows
         self._counted = numpy.empty((0, 1), numpy.int64)
+        row = max(self.bytes_needed(setting, size) // total, 1)
+        self.block = max(min(_BLOCK_BYTES // row, self.rows // 16), 16)
 
     @staticmethod
     def bytes_needed(setting: FeedSetting, size: int) -> int:
@@ -258,42 +264,76 @@ class RingBuffer:
     # -- state ---------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All rows written so far."""
-        used = int(min(self.heads.max(initial=0) + 1, self.rows))
-
-        def cut(leaf: Any) -> Any:
-            return self._by_environment(leaf)[:, :used]
-
-        return {
-            "rows": self.rows,
-            "heads": self.heads.copy(),
-            "kept": {name: tree_map(cut, column) for name, column in self.observed.items()},
-            "done": {name: tree_map(cut, column) for name, column in self.acted.items()},
-            "flags": cut(self.flags),
-        }
+        """All rows that are kept."""
+        kept = [
+            self.copy_rows(env, first, newest + 1)
+            for env, (first, newest) in enumerate(self.kept())
+        ]
+        return {"rows": self.rows, "heads": self.heads.tolist(), "kept": kept}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        if saved["rows"] != self.rows or len(saved["heads"]) != self.num_envs:
+        self.restart(saved["heads"], saved["rows"])
+        for env, columns in enumerate(saved["kept"]):
+            self.put_rows(env, self.kept()[env][0], columns)
+
+    def kept(self) -> list[tuple[int, int]]:
+        """The oldest and the newest row of each environment; of the newest, the observation."""
+        return [(max(head - self.rows + 1, 0), head) for head in self.heads.tolist()]
+
+    def copy_rows(self, env: int, first: int, stop: int) -> dict[str, Any]:
+        """A copy of some rows; where nothing was done, actions and rewards are 0."""
+        copy = partial(self._copy, start=env * self.rows + first % self.rows, count=stop - first)
+        flags = copy(self.flags)
+        if stop > self.heads[env]:
+            flags[-1] = FINAL
+        not_acted = (flags & FINAL) != 0
+
+        def acted(leaf: Any) -> Any:
+            part = copy(leaf)
+            part[not_acted] = 0
+            return part
+
+        return {
+            "observed": {name: tree_map(copy, column) for name, column in self.observed.items()},
+            "acted": {name: tree_map(acted, column) for name, column in self.acted.items()},
+            "flags": flags,
+        }
+
+    def put_rows(self, env: int, first: int, columns: Mapping[str, Any]) -> None:
+        """Put a copy back."""
+        writes: Writes = [(self.flags, columns["flags"])]
+        for stored, part in ((self.observed, columns["observed"]), (self.acted, columns["acted"])):
+            for name, column in part.items():
+                _pair_leaves(self._arrays_for(stored, name, column), column, writes)
+        rows = numpy.arange(first, first + len(columns["flags"]))
+        slots = env * self.rows + rows % self.rows
+        for array, column in writes:
+            if array.shape[1:] != column.shape[1:]:
+                raise RequestError(
+                    f"the saved replay buffer has rows of shape {column.shape[1:]}, here they have "
+                    f"{array.shape[1:]}.",
+                    "use the environment and the frame_stack of the run that saved it",
+                )
+            array[slots] = column
+
+    def restart(self, newest: Sequence[int], rows: int) -> None:
+        """Forget all rows and continue after these, in as many rows."""
+        if rows != self.rows or len(newest) != self.num_envs:
             raise RequestError(
-                f"the saved replay buffer has {len(saved['heads'])} environments with "
-                f"{saved['rows']} rows each, here there are {self.num_envs} with {self.rows}.",
+                f"the saved replay buffer has {len(newest)} environments with {rows} rows each, "
+                f"here there are {self.num_envs} with {self.rows}.",
                 "use the buffer_size, num_envs and frame_stack of the run that saved it",
             )
-        self.heads = numpy.array(saved["heads"], numpy.int64)
-        used = int(min(self.heads.max(initial=0) + 1, self.rows))
+        self.heads = numpy.array(newest, numpy.int64)
 
-        def put(array: Any, part: Any) -> None:
-            self._by_environment(array)[:, :used] = part
-
-        for stored, columns in ((self.observed, saved["kept"]), (self.acted, saved["done"])):
-            for name, column in columns.items():
-                flat = tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), column)
-                tree_map(put, self._arrays_for(stored, name, flat), column)
-        put(self.flags, saved["flags"])
-
-    def _by_environment(self, leaf: Any) -> Any:
-        return leaf.reshape(self.num_envs, self.rows, *leaf.shape[1:])
+    def _copy(self, leaf: Any, start: int, count: int) -> Any:
+        """A copy of rows from `start` on, which may go on at the beginning of the ring."""
+        end = (start // self.rows + 1) * self.rows
+        if start + count <= end:
+            return leaf[start : start + count].copy()
+        over = start + count - end
+        return numpy.concatenate((leaf[start:end], leaf[end - self.rows : end - self.rows + over]))
 
 
 def _pair_leaves(arrays: Any, column: Any, writes: Writes) -> None:

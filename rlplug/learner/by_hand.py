@@ -18,6 +18,7 @@ from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
+from rlplug.learner.trees import read_tree, replace_tree
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
 __all__ = ["ByHand"]
@@ -289,11 +290,11 @@ class ByHand(LearnerModules):
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""
-        state.write(Path(folder), self.get_state())
+        replace_tree(Path(folder), self.get_state())
 
     def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
         """Read the whole state back; see `set_state`."""
-        self.set_state(state.read(Path(folder)), rebuild=rebuild)
+        self.set_state(read_tree(Path(folder)), rebuild=rebuild)
 
     # -- inside -------------------------------------------------------------------------------
 

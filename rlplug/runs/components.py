@@ -66,9 +66,15 @@ class Components:
             config=config,
             calls=self.calls,
             learner=self.learner,
+            feed=self.feed,
             environments=self.environments,
             tracking=tracking,
-            checkpoints=Checkpoints(tracking.folder / "checkpoints", config.checkpoint.keep),
+            checkpoints=Checkpoints(
+                tracking.folder / "checkpoints",
+                config.checkpoint.keep,
+                keep_best=config.checkpoint.keep_best,
+                keep_every=config.checkpoint.keep_every,
+            ),
             evaluator=evaluator,
             make_video_env=make_video_env,
             has_id=isinstance(maker, str),
@@ -81,7 +87,6 @@ class Components:
         return {
             "trainer": self.trainer.get_state(),
             "sampler": self.sampler.get_state(environments=environments),
-            "feed": self.feed.get_state(),
         }
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 
-from rlplug.checkpoint import Checkpoints, Manifest
-from rlplug.checkpoint.manifest import MANIFEST
+from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot
+from rlplug.checkpoint.manifest import MANIFEST, REPLAY, read_manifest
 from rlplug.checkpoint.policy import split_state
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
@@ -21,6 +22,7 @@ from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import BestTracker, Evaluator
 from rlplug.evaluation.video import record
+from rlplug.feeds import OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
@@ -35,6 +37,9 @@ Normalize: TypeAlias = Callable[[Any], Any]
 
 _LOG = logging.getLogger("rlplug")
 
+_AT_ONCE = -1
+"""Due after each collection: only to look whether something has become due."""
+
 _CHECKS = 320
 """How often in a run clock and weights are read: rarely enough to cost nothing."""
 
@@ -46,6 +51,7 @@ class PeriodicTasks:
     config: RunConfig
     calls: HookCalls
     learner: Learner
+    feed: OpenFeed
     environments: Environments
     tracking: Tracking
     checkpoints: Checkpoints
@@ -63,27 +69,27 @@ class PeriodicTasks:
     _evaluated: int = attrs.field(init=False, default=0)
     _evaluation: Mapping[str, float] = attrs.field(init=False, factory=dict)
     """Metrics of the evaluation at step `_evaluated`."""
+    _options: str = attrs.field(init=False)
     _saved: int = attrs.field(init=False, default=0)
     _saved_at: float = attrs.field(init=False, factory=time.monotonic)
     _disk_failed: bool = attrs.field(init=False, default=False)
+    _save_at_update: int = attrs.field(init=False)
+    _planned: int = attrs.field(init=False)
     due: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.best = BestTracker(self.config.evaluation)
         self.weights = WeightCheck(self.learner.modules, self.learner.extra)
         self.weights.finite_at(0)
+        self._options = without_secrets(to_toml(self.config))
         self._plan(0)
-
-    def set_state(self, saved: Mapping[str, Any], manifest: Manifest) -> None:
-        """Go on from a checkpoint."""
-        self.best.set_state(saved["best"])
-        self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
-        self.weights.nonfinite_step = saved["nonfinite_step"]
-        self._saved = manifest.step
-        self._plan(manifest.step)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
+        self._tell(self.checkpoints.finished())
+        if self.due == _AT_ONCE and step < self._planned and not self._is_update_due():
+            self._plan_next()
+            return ""
         self.weights.finite_at(step)
         evaluation: Mapping[str, float] = {}
         better, stop_reason = False, ""
@@ -91,7 +97,7 @@ class PeriodicTasks:
             evaluation, better = self._evaluate(step, metrics)
             self.learner.optimizers.metrics_reported(evaluation)
             stop_reason = self.best.stop_reason(self._scored(step, evaluation))
-        if better or step >= self._save_at or self._is_overdue():
+        if better or step >= self._save_at or self._is_update_due() or self._is_overdue():
             self._save(step, evaluation)
         self._plan(step)
         return stop_reason
@@ -101,14 +107,32 @@ class PeriodicTasks:
         if self.evaluator is not None and self._evaluated != step:
             self._evaluate(step, metrics)
         self._save(step, self._evaluation if self._evaluated == step else {})
+        self.settle()
 
     def interrupted(self, step: int) -> None:
         """Save when the run was interrupted between two updates."""
         if step:
             self._save(step, {})
+        self.settle()
+
+    def settle(self, seconds: float | None = None) -> None:
+        """Wait until the checkpoint being written is on the disk, and tell of it."""
+        self._tell(self.checkpoints.finished(wait=True, seconds=seconds))
+
+    def resume(self, checkpoint: Path, saved: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, of which `saved` is the part `evaluation`."""
+        manifest = read_manifest(checkpoint)
+        self.best.set_state(saved["best"])
+        self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
+        self.weights.nonfinite_step = saved["nonfinite_step"]
+        self._saved = manifest.step
+        for name in self.checkpoints.resume_from(checkpoint):
+            _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
+        self._plan(manifest.step)
 
     def close(self) -> None:
-        """Close the evaluation environments."""
+        """Wait for the checkpoint being written, and close the evaluation environments."""
+        self.checkpoints.finished(wait=True)
         if self.evaluator is not None:
             self.evaluator.close()
 
@@ -155,30 +179,15 @@ class PeriodicTasks:
             self.tracking.artifact(file, "videos")
 
     def _save(self, step: int, evaluation: Mapping[str, float]) -> None:
+        """Save in the background; one that is still being written is waited for."""
+        self.settle()
         if self._saved == step:
             return
-        try:
-            path = self._write(step, evaluation)
-        except OSError as error:
-            # With a full disk, training goes on without checkpoints.
-            if not self._disk_failed:
-                self._disk_failed = True
-                _LOG.warning(
-                    "rlplug: no checkpoint at step %s (%s); the run continues, and earlier ones "
-                    "are kept in %s.",
-                    f"{step:,}",
-                    error.strerror or error,
-                    self.checkpoints.folder,
-                )
-            return
         self._saved, self._saved_at = step, time.monotonic()
-        self._disk_failed = False
-        self.calls.checkpoint_saved(step, path)
-        self.tracking.artifacts(path, f"checkpoints/{path.name}", last=MANIFEST)
-        for name in self.checkpoints.prune():
-            self.tracking.forget_artifacts(f"checkpoints/{name}")
+        # Whether the disk can be written shows only there: the folder may have vanished.
+        self.checkpoints.start(self._snapshot(step, evaluation))
 
-    def _write(self, step: int, evaluation: Mapping[str, float]) -> Path:
+    def _snapshot(self, step: int, evaluation: Mapping[str, float]) -> Snapshot:
         policy, training = split_state(self.learner, self.environments, has_id=self.has_id)
         manifest = Manifest(
             run_id=self.tracking.run_id,
@@ -188,15 +197,59 @@ class PeriodicTasks:
             evaluation=evaluation,
             finite=self.weights.finite_at(step),
         )
-        training["periodic"] = {
+        training["evaluation"] = {
             "best": self.best.get_state(),
             "evaluated": self._evaluated,
             "nonfinite_step": self.weights.nonfinite_step,
         }
-        training["run"] = self.run_state()
-        return self.checkpoints.write(
-            manifest, without_secrets(to_toml(self.config)), policy, training
+        training["feed"] = copy.deepcopy(self.feed.get_state_without_rows())
+        training["run"] = copy.deepcopy(dict(self.run_state()))
+        replay = self.checkpoints.copy_replay(self.feed) if self.config.checkpoint.replay else None
+        return Snapshot(
+            manifest=manifest,
+            config=self._options,
+            policy=policy,
+            training=training,
+            replay=replay,
         )
+
+    def _tell(self, finished: Iterable[Committed]) -> None:
+        """Tell what became of checkpoints; with a full disk, training goes on without them."""
+        for one in finished:
+            if one.path is None:
+                # So that the same step can be tried again.
+                self._saved = -1
+                if not isinstance(one.error, OSError):
+                    assert one.error is not None
+                    raise one.error
+                self._warn(one.step, one.error)
+                continue
+            self._disk_failed = False
+            self.calls.checkpoint_saved(one.step, one.path)
+            if self.config.checkpoint.upload_replay:
+                for file in one.replay:
+                    self.tracking.artifact(file, file.parent.name)
+                for name in one.deleted_replay:
+                    self.tracking.forget_artifacts(f"{REPLAY}/{name}")
+            self.tracking.artifacts(one.path, f"checkpoints/{one.path.name}", last=MANIFEST)
+            for name in one.deleted:
+                self.tracking.forget_artifacts(f"checkpoints/{name}")
+            if one.error is not None:
+                raise one.error
+
+    def _warn(self, step: int, error: OSError) -> None:
+        if not self._disk_failed:
+            self._disk_failed = True
+            _LOG.warning(
+                "rlplug: no checkpoint at step %s (%s); the run continues, and earlier ones "
+                "are kept in %s.",
+                f"{step:,}",
+                error.strerror or error,
+                self.checkpoints.folder,
+            )
+
+    def _is_update_due(self) -> bool:
+        return self.learner.updates >= self._save_at_update
 
     def _is_overdue(self) -> bool:
         minutes = self.config.checkpoint.minutes
@@ -207,8 +260,14 @@ class PeriodicTasks:
         evaluation = self.config.evaluation.every if self.evaluator is not None else 0
         self._evaluate_at = _next_multiple(step, evaluation)
         self._save_at = _next_multiple(step, self.config.checkpoint.every)
+        self._save_at_update = _next_multiple(self.learner.updates, self.config.checkpoint.updates)
         check_at = _next_multiple(step, max(self.config.run.steps // _CHECKS, 1))
-        self.due = min(self._evaluate_at, self._save_at, check_at)
+        self._planned = min(self._evaluate_at, self._save_at, check_at)
+        self._plan_next()
+
+    def _plan_next(self) -> None:
+        often = self.config.checkpoint.updates or self.checkpoints.is_writing
+        self.due = _AT_ONCE if often else self._planned
 
 
 def _next_multiple(step: int, every: int) -> int:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlplug.checkpoint import Manifest, checkpoints_in
+from rlplug.checkpoint import Manifest, read_manifest
 from rlplug.checkpoint.lookup import find_run
-from rlplug.checkpoint.manifest import CONFIG, TRAINING, reading, verify
-from rlplug.checkpoint.policy import SavedPolicy, saved_learner
+from rlplug.checkpoint.manifest import CONFIG, reading
+from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
 from rlplug.config.sources import Setting
 from rlplug.config.toml import flat
 from rlplug.errors import RequestError
@@ -59,7 +59,7 @@ class Resumed:
     """None: there is none, and the run starts from its first step."""
     manifest: Manifest | None
     rerunnable: bool
-    _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    _evaluation: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The global generators."""
 
@@ -73,35 +73,33 @@ class Resumed:
         if self.checkpoint is None:
             return
         learner, normalization = components.learner, components.environments.normalization
+        training = read_training(self.checkpoint)
+        self._evaluation, run = training["evaluation"], training["run"]
+        self._random = training["learner"]["random"]
         with reading(self.checkpoint, "training state"):
-            training = state.read(self.checkpoint / TRAINING)
-            self._periodic, run = training.pop("periodic"), training.pop("run")
-            self._random = training["random"]
-            saved = SavedPolicy.read(self.checkpoint)
-            if normalization is not None and saved.normalization:
-                normalization.set_state(saved.normalization)
-            whole = saved_learner(saved, training)
+            if normalization is not None and training["policy"]["normalization"]:
+                normalization.set_state(training["policy"]["normalization"])
             if self.drift:
                 # Another version of a plugin was allowed.
-                whole["plugins"] = learner.get_state()["plugins"]
-            learner.set_state(whole)
+                training["learner"]["plugins"] = learner.get_state()["plugins"]
+            learner.set_state(training["learner"])
             components.trainer.set_state(run["trainer"])
-            components.feed.set_state(run["feed"])
             seed = derive(self.prepared.config.run.seed, "resume", self.step)
             reset = components.sampler.set_state(run["sampler"], seed=seed)
+        here = f"at step {self.step:,}"
+        if not restore_feed(self.checkpoint, components.feed, training):
+            _LOG.warning("rlplug: the replay buffer is empty %s: it was not saved.", here)
         if reset:
             _LOG.warning(
-                "rlplug: episodes start anew at step %s: the environments were not saved (%s).",
-                f"{self.step:,}",
-                reset,
+                "rlplug: episodes start anew %s: the environments were not saved (%s).", here, reset
             )
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
         """Go on, after everything else of this process was set up."""
-        if self.manifest is None:
+        if self.checkpoint is None:
             components.sampler.start()
             return
-        periodic.set_state(self._periodic, self.manifest)
+        periodic.resume(self.checkpoint, self._evaluation)
         state.set_random_state(self._random)
 
 
@@ -148,7 +146,8 @@ def _resumed(
     # Before anything is read: another process may be writing it.
     lock = RunLock.take(folder)
     try:
-        checkpoint, manifest = _newest(folder)
+        checkpoint = newest_valid(folder, folder.name)
+        manifest = None if checkpoint is None else read_manifest(checkpoint)
         # The file has all options: a preset that has changed since must not override them.
         request = Request(config=folder / CONFIG, flags={"run": {"preset": ""}})
         old, new = prepare(request, plugins.registry, plugins.instances), options(request)
@@ -179,16 +178,6 @@ def _own_folder(run: str | Path) -> Path:
             f"try: RLPLUG_HOME=/folder/of/runs, or rlplug run --init-from {run}",
         )
     return folder
-
-
-def _newest(folder: Path) -> tuple[Path | None, Manifest | None]:
-    """The newest checkpoint that is not damaged."""
-    for checkpoint in reversed(checkpoints_in(folder / "checkpoints")):
-        try:
-            return checkpoint, verify(checkpoint)
-        except RequestError as error:
-            _LOG.warning("rlplug: %s An earlier one is used.", str(error).splitlines()[0])
-    return None, None
 
 
 def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str, str]:

@@ -199,6 +199,7 @@ def _train(
     def ended(status: Status) -> RunResult:
         module = components.learner.modules[DEFAULT_MODULE]
         periodic.weights.finite_at(trainer.step)
+        periodic.settle(0.0 if interrupts.at_once else None)
         try:
             tracking.artifact(save_module(module, info.folder), "module")
         except OSError as error:

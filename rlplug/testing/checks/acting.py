@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.learner.state import pack
+from rlplug.learner.trees import pack
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import stack_observations, to_array

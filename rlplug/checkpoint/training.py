@@ -1,0 +1,109 @@
+"""The training state in a checkpoint, with which a run goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlplug.checkpoint.manifest import (
+    STEPS,
+    TRAINING,
+    Manifest,
+    read_manifest,
+    reading,
+    replay_folder,
+    verify,
+)
+from rlplug.checkpoint.policy import ACTING
+from rlplug.checkpoint.replay_files import restore_rows
+from rlplug.errors import RequestError
+from rlplug.feeds import OpenFeed
+from rlplug.learner.trees import read_tree
+
+__all__ = ["newest_valid", "read_training", "restore_feed"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+def newest_valid(folder: Path, run_id: str = "", *, replay: bool = True) -> Path | None:
+    """The newest checkpoint in a run's folder whose files are all as they were written.
+
+    Each one that is not is told in a warning; one of another run is none. None if there is no
+    checkpoint at all. `replay`: whether the files of the replay buffer are needed as well.
+    """
+    problems = []
+    for path in sorted((folder / "checkpoints").glob(STEPS), reverse=True):
+        try:
+            # A run that was fetched from elsewhere may have come without its replay buffer.
+            manifest = verify(path, replay=replay and replay_folder(path).is_dir())
+            _check_resumable(path, manifest, run_id)
+        except RequestError as error:
+            problems.append(error)
+        else:
+            for problem in problems:
+                _LOG.warning(
+                    "rlplug: warning: %s The run goes on from step %s.",
+                    problem.message,
+                    f"{manifest.step:,}",
+                )
+            return path
+    if not problems:
+        return None
+    raise RequestError(
+        f"no checkpoint in {folder / 'checkpoints'} can be resumed from:",
+        *(problem.message for problem in problems),
+        "try: a new run, with --init-from where the weights can be read",
+    )
+
+
+def read_training(checkpoint: Path) -> dict[str, Any]:
+    """All that training goes on with, without the rows of a replay buffer; nothing is unpickled.
+
+    `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `evaluation`:
+    the best one; `feed`; `run`: what the run itself keeps.
+    """
+    _check_resumable(checkpoint, read_manifest(checkpoint), "")
+    with reading(checkpoint, TRAINING):
+        policy = read_tree(checkpoint / "policy")
+        training = read_tree(checkpoint / TRAINING)
+        parts = {name: training.pop(name) for name in ("evaluation", "feed", "run")}
+        learner = {**training, **{name: policy.pop(name) for name in ACTING}}
+    return {"learner": learner, "policy": policy, **parts}
+
+
+def restore_feed(
+    checkpoint: Path, feed: OpenFeed, training: Mapping[str, Any] | None = None
+) -> bool:
+    """Restore a feed; returns False if its replay buffer was not saved and starts empty.
+
+    `training` is what `read_training` gave, if it was read before.
+    """
+    manifest = read_manifest(checkpoint)
+    saved = (read_training(checkpoint) if training is None else training)["feed"]
+    with reading(checkpoint, "feed"):
+        if feed.rows is None:
+            feed.set_state(saved)
+            return True
+        folder = replay_folder(checkpoint)
+        here = bool(manifest.replay) and folder.is_dir()
+        feed.set_state_without_rows(saved, empty=not here)
+    if here:
+        with reading(checkpoint, "replay buffer"):
+            restore_rows(folder, manifest.replay, feed)
+    return here
+
+
+def _check_resumable(checkpoint: Path, manifest: Manifest, run_id: str) -> None:
+    if manifest.format < 2:
+        raise RequestError(
+            f"the checkpoint {checkpoint} has format {manifest.format}, which cannot be resumed "
+            "from.",
+            f"try: rlplug run --init-from {checkpoint}",
+        )
+    if run_id and manifest.run_id != run_id:
+        raise RequestError(
+            f"the checkpoint {checkpoint} belongs to run {manifest.run_id}, not to {run_id}.",
+            f"try: rlplug run --init-from {checkpoint}",
+        )

@@ -1,0 +1,345 @@
+"""Trees of tensors and plain values in files: what states are saved as.
+
+Tensors are written one after the other and hashed on the way, in the safetensors format: nothing is
+held in memory twice, and equal trees give equal files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from rlplug.errors import RequestError
+
+__all__ = [
+    "INDEX",
+    "WrittenTree",
+    "compared",
+    "pack",
+    "read_file",
+    "read_tree",
+    "replace_tree",
+    "sync_folder",
+    "unpack",
+    "write_content",
+    "write_file",
+    "write_tree",
+]
+
+INDEX = "state.json"
+
+_TREE = "tree"
+"""The metadata of a file that holds a tree of its own."""
+_BYTES = "bytes:"
+"""Begins the names of tensors that are bytes, such as pickles."""
+_CHUNK = 2**22
+"""Bytes written and hashed in turn, while they are in the processor's cache."""
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+@attrs.frozen
+class WrittenTree:
+    """The files of a tree."""
+
+    files: Mapping[str, str]
+    """Name → SHA-256; the index, which names the others, is the last."""
+    content: bytes
+    """What tells whether two trees are equal: digests of tensors, and plain values."""
+
+
+def write_tree(folder: Path, tree: Mapping[str, Any]) -> WrittenTree:
+    """Write a tree to new files in a folder, each of which is synced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    plain = pack(tree, tensors)
+    aside = {name: tensors.pop(name) for name in list(tensors) if not compared(name)}
+    index: dict[str, Any] = {"tensors": "", "sha256": "", "tree": plain}
+    files = {}
+    name, digest = _write_named(folder, "tensors", tensors)
+    index["tensors"], index["sha256"] = name, digest
+    files[name] = digest
+    if aside:
+        name, digest = _write_named(folder, "aside", aside)
+        index["aside"] = {"tensors": name, "sha256": digest}
+        files[name] = digest
+    files[INDEX] = write_content(folder / INDEX, json.dumps(index).encode())
+    return WrittenTree(files, _comparable(index["sha256"], plain))
+
+
+def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Write a tree over an earlier one; until the last rename, the earlier one stays valid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{os.getpid()}"
+    unfinished.mkdir(exist_ok=True)
+    try:
+        files = write_tree(unfinished, tree).files
+        for name in files:
+            if name == INDEX:
+                sync_folder(folder)
+            (unfinished / name).replace(folder / name)
+    finally:
+        for left in unfinished.iterdir():
+            left.unlink()
+        unfinished.rmdir()
+    sync_folder(folder)
+    for pattern in ("tensors-*.safetensors", "aside-*.safetensors"):
+        for old in folder.glob(pattern):
+            if old.name not in files:
+                old.unlink(missing_ok=True)
+
+
+def read_tree(folder: Path) -> dict[str, Any]:
+    """Read a tree back; nothing is unpickled."""
+    path = folder / INDEX
+    try:
+        index = json.loads(path.read_bytes())
+        tensors = {}
+        for part in [index, *([index["aside"]] if "aside" in index else [])]:
+            path = folder / part["tensors"]
+            payload = path.read_bytes()
+            if hashlib.sha256(payload).hexdigest() != part["sha256"]:
+                raise _damaged(path, "its content is not what was written")
+            tensors.update(load_tensors(payload))
+        tree: dict[str, Any] = unpack(index["tree"], tensors)
+    except FileNotFoundError as error:
+        raise RequestError(
+            f"there is no saved state at {path}.", "give the folder that save_state wrote"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    return tree
+
+
+def write_file(folder: Path, kind: str, tree: Mapping[str, Any]) -> tuple[str, str]:
+    """Write a tree to one file, named after its content and synced; returns name and SHA-256."""
+    tensors: dict[str, Tensor] = {}
+    plain = json.dumps(pack(tree, tensors))
+    return _write_named(folder, kind, tensors, {_TREE: plain})
+
+
+def read_file(path: Path, sha256: str) -> dict[str, Any]:
+    """Read the tree that `write_file` wrote to a file with this digest."""
+    try:
+        payload = path.read_bytes()
+        if hashlib.sha256(payload).hexdigest() != sha256:
+            raise _damaged(path, "its content is not what was written")
+        length = int.from_bytes(payload[:8], "little")
+        header = json.loads(payload[8 : 8 + length])
+        tree: dict[str, Any] = unpack(
+            json.loads(header["__metadata__"][_TREE]), load_tensors(payload)
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    return tree
+
+
+def write_content(path: Path, content: bytes) -> str:
+    """Write a file and sync it; returns its SHA-256."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(content).hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder, which makes a rename durable, where the system supports it."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def compared(name: str) -> bool:
+    """Whether a tensor of this path counts when states are compared.
+
+    Readings of the clock of a run do not, and neither do bytes: equal objects may have different
+    pickles.
+    """
+    first, *others = name.lstrip("/").split("/")
+    return not name.startswith(_BYTES) and not (first == "run" and "clock" in others)
+
+
+# -- tensors and plain values apart ---------------------------------------------------------------
+
+
+def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """The value for JSON, its tensors put aside under their paths, without a copy."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach()
+        return {"tensor": path}
+    if isinstance(value, numpy.ndarray):
+        tensors[path] = _tensor_of(value, path)
+        return {"array": path}
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes | bytearray):
+        tensors[_BYTES + path] = torch.from_numpy(numpy.frombuffer(bytearray(value), numpy.uint8))
+        return {"bytes": path}
+    if isinstance(value, Mapping):
+        # Pairs keep keys that are no texts (torch numbers its parameters) and their order.
+        pairs = [
+            [pack(key, tensors), pack(part, tensors, f"{path}/{key}")]
+            for key, part in value.items()
+        ]
+        return {"pairs": pairs}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part, tensors, f"{path}/{n}") for n, part in enumerate(value)]}
+    if isinstance(value, list):
+        return [pack(part, tensors, f"{path}/{n}") for n, part in enumerate(value)]
+    raise _not_saved(type(value).__name__, path)
+
+
+def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What `pack` was given."""
+    if isinstance(value, list):
+        return [unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "bytes":
+        return tensors[_BYTES + content].numpy().tobytes()
+    if kind == "tuple":
+        return tuple(unpack(part, tensors) for part in content)
+    return {unpack(key, tensors): unpack(part, tensors) for key, part in content}
+
+
+def _tensor_of(array: Any, path: str) -> Tensor:
+    if array.dtype.hasobject or array.dtype.kind not in "biuf":
+        raise _not_saved(f"an array of {array.dtype}", path)
+    array = numpy.ascontiguousarray(array).reshape(array.shape)
+    if not array.flags.writeable or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return torch.from_numpy(array)
+
+
+def _not_saved(what: str, path: str) -> RequestError:
+    return RequestError(
+        f"the state at {path.lstrip('/')} is {what}, which is not saved.",
+        "give tensors, arrays, numbers, texts, and lists or mappings of them",
+    )
+
+
+def _comparable(sha256: str, plain: Any) -> bytes:
+    return json.dumps([sha256, _without_clock(plain, "")], sort_keys=True).encode()
+
+
+def _without_clock(value: Any, path: str) -> Any:
+    """The packed value without readings of the clock, mappings in the order of their keys."""
+    if isinstance(value, list):
+        return [_without_clock(part, f"{path}/{n}") for n, part in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tuple":
+        return {kind: _without_clock(content, path)}
+    if kind != "pairs":
+        return value
+    pairs = [
+        [key, _without_clock(part, f"{path}/{key}")]
+        for key, part in content
+        if compared(f"{path}/{key}")
+    ]
+    return {kind: sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
+
+
+# -- one file of tensors --------------------------------------------------------------------------
+
+
+def _write_named(
+    folder: Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """Write tensors to a file named after its content, and sync it; returns name and SHA-256."""
+    unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
+    try:
+        found = hashlib.sha256()
+        with unfinished.open("wb") as file:
+            for part in _parts(tensors, metadata):
+                file.write(part)
+                found.update(part)
+            file.flush()
+            os.fsync(file.fileno())
+        digest = found.hexdigest()
+        name = f"{kind}-{digest[:16]}.safetensors"
+        unfinished.replace(folder / name)
+    except BaseException:
+        # The error that led here is the one to be told.
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    return name, digest
+
+
+def _parts(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None
+) -> Iterator[bytes | memoryview]:
+    """The content of a safetensors file, piece by piece."""
+    # The widest first, as readers that map the file into memory need every tensor aligned.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise _not_saved(f"a tensor of {tensor.dtype}", name)
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        flat = tensors[name].cpu().contiguous().reshape(-1)
+        content = flat.view(torch.uint8).numpy().data
+        for start in range(0, len(content), _CHUNK):
+            yield content[start : start + _CHUNK]
+
+
+def _damaged(path: Path, reason: str) -> RequestError:
+    return RequestError(
+        f"the saved state {path} cannot be read: {reason}.",
+        "it is damaged or cut short: use an older checkpoint",
+    )
