@@ -104,8 +104,9 @@ def steps_in(folder: Path) -> list[int]:
     return [read_manifest(one).step for one in checkpoints_in(folder / "checkpoints")]
 
 
-def command(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "RLPLUG_HOME": str(home), "OMP_NUM_THREADS": "1"}
+def command(home: Path, site: Path, *arguments: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "RLPLUG_HOME": str(home)}
     return subprocess.Popen(
         [sys.executable, "-m", "rlplug", *arguments],
         env=environment,
@@ -119,11 +120,11 @@ def command(home: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
-    home: Path, empty_store: Path, rlplug: Cli
+    home: Path, site: Path, empty_store: Path, rlplug: Cli
 ) -> None:
     shutil.copy(empty_store, home / "mlflow.db")
     arguments = ("--algo", "means", "--steps", "200000", "--set", "checkpoint.every=1000")
-    process = command(home, "run", *arguments, "--quiet")
+    process = command(home, site, "run", *arguments, "--quiet")
     try:
         deadline = time.monotonic() + 120
         while not any(home.glob("work/*/checkpoints/step-0000000*/manifest.json")):
@@ -134,11 +135,12 @@ def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
         process.wait()
     (folder,) = (one for one in home.glob("work/*") if one.is_dir())
     last = steps_in(folder)[-1]
-    done = rlplug("resume", "last", "--steps", str(last + 2_000), "--allow-drift", "--json")
-    assert done.code == 2, "a run is made longer, not shorter"
+    shorter = rlplug("resume", "last", "--steps", "100")
+    assert shorter.code == 2
+    assert f"is at step {last:,} already" in shorter.err
     with sqlite3.connect(home / "mlflow.db") as database:
         assert database.execute("select run_uuid from runs").fetchall() == [(folder.name,)]
-    process = command(home, "resume", "last", "--json")
+    process = command(home, site, "resume", "last", "--json")
     said, _ = process.communicate(timeout=300)
     result = json.loads(said.splitlines()[-1])
     assert (result["run_id"], result["status"]) == (folder.name, "FINISHED")
@@ -275,12 +277,18 @@ def test_pickles_of_environments_can_be_refused(
 
 
 def test_other_options_are_refused_unless_drift_is_allowed(home: Path, rlplug: Cli) -> None:
-    folder = stopped(home, at=450)
-    arguments = ("resume", folder.name[:8], "--set", "epsilon=0.5")
+    planted = {**ALONE, "fail_at": 450}
+    with pytest.raises(ArithmeticError, match="planted"):
+        library.run("means", steps=1_000, options=planted)
+    (folder,) = home.glob("work/*")
+    arguments = ("resume", folder.name[:8], "--set", "epsilon=0.5", "--set", "fail_at=0")
     refused = rlplug(*arguments)
     assert refused.code == 2
-    assert "would go on with other options: algorithm.epsilon: 0.1 → 0.5." in refused.err
+    changes = "algorithm.epsilon: 0.1 → 0.5; algorithm.fail_at: 450 → 0."
+    assert f"would go on with other options: {changes}" in refused.err
     assert "try: --allow-drift" in refused.err
+    assert rlplug(*arguments, "--allow-drift").code == 0
+    assert 'epsilon = 0.5' in (folder / "config.toml").read_text()
 
 
 def test_drift_is_recorded_in_mlflow(home: Path, empty_store: Path, rlplug: Cli) -> None:
@@ -308,9 +316,11 @@ def test_a_run_that_is_made_longer_equals_one_that_was_as_long(home: Path, rlplu
         assert torch.equal(tensor, longer.module.state_dict()[name])
 
 
-def test_a_run_in_progress_is_not_resumed_by_a_second_process(home: Path, rlplug: Cli) -> None:
+def test_a_run_in_progress_is_not_resumed_by_a_second_process(
+    home: Path, site: Path, rlplug: Cli
+) -> None:
     process = command(
-        home, "run", "--algo", "means", "--steps", "10000000", "--set", "tracking.enabled=false"
+        home, site, "run", "--algo", "means", "--steps", "10000000", "--set", "tracking.enabled=false"
     )
     try:
         deadline = time.monotonic() + 120
@@ -326,8 +336,7 @@ def test_a_run_in_progress_is_not_resumed_by_a_second_process(home: Path, rlplug
         process.wait()
     # A dead process holds no lock.
     assert RunStatus.read(status.parent).status == "RUNNING"  # type: ignore[union-attr]
-    done = rlplug("resume", "last", "--steps", "1", "--json")
-    assert done.code == 2
+    assert rlplug("resume", "last", "--steps", "200", "--json").code == 2
 
 
 def test_only_runs_of_the_runs_folder_are_resumed(

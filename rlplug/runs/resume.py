@@ -175,9 +175,15 @@ def _own_folder(run: str | Path) -> Path:
         raise RequestError(
             f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "
             "resumed.",
-            f"try: RLPLUG_HOME=/folder/of/runs, or rlplug run --init-from {run}",
+            f"try: {_where(folder)}, or rlplug run --init-from {run}",
         )
     return folder
+
+
+def _where(folder: Path) -> str:
+    if folder.parent.name == "work":
+        return f"RLPLUG_HOME={folder.parent.parent} rlplug resume {folder.name}"
+    return "RLPLUG_HOME=/folder/of/runs"
 
 
 def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str, str]:
@@ -205,6 +211,12 @@ def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
 
 
 def _refuse_finished(resumed: Resumed, *, longer: bool) -> None:
+    steps = resumed.prepared.config.run.steps
+    if steps < resumed.step:
+        raise RequestError(
+            f"run {resumed.folder.name} is at step {resumed.step:,} already, beyond {steps:,}.",
+            f"try: --steps {2 * resumed.step}",
+        )
     status = RunStatus.read(resumed.folder)
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
