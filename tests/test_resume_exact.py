@@ -12,6 +12,7 @@ import torch
 
 import rlplug
 from rlplug import AddOn
+from rlplug.checkpoint import find_checkpoint, read_manifest
 from rlplug.registry import ALGORITHM, Registry
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -83,6 +84,8 @@ def resumed_equals(
     assert resumed.best == whole.best
     updates = [one.metrics["time/updates"] for one in (whole, resumed)]
     assert updates[0] == updates[1] > 0
+    digests = [read_manifest(find_checkpoint(str(one.folder), "last")) for one in (whole, resumed)]
+    assert digests[0].state_digest == digests[1].state_digest != ""
 
 
 @pytest.fixture

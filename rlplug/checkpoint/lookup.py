@@ -49,12 +49,17 @@ def _best(run: str, found: Sequence[Path]) -> Path:
 
 
 def find_run(run: str) -> Path:
-    """The folder of a run, by id or name, in the runs folder or else downloaded from MLflow."""
+    """The folder of a run in the runs folder, or else downloaded from MLflow.
+
+    By its id, the beginning of its id, its name, or `last` for the newest.
+    """
     folder = Path(run)
     if (folder / "checkpoints").is_dir():
         return folder
     root = runs_folder()
     known = {one.run_id: one.run_name for one in runs_in(root)}
+    if run == "last" and known:
+        return root / "work" / next(iter(known))
     if run in known:
         return root / "work" / run
     named = [run_id for run_id, name in known.items() if name == run]

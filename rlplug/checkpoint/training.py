@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplug.checkpoint.manifest import (
+    POLICY,
     STEPS,
     TRAINING,
     Manifest,
@@ -61,14 +62,14 @@ def newest_valid(folder: Path, run_id: str = "", *, replay: bool = True) -> Path
 def read_training(checkpoint: Path) -> dict[str, Any]:
     """All that training goes on with, without the rows of a replay buffer; nothing is unpickled.
 
-    `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `evaluation`:
-    the best one; `feed`; `run`: what the run itself keeps.
+    `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `periodic`:
+    the best evaluation; `feed`; `run`: what the run itself keeps.
     """
     _check_resumable(checkpoint, read_manifest(checkpoint), "")
-    with reading(checkpoint, TRAINING):
-        policy = read_tree(checkpoint / "policy")
+    with reading(checkpoint, "training state"):
+        policy = read_tree(checkpoint / POLICY)
         training = read_tree(checkpoint / TRAINING)
-        parts = {name: training.pop(name) for name in ("evaluation", "feed", "run")}
+        parts = {name: training.pop(name) for name in ("periodic", "feed", "run")}
         learner = {**training, **{name: policy.pop(name) for name in ACTING}}
     return {"learner": learner, "policy": policy, **parts}
 

@@ -83,7 +83,7 @@ class Components:
         return periodic
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
-        """The state of what collects and counts; that of the learner is saved beside it."""
+        """The state of what collects and counts; those of learner and feed are saved beside it."""
         return {
             "trainer": self.trainer.get_state(),
             "sampler": self.sampler.get_state(environments=environments),

@@ -8,13 +8,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 
 from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot
-from rlplug.checkpoint.manifest import MANIFEST, REPLAY, read_manifest
+from rlplug.checkpoint.manifest import MANIFEST, REPLAY
 from rlplug.checkpoint.policy import split_state
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
@@ -84,6 +83,14 @@ class PeriodicTasks:
         self._options = without_secrets(to_toml(self.config))
         self._plan(0)
 
+    def set_state(self, saved: Mapping[str, Any], manifest: Manifest) -> None:
+        """Go on from a checkpoint."""
+        self.best.set_state(saved["best"])
+        self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
+        self.weights.nonfinite_step = saved["nonfinite_step"]
+        self._saved = manifest.step
+        self._plan(manifest.step)
+
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
         self._tell(self.checkpoints.finished())
@@ -118,17 +125,6 @@ class PeriodicTasks:
     def settle(self, seconds: float | None = None) -> None:
         """Wait until the checkpoint being written is on the disk, and tell of it."""
         self._tell(self.checkpoints.finished(wait=True, seconds=seconds))
-
-    def resume(self, checkpoint: Path, saved: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, of which `saved` is the part `evaluation`."""
-        manifest = read_manifest(checkpoint)
-        self.best.set_state(saved["best"])
-        self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
-        self.weights.nonfinite_step = saved["nonfinite_step"]
-        self._saved = manifest.step
-        for name in self.checkpoints.resume_from(checkpoint):
-            _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
-        self._plan(manifest.step)
 
     def close(self) -> None:
         """Wait for the checkpoint being written, and close the evaluation environments."""
@@ -197,7 +193,7 @@ class PeriodicTasks:
             evaluation=evaluation,
             finite=self.weights.finite_at(step),
         )
-        training["evaluation"] = {
+        training["periodic"] = {
             "best": self.best.get_state(),
             "evaluated": self._evaluated,
             "nonfinite_step": self.weights.nonfinite_step,

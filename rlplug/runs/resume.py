@@ -37,8 +37,8 @@ __all__ = ["FinishedError", "Resumed", "resumable", "resumable_by_name"]
 
 _LOG = logging.getLogger("rlplug")
 
-_FREE = ("run.steps", "run.preset")
-"""Options that may differ: a run may be made longer, and its options are all in its file."""
+_FREE = ("run.preset",)
+"""Options that may differ: all that a preset sets is in the file of the run."""
 
 
 class FinishedError(RequestError):
@@ -59,7 +59,7 @@ class Resumed:
     """None: there is none, and the run starts from its first step."""
     manifest: Manifest | None
     rerunnable: bool
-    _evaluation: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The global generators."""
 
@@ -74,7 +74,7 @@ class Resumed:
             return
         learner, normalization = components.learner, components.environments.normalization
         training = read_training(self.checkpoint)
-        self._evaluation, run = training["evaluation"], training["run"]
+        self._periodic, run = training["periodic"], training["run"]
         self._random = training["learner"]["random"]
         with reading(self.checkpoint, "training state"):
             if normalization is not None and training["policy"]["normalization"]:
@@ -88,7 +88,11 @@ class Resumed:
             reset = components.sampler.set_state(run["sampler"], seed=seed)
         here = f"at step {self.step:,}"
         if not restore_feed(self.checkpoint, components.feed, training):
-            _LOG.warning("rlplug: the replay buffer is empty %s: it was not saved.", here)
+            _LOG.warning(
+                "rlplug: the replay buffer is empty %s: the checkpoint was saved without it "
+                "(checkpoint.replay).",
+                here,
+            )
         if reset:
             _LOG.warning(
                 "rlplug: episodes start anew %s: the environments were not saved (%s).", here, reset
@@ -96,10 +100,12 @@ class Resumed:
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
         """Go on, after everything else of this process was set up."""
-        if self.checkpoint is None:
+        if self.checkpoint is None or self.manifest is None:
             components.sampler.start()
             return
-        periodic.resume(self.checkpoint, self._evaluation)
+        periodic.set_state(self._periodic, self.manifest)
+        for name in periodic.checkpoints.resume_from(self.checkpoint):
+            _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
         state.set_random_state(self._random)
 
 
@@ -194,6 +200,9 @@ def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str,
         for name, value in after.items()
         if name not in _FREE and before.get(name) != value
     }
+    # A run may be made longer.
+    if new.config.run.steps > old.config.run.steps:
+        del drift["run.steps"]
     for one in (new.algorithm, *new.addons):
         package = manifest.plugins.get(one.name) if manifest is not None else None
         if package is not None and package != one.found.package:
