@@ -147,4 +147,7 @@ def headline(metrics: Mapping[str, float]) -> str:
 
 def _title(run: RunInfo) -> str:
     names = " + ".join(one.name for one in run.participants)
-    return f"{names} on {run.environment}, {run.steps:,} steps, seed {run.config.run.seed}"
+    title = f"{names} on {run.environment}, {run.steps:,} steps, seed {run.config.run.seed}"
+    resumed = f", resumed at step {run.step:,}" if run.resumed else ""
+    # Enough of the id for `rlplug resume`, should the process be killed.
+    return f"{title}, run {run.run_id[:8]}{resumed}"

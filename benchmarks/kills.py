@@ -1,0 +1,345 @@
+"""Kill runs at random moments, resume them, and compare them with runs that were not killed.
+
+python benchmarks/kills.py [--kills 300] [--seed 0] [--workers 2] [--cases ppo,dqn] [--keep FOLDER]
+
+Every trial starts one run with SQLite tracking and kills its process (SIGKILL) at a moment drawn
+uniformly from its whole life: start-up, training, evaluation, writing of checkpoints, uploads,
+closing. Sometimes the resume is killed, too, once or twice. In the end the run is resumed until it
+has finished, and these must hold:
+
+- it has the id that its first process printed, and the same state at its end as the reference run
+  (the digest of the last checkpoint, which covers weights, optimizers, generators and counters);
+- MLflow has each metric of the reference at the same steps with the same values, none twice
+  (metrics of time aside), and the status FINISHED;
+- nothing half-made is left in the runs folder, and no run is left RUNNING after `rlplug runs reap`.
+
+Processes are forked from one that has imported everything, so that a kill falls into the run and
+not into its imports; every tenth trial starts real commands instead, half of those without a
+database, which they have to create.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+CARTPOLE = ("--env", "CartPole-v1", "--set", "evaluation.episodes=3")
+CASES: dict[str, tuple[str, ...]] = {
+    "linucb": ("--steps", "6000", "--set", "checkpoint.every=1000"),
+    "lints": ("--steps", "4000", "--set", "checkpoint.every=700"),
+    "neural-linucb": ("--steps", "3000", "--set", "checkpoint.every=500"),
+    "ucb1": ("--steps", "8000", "--set", "checkpoint.every=1500"),
+    "thompson": ("--steps", "6000", "--set", "checkpoint.every=1000"),
+    "ppo": (*CARTPOLE, "--steps", "8192", "--set", "n_steps=128", "--set", "checkpoint.every=1024"),
+    "a2c": (*CARTPOLE, "--steps", "6000", "--set", "checkpoint.every=1000"),
+    "dqn": (*CARTPOLE, "--steps", "5000", "--set", "checkpoint.every=500"),
+    "rainbow": (
+        *(*CARTPOLE, "--steps", "2000", "--set", "checkpoint.every=250"),
+        *("--set", "learning_starts=300", "--set", "num_envs=4"),
+    ),
+}
+"""Algorithm → arguments of a run of about a second."""
+
+CODE_FINISHED = 2
+"""The exit code of resuming a run that has finished."""
+
+
+@attrs.frozen
+class Reference:
+    """What a run that is not killed ends with."""
+
+    digest: str
+    points: dict[tuple[str, int], float]
+    seconds: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--keep", type=Path, help="keep the folders of failed trials here")
+    options = parser.parse_args()
+    names = options.cases.split(",")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rlplug.runs.run", "mlflow", "rlplug.cli.resume", "gymnasium"])
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        root = Path(folder)
+        template = root / "empty"
+        _finish(context, template, ("run", "--algo", "ucb1", "--steps", "10", "--quiet"))
+        _forget_runs(template)
+        references = {name: _reference(context, root, template, name) for name in names}
+        for name, one in references.items():
+            print(f"{name}: {one.seconds:.1f} s, {len(one.points)} points", flush=True)
+        trials = Trials(context, root, template, references, options)
+        with ThreadPoolExecutor(options.workers) as pool:
+            list(pool.map(trials.one, range(10**6)))
+        trials.report()
+        return 1 if trials.failures else 0
+
+
+class Trials:
+    """Trials until enough kills were made."""
+
+    def __init__(
+        self,
+        context: Any,
+        root: Path,
+        template: Path,
+        references: dict[str, Reference],
+        options: argparse.Namespace,
+    ) -> None:
+        self._context = context
+        self._root = root
+        self._template = template
+        self._references = references
+        self._options = options
+        self.kills = 0
+        self.failures: list[str] = []
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def one(self, number: int) -> None:
+        """One trial, unless there were enough."""
+        if self.kills >= self._options.kills:
+            return
+        draw = random.Random(self._options.seed * 1_000_003 + number)
+        name = sorted(self._references)[number % len(self._references)]
+        home = self._root / f"trial-{number}"
+        commands = draw.random() < 0.1
+        try:
+            if not (commands and draw.random() < 0.5):
+                shutil.copytree(self._template, home)
+            told = self._trial(name, home, draw, commands)
+        except Exception:
+            told = traceback.format_exc()
+        if told:
+            self.failures.append(f"trial {number}, {name}: {told}")
+            print(self.failures[-1], flush=True)
+            if self._options.keep:
+                shutil.copytree(home, self._options.keep / home.name, dirs_exist_ok=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+    def report(self) -> None:
+        """Print what was done."""
+        print(f"{self.kills} kills: {dict(self._counts)}; {len(self.failures)} failures")
+
+    def _trial(self, name: str, home: Path, draw: random.Random, commands: bool) -> str:
+        """What is wrong after kills and resumes; an empty string if nothing is."""
+        reference = self._references[name]
+        longest = reference.seconds * 1.15 + (6.0 if commands else 0.3)
+        arguments = ("run", "--algo", name, *CASES[name])
+        for _ in range(draw.choice((1, 1, 1, 2, 3))):
+            start = _start_command if commands else self._start_fork
+            process = start(home, arguments)
+            process.join(draw.uniform(0.0, longest))
+            finished = process.exitcode is not None
+            process.kill()
+            process.join()
+            self.kills += not finished
+            self._counts[f"{arguments[0]}{'' if not finished else ', in time'}"] += 1
+            run = _run_of(home)
+            if run is None:
+                self._counts["killed before it had an id"] += 1
+                printed = process.printed()
+                if printed:
+                    return f"the id {printed} was printed, but there is no such run"
+                continue
+            arguments = ("resume", "last")
+        code, said = _finish(self._context, home, arguments)
+        if code not in (0, CODE_FINISHED) or (code and "there is nothing to resume" not in said):
+            return f"{' '.join(arguments)} exited with {code}: {said[-2000:]}"
+        code, said = _finish(self._context, home, ("runs", "reap"))
+        if code:
+            return f"runs reap exited with {code}: {said[-2000:]}"
+        return _difference(home, reference)
+
+    def _start_fork(self, home: Path, arguments: tuple[str, ...]) -> Forked:
+        return Forked(self._context, home, arguments)
+
+
+class Forked:
+    """A command in a process that has everything imported."""
+
+    def __init__(self, context: Any, home: Path, arguments: tuple[str, ...]) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.log = home / f"said-{time.monotonic_ns()}.txt"
+        self._process = context.Process(target=_carry_out, args=[home, arguments, self.log])
+        self._process.start()
+
+    def join(self, seconds: float | None = None) -> None:
+        self._process.join(seconds)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    @property
+    def exitcode(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    def printed(self) -> str:
+        return _printed(self.log)
+
+
+class Command:
+    """A command as a person types it."""
+
+    def __init__(self, home: Path, arguments: tuple[str, ...]) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.log = home / f"said-{time.monotonic_ns()}.txt"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rlplug", *arguments],
+                env={**os.environ, "RLPLUG_HOME": str(home), "OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def join(self, seconds: float | None = None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.poll()
+
+    def printed(self) -> str:
+        return _printed(self.log)
+
+
+_start_command = Command
+
+
+def _carry_out(home: Path, arguments: tuple[str, ...], log: Path) -> None:
+    """In the forked process: what `rlplug ARGUMENTS` does."""
+    os.environ["RLPLUG_HOME"] = str(home)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.chdir(home)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    import torch
+
+    torch.set_num_threads(1)
+    from rlplug.cli.main import main as rlplug
+
+    rlplug(list(arguments))
+
+
+def _finish(context: Any, home: Path, arguments: tuple[str, ...]) -> tuple[int, str]:
+    """Carry out a command to its end; its exit code and what it said."""
+    process = Forked(context, home, arguments)
+    process.join()
+    return process.exitcode or 0, process.log.read_text()
+
+
+def _reference(context: Any, root: Path, template: Path, name: str) -> Reference:
+    home = root / f"reference-{name}"
+    shutil.copytree(template, home)
+    began = time.perf_counter()
+    code, said = _finish(context, home, ("run", "--algo", name, *CASES[name]))
+    seconds = time.perf_counter() - began
+    if code:
+        raise SystemExit(f"the reference run of {name} failed: {said}")
+    return Reference(_digest(home), _points(home), seconds)
+
+
+def _run_of(home: Path) -> Path | None:
+    found = [one.parent for one in home.glob("work/*/run.json")]
+    return found[0] if found else None
+
+
+def _printed(log: Path) -> str:
+    """The beginning of the id in the first line that a run prints."""
+    first, _, _ = log.read_text().partition("\n")
+    return first.rpartition(", run ")[2] if ", run " in first else ""
+
+
+def _digest(home: Path) -> str:
+    run = _run_of(home)
+    assert run is not None
+    last = max((run / "checkpoints").glob("step-*"))
+    return str(json.loads((last / "manifest.json").read_bytes())["state_digest"])
+
+
+def _points(home: Path) -> dict[tuple[str, int], float]:
+    with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
+        rows = database.execute("select key, step, value, is_nan from metrics").fetchall()
+    return {
+        (key, step): float("nan") if nan else value
+        for key, step, value, nan in rows
+        if not key.startswith("time/")
+    }
+
+
+def _forget_runs(home: Path) -> None:
+    """Leave the database and its experiments only."""
+    shutil.rmtree(home / "work")
+    with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
+        for table in ("metrics", "latest_metrics", "params", "tags", "inputs", "runs"):
+            database.execute(f"delete from {table}")  # of the list above
+        database.commit()
+
+
+def _difference(home: Path, reference: Reference) -> str:
+    """How a run differs from one that was not killed; an empty string if it does not."""
+    problems = []
+    run = _run_of(home)
+    if run is None:
+        return "there is no run"
+    if _digest(home) != reference.digest:
+        problems.append("the state at the end differs")
+    found = _points(home)
+    wrong = [key for key, value in reference.points.items() if str(found.get(key)) != str(value)]
+    if wrong:
+        key = wrong[0]
+        problems.append(
+            f"{len(wrong)} of {len(reference.points)} points differ, such as {key}: "
+            f"{found.get(key)} instead of {reference.points[key]}"
+        )
+    with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
+        (twice,) = database.execute(
+            "select count(*) from (select 1 from metrics group by run_uuid, key, step "
+            "having count(*) > 1)"
+        ).fetchone()
+        statuses = dict(database.execute("select run_uuid, status from runs").fetchall())
+    if twice:
+        problems.append(f"{twice} points are there twice")
+    if statuses.pop(run.name, "missing") != "FINISHED":
+        problems.append("the run is not FINISHED in MLflow")
+    if "RUNNING" in statuses.values():
+        problems.append("another run is left RUNNING")
+    left = [
+        str(one.relative_to(home))
+        for pattern in (".unfinished*", "*.new-*", ".artifact.uploading*", "*.creating*", "*.tmp")
+        for one in home.rglob(pattern)
+    ]
+    if left:
+        problems.append(f"half-made files are left: {left[:5]}")
+    return "; ".join(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
