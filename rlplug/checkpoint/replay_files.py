@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from rlplug.batch.nested import first_leaf
 from rlplug.errors import RequestError
 from rlplug.learner.trees import pack, read_file, sync_folder, write_file
 
@@ -179,7 +180,8 @@ def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None
     for name in others:
         for env, begin, columns in read_file(folder / name, files[name])["pieces"]:
             first = max(begin, kept[env][0])
-            if (env, first) in missing:
+            # Files also have rows that were overwritten since.
+            if (env, first) in missing and first - begin < len(first_leaf(columns)):
                 rows.put_rows(env, first, _from(columns, first - begin))
                 missing.remove((env, first))
     if missing:

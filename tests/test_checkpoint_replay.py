@@ -1,0 +1,307 @@
+"""The rows of a replay buffer are written once, and what comes back is what was there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from gymnasium import spaces
+
+from rlplug.batch.nested import leaves
+from rlplug.checkpoint import (
+    Checkpoints,
+    Manifest,
+    Snapshot,
+    newest_valid,
+    read_manifest,
+    restore_feed,
+)
+from rlplug.errors import RequestError
+from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
+from rlplug.feeds.replay import OpenReplay
+
+PLAIN = spaces.Box(0, 9, (2,), numpy.float32)
+NESTED = spaces.Dict(place=spaces.Box(0, 9, (2,), numpy.float32), kind=spaces.Discrete(9))
+STACK = spaces.Box(0, 255, (3, 2, 2), numpy.uint8)
+
+
+def opened(
+    space: Any = PLAIN, num_envs: int = 1, size: int = 300, *, prioritized: bool = False
+) -> OpenReplay:
+    setting = FeedSetting(
+        observation_space=space,
+        action_space=spaces.Discrete(3),
+        num_envs=num_envs,
+        steps=100_000,
+        seed=7,
+        frame_stack=3 if space is STACK else 1,
+    )
+    described = Replay(
+        buffer_size=size, batch_size=8, learning_starts=0, n_step=2, prioritized=prioritized
+    )
+    return described.open(setting)
+
+
+class Story:
+    """Experience of some environments, of any length, in which episodes end anyhow."""
+
+    def __init__(self, feed: OpenReplay, seed: int) -> None:
+        self.space = feed._ring.setting.observation_space
+        self.num_envs = feed._ring.num_envs
+        self.random = numpy.random.default_rng(seed)
+        self.step = 0
+
+    def goes_on(self, *feeds: OpenReplay, rows: int = 40, tells: bool = True) -> None:
+        """All feeds take the same experience; masks and extras come where it `tells` of them."""
+        steps = int(self.random.integers(1, rows))
+        experience = self._experience(steps, tells)
+        errors = self.random.random(8)
+        self.step += steps * self.num_envs
+        for feed in feeds:
+            for work in feed.take(experience, self.step):
+                rows_of = {"indices": work.batch["indices"]} if "indices" in work.batch else {}
+                feed.learned(work, {**rows_of, "priority": errors})
+
+    def _experience(self, steps: int, tells: bool) -> Experience:
+        random, n = self.random, steps * self.num_envs
+        ends = random.random(n)
+        places = numpy.flatnonzero(ends < 0.1)
+        shapes = [n, self.num_envs, len(places)]
+        seen, after, last = [{"observations": self._seen(size)} for size in shapes]
+        columns = {
+            **seen,
+            "actions": random.integers(3, size=n),
+            "rewards": random.random(n),
+            "terminated": ends < 0.05,
+            "truncated": (ends >= 0.05) & (ends < 0.1),
+        }
+        if tells:
+            columns["drawn"] = random.random((n, 2))
+            for part, size in zip((columns, after, last), shapes, strict=True):
+                part["action_mask"] = random.random((size, 3)) < 0.8
+        return Experience(
+            columns,
+            steps=steps,
+            num_envs=self.num_envs,
+            following=after,
+            finals=FinalObservations(places, last) if len(places) else None,
+            after_reset=bool(random.random() < 0.1),
+        )
+
+    def _seen(self, size: int) -> Any:
+        random = self.random
+        if self.space is NESTED:
+            place = random.random((size, 2), numpy.float32)
+            return {"place": place, "kind": random.integers(9, size=size)}
+        if self.space is STACK:
+            return random.integers(255, size=(size, 3, 2, 2)).astype(numpy.uint8)
+        return random.random((size, 2), numpy.float32)
+
+
+def save(checkpoints: Checkpoints, feed: OpenReplay, step: int) -> Path:
+    return checkpoints.write(
+        Snapshot(
+            manifest=Manifest(run_id="work", step=step, updates=step, plugins={}),
+            config="",
+            policy={"modules": {}, "extra": {}, "plugin_states": {}},
+            training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
+            replay=checkpoints.copy_replay(feed),
+        )
+    )
+
+
+def kept(feed: OpenReplay) -> Iterator[tuple[str, Any]]:
+    """All that a batch may be made of: rows, without what was overwritten, and priorities."""
+    ring = feed._ring
+    for env, (first, newest) in enumerate(ring.kept()):
+        yield f"rows of {env}", (first, newest)
+        for number, leaf in enumerate(leaves(ring.copy_rows(env, first, newest + 1))):
+            yield f"column {number} of {env}", leaf.tolist()
+    yield "draws", repr(feed.get_state_without_rows()["random"])
+    priorities = feed.get_state_of_rows()["priorities"]
+    yield "priorities", None if priorities is None else priorities["leaves"].tolist()
+
+
+def same(one: OpenReplay, other: OpenReplay) -> None:
+    assert dict(kept(one)) == dict(kept(other))
+
+
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "one": {},
+    "several": {"num_envs": 3},
+    "nested": {"space": NESTED, "num_envs": 2},
+    "frames": {"space": STACK},
+    "frames of several": {"space": STACK, "num_envs": 2, "prioritized": True},
+    "by priority": {"prioritized": True},
+    "smaller than a block": {"size": 12},
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("which", SETTINGS)
+def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
+    tmp_path: Path, which: str, seed: int
+) -> None:
+    feed = opened(**SETTINGS[which])
+    story = Story(feed, seed)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    for number in range(30):
+        story.goes_on(feed, tells=seed > 0 or number > 10)
+        if story.random.random() < 0.4:
+            path = save(checkpoints, feed, story.step)
+            checkpoints.prune()
+            back = opened(**SETTINGS[which])
+            assert restore_feed(path, back)
+            same(feed, back)
+    # It has wrapped around.
+    assert (feed._ring.heads > 2 * feed._ring.rows).all()
+
+
+@pytest.mark.parametrize("which", SETTINGS)
+def test_a_buffer_that_was_restored_draws_what_the_other_draws(tmp_path: Path, which: str) -> None:
+    feed, back = opened(**SETTINGS[which]), opened(**SETTINGS[which])
+    story = Story(feed, 5)
+    for _ in range(20):
+        story.goes_on(feed)
+    restore_feed(save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, story.step), back)
+    for _ in range(20):
+        story.goes_on(feed, back)
+        same(feed, back)
+
+
+@pytest.mark.parametrize("which", ["several", "frames", "by priority"])
+def test_the_digest_of_a_state_does_not_depend_on_when_it_was_saved_before(
+    tmp_path: Path, which: str
+) -> None:
+    often, once = opened(**SETTINGS[which]), opened(**SETTINGS[which])
+    stories = Story(often, 3), Story(once, 3)
+    busy, idle = (Checkpoints(tmp_path / name / "checkpoints", keep=1) for name in "ab")
+    for _ in range(25):
+        stories[0].goes_on(often)
+        stories[1].goes_on(once)
+        save(busy, often, stories[0].step)
+    digests = [
+        read_manifest(path).state_digest
+        for path in (save(busy, often, 9_999_999), save(idle, once, 9_999_999))
+    ]
+    assert digests[0] == digests[1]
+    stories[0].goes_on(often)
+    assert read_manifest(save(busy, often, 10_000_000)).state_digest != digests[0]
+
+
+def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_them(
+    tmp_path: Path,
+) -> None:
+    feed = opened(size=1_600)
+    assert feed._ring.block == 100
+    story = Story(feed, 0)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    written: set[str] = set()
+    for step in range(1, 60):
+        for _ in range(4):
+            story.goes_on(feed, rows=60)
+        manifest = read_manifest(save(checkpoints, feed, step))
+        checkpoints.prune()
+        here = {one.name for one in (tmp_path / "replay").iterdir()}
+        # Each save adds the rows that are new, and the newest ones.
+        assert len(here - written) <= 2
+        assert set(manifest.replay) <= here
+        written |= here
+    assert feed._ring.heads[0] > 3 * feed._ring.rows
+    needed = {
+        name for path in (tmp_path / "checkpoints").iterdir() for name in read_manifest(path).replay
+    }
+    assert here == needed
+    size = sum(one.stat().st_size for one in (tmp_path / "replay").iterdir())
+    whole = sum(leaf.nbytes for leaf in leaves(feed._ring.copy_rows(0, *feed._ring.kept()[0])))
+    assert size < 2 * whole
+
+
+def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3)
+    feed = opened(num_envs=2, prioritized=True)
+    story = Story(feed, 1)
+    for step in (1, 2, 3):
+        for _ in range(5):
+            story.goes_on(feed)
+        save(checkpoints, feed, step)
+    second, third = sorted((tmp_path / "checkpoints").iterdir())[1:]
+    (tmp_path / "replay" / next(iter(read_manifest(third).replay))).write_bytes(b"cut")
+    assert newest_valid(tmp_path, "work") == second
+    assert "does not match its digest" in caplog.text
+    assert "The run goes on from step 2." in caplog.text
+    back = opened(num_envs=2, prioritized=True)
+    assert restore_feed(second, back)
+    again = Checkpoints(tmp_path / "checkpoints", keep=3)
+    assert again.resume_from(second) == ["set-aside-step-000000000003"]
+    story = Story(back, 2)
+    for step in (3, 4, 5):
+        for _ in range(5):
+            story.goes_on(back)
+        path = save(again, back, step)
+        again.prune()
+        found = opened(num_envs=2, prioritized=True)
+        assert restore_feed(path, found)
+        same(back, found)
+    assert newest_valid(tmp_path, "work") == path
+
+
+def test_a_checkpoint_without_its_replay_buffer_leaves_the_feed_empty(tmp_path: Path) -> None:
+    feed, back = opened(), opened()
+    story = Story(feed, 1)
+    for _ in range(5):
+        story.goes_on(feed)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    path = checkpoints.write(
+        Snapshot(
+            manifest=Manifest(run_id="work", step=5, updates=5, plugins={}),
+            config="",
+            policy={"modules": {}, "extra": {}, "plugin_states": {}},
+            training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
+        )
+    )
+    assert not restore_feed(path, back)
+    assert not back._ring.holds_any()
+    # The draws go on, from rows that come.
+    assert back.get_state_without_rows()["random"] == feed.get_state_without_rows()["random"]
+
+
+def test_an_empty_buffer_is_filled_again_before_it_is_learned_from(tmp_path: Path) -> None:
+    described = Replay(buffer_size=500, batch_size=4, learning_starts=50)
+    setting = opened()._ring.setting
+    feed, back = described.open(setting), described.open(setting)
+    columns = {
+        "observations": numpy.zeros((1, 2), numpy.float32),
+        "actions": numpy.zeros(1, numpy.int64),
+        "rewards": numpy.zeros(1),
+        "terminated": numpy.zeros(1, bool),
+        "truncated": numpy.zeros(1, bool),
+    }
+    one = Experience(columns, steps=1, num_envs=1, following={"observations": numpy.ones((1, 2))})
+    for step in range(1, 101):
+        learned = len(list(feed.take(one, step)))
+        assert learned == (1 if step > 50 else 0)
+    back.set_state_without_rows(feed.get_state_without_rows(), empty=True)
+    found = [step for step in range(101, 200) if list(back.take(one, step))]
+    assert found[0] == 151
+
+
+def test_files_that_do_not_have_all_rows_are_refused(tmp_path: Path) -> None:
+    feed = opened()
+    story = Story(feed, 1)
+    for _ in range(20):
+        story.goes_on(feed)
+    path = save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, 5)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["replay"] = dict([next(iter(manifest["replay"].items()))])
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RequestError, match="blocks of the replay buffer are in none of its files"):
+        restore_feed(path, opened())
+    with pytest.raises(RequestError, match="1 environments with 301 rows each, here"):
+        restore_feed(path, opened(size=200))
