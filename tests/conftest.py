@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -74,6 +76,31 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture
+def store_root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runs folder with an MLflow database; the one that commands take."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    monkeypatch.setenv("RLPLUG_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def killed(store_root: Path) -> Callable[..., Path]:
+    """Make a run whose process is killed: `killed()` is its folder."""
+
+    def kill(uri: str = "") -> Path:
+        command = [sys.executable, "-c", KILLED, str(store_root), uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        return store_root / "work" / done.stdout.strip()
+
+    return kill
+
+
 @attrs.frozen(kw_only=True)
 class Distribution:
     """A small distribution with one module."""
@@ -114,6 +141,34 @@ class Distribution:
             for name, text in {**members, f"{info}/RECORD": record}.items():
                 archive.writestr(name, text)
         return path
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from rlplug.config.sections import RunConfig, RunSection, TrackingSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import open_tracking
+config = RunConfig(
+    run=RunSection(algorithm="none", steps=40),
+    algorithm=NoOptions(),
+    tracking=TrackingSection(uri=sys.argv[2]),
+)
+tracking = open_tracking(config, environment="Nowhere-v0", root=Path(sys.argv[1]))
+for step in (10, 20):
+    tracking.listener.metrics_reported(step, {"a": float(step), "b": float("nan")})
+tracking.listener.checkpoint_saved(20)
+journal = tracking.folder / "metrics.acked"
+while not journal.exists():
+    time.sleep(0.01)
+tracking.listener.metrics_reported(30, {"a": 30.0})
+tracking.listener.metrics_reported(40, {"a": 40.0})
+while b'"step":40' not in (tracking.folder / "metrics.jsonl").read_bytes():
+    time.sleep(0.01)
+print(tracking.run_id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A run that is killed with steps 10 and 20 in MLflow, and 30 and 40 in the journal only."""
 
 
 GOOD = '''

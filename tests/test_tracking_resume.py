@@ -6,9 +6,6 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,38 +25,10 @@ if TYPE_CHECKING:
 
 Open = Callable[..., Tracking]
 
-KILLED = """
-import os, signal, sys, time
-from pathlib import Path
-from rlplug.config.sections import RunConfig, RunSection
-from rlplug.plugin import NoOptions
-from rlplug.tracking import open_tracking
-config = RunConfig(run=RunSection(algorithm="none", steps=40), algorithm=NoOptions())
-tracking = open_tracking(config, environment="Nowhere-v0", root=Path(sys.argv[1]))
-for step in (10, 20):
-    tracking.listener.metrics_reported(step, {"a": float(step), "b": float("nan")})
-tracking.listener.checkpoint_saved(20)
-journal = tracking.folder / "metrics.acked"
-while not journal.exists():
-    time.sleep(0.01)
-tracking.listener.metrics_reported(30, {"a": 30.0})
-tracking.listener.metrics_reported(40, {"a": 40.0})
-while b'"step":40' not in (tracking.folder / "metrics.jsonl").read_bytes():
-    time.sleep(0.01)
-print(tracking.run_id, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-"""A run that is killed with steps 10 and 20 in MLflow, and 30 and 40 in the journal only."""
-
 
 @pytest.fixture
-def root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("RLPLUG_HOME", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    shutil.copy(empty_store, folder / "mlflow.db")
-    return folder
+def root(store_root: Path) -> Path:
+    return store_root
 
 
 @pytest.fixture
@@ -97,23 +66,14 @@ def config_of(steps: int = 40, **tracking: object) -> RunConfig:
     )
 
 
-def killed(root: Path) -> Path:
-    """The folder of a run that was killed."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return root / "work" / done.stdout.strip()
-
-
 def points(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, float]]:
     return [(one.step, one.value) for one in client.get_metric_history(run_id, name)]
 
 
 def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
-    opened: Open, root: Path, client: MlflowClient
+    opened: Open, killed: Callable[[], Path], client: MlflowClient
 ) -> None:
-    folder = killed(root)
+    folder = killed()
     assert points(client, folder.name, "a") == [(10, 10.0), (20, 20.0)]
     before = RunStatus.read(folder)
     assert before is not None
@@ -144,8 +104,10 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
     assert status.started == before.started
 
 
-def test_the_count_of_numbers_that_are_not_finite_goes_on(opened: Open, root: Path) -> None:
-    folder = killed(root)  # one NaN at step 10, one at step 20
+def test_the_count_of_numbers_that_are_not_finite_goes_on(
+    opened: Open, killed: Callable[[], Path]
+) -> None:
+    folder = killed()  # one NaN at step 10, one at step 20
     tracking = opened(resume=folder, step=10)
     for step in (20, 50):
         tracking.listener.metrics_reported(step, {"b": math.nan})

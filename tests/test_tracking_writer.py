@@ -77,7 +77,7 @@ def test_everything_put_is_in_the_journal_and_in_the_store(
     assert store.values() == [(1, "a", 1.0), (2, "a", 2.0), (2, "b", 3.0)]
     assert [report.step for report in read_journal(journal.path)] == [1, 2]
     assert journal.acknowledged == journal.path.stat().st_size
-    assert writer.points_left == 0
+    assert writer.pending.points == 0
 
 
 def test_a_mapping_that_changes_after_it_was_put_changes_nothing(
@@ -168,8 +168,8 @@ def test_a_store_that_stays_away_costs_one_more_attempt_at_the_end(
     writer.do(lambda: None)
     close(writer)
     assert store.requests == 2
-    assert writer.points_left == 2
-    assert writer.jobs_left == 1
+    assert writer.pending.points == 2
+    assert writer.pending.tags == 1
     assert journal.acknowledged == 0
     assert len(list(read_journal(journal.path))) == 1
 
@@ -220,8 +220,8 @@ def test_metrics_that_neither_disk_nor_store_took_are_counted_as_lost(
     store.away = True
     writer.put(1, {"a": 1.0, "b": 2.0})
     close(writer)
-    assert writer.points_left == 2
-    assert writer.points_lost == 2
+    assert writer.pending.points == 2
+    assert writer.points_lost() == 2
     assert "kept in memory" in warnings[1]
     with pytest.raises(OSError, match="Invalid argument"):
         journal.close()

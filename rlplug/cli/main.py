@@ -17,6 +17,8 @@ from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
 from rlplug.cli.resume import resume
 from rlplug.cli.run import run
+from rlplug.cli.runs import runs
+from rlplug.cli.sync import sync
 from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
 
@@ -50,6 +52,7 @@ def cli() -> None:
     rlplug resume last               go on with a run that was interrupted or killed
     rlplug eval RUN_ID               evaluate a trained policy
     rlplug ui                        look at runs in MLflow
+    rlplug runs                      list runs, and how they ended
     """
 
 
@@ -57,6 +60,8 @@ cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(evaluate)
 cli.add_command(ui)
+cli.add_command(runs)
+cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 

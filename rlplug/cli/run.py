@@ -107,7 +107,10 @@ def run(dry_run: bool, quiet: bool, as_json: bool, name: str | None, **flags: An
         return 0
     from rlplug.cli.outcome import finish
     from rlplug.runs.run import carry_out
+    from rlplug.tracking.location import runs_folder
+    from rlplug.tracking.reap import reap_quietly
 
+    reap_quietly(runs_folder())
     if name is None:
         return finish(lambda: carry_out(prepared, show=not quiet), quiet=quiet, as_json=as_json)
     return _resume_or_start(name, prepared, quiet=quiet, as_json=as_json)

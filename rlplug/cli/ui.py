@@ -40,8 +40,10 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     """
     from rlplug.errors import RequestError
     from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
+    from rlplug.tracking.reap import reap_quietly
 
     root = runs_folder()
+    reap_quietly(root)
     uri = tracking_uri("", root)
     runs = _tracked_runs(root, uri)
     if is_http(uri):

@@ -14,7 +14,7 @@ from rlplug.tracking.location import check_reachable, sqlite_file, without_secre
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["fetch_run", "upload_folder"]
+__all__ = ["fetch_run", "files_in", "upload_file", "upload_folder"]
 
 CHECKPOINTS = "checkpoints"
 
@@ -23,15 +23,23 @@ def upload_folder(
     log_file: Callable[[Path, str], None], folder: Path, into: str, last: str
 ) -> None:
     """Upload a folder recursively, the file named `last` at the end."""
-    files = [one for one in folder.rglob("*") if one.is_file()]
-    for file in sorted(files, key=lambda one: (one.name == last, str(one))):
+    for file in sorted(files_in(folder), key=lambda one: (one.name == last, str(one))):
         parent = file.parent.relative_to(folder).as_posix()
-        try:
-            log_file(file, into if parent == "." else f"{into}/{parent}")
-        except StoreUnreachableError:
-            # Ignore files that were deleted in the meantime.
-            if file.exists():
-                raise
+        upload_file(log_file, file, into if parent == "." else f"{into}/{parent}")
+
+
+def upload_file(log_file: Callable[[Path, str], None], file: Path, into: str) -> None:
+    """Upload a file, unless it was deleted in the meantime."""
+    try:
+        log_file(file, into)
+    except StoreUnreachableError:
+        if file.exists():
+            raise
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files in a folder and in those inside."""
+    return [one for one in folder.rglob("*") if one.is_file()]
 
 
 def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:

@@ -77,6 +77,7 @@ class Journal:
         # Unbuffered: what a failed write left in a buffer would be written twice.
         self._file = self.path.open("ab", buffering=0)
         self._end = self._file.tell()
+        self._points = _points_in(self.path)
 
     def append(self, reports: list[Report]) -> list[int]:
         """Write all the reports or none, and return the end offset of each."""
@@ -92,6 +93,7 @@ class Journal:
             raise
         ends = [self._end + end for end in accumulate(len(line) for line in lines)]
         self._end = ends[-1] if ends else self._end
+        self._points += sum(len(report.metrics) for report in reports)
         return ends
 
     def sync(self) -> None:
@@ -116,6 +118,19 @@ class Journal:
             return int(self._acknowledged.read_text())
         except (OSError, ValueError):
             return 0
+
+    def points_missing(self) -> int:
+        """Number of metric values that were written and cannot be read again."""
+        return max(self._points - _points_in(self.path), 0)
+
+    def read_lines(self) -> set[bytes]:
+        """The lines that are in the file; none if it is gone."""
+        if not self.path.is_file():
+            return set()
+        try:
+            return set(self.path.read_bytes().splitlines(keepends=True))
+        except OSError:
+            return set()
 
     def close(self) -> None:
         """fsync and close the file."""
@@ -176,6 +191,16 @@ def recorded_in(path: Path, acknowledged: int, marks: Mapping[str, int]) -> Reco
     return Recorded(
         marks=highest, nonfinite=nonfinite, first_nonfinite_step=first, unsent=tuple(unsent)
     )
+
+
+def _points_in(path: Path) -> int:
+    """Number of metric values that can be read."""
+    if not path.is_file():
+        return 0
+    try:
+        return sum(len(report.metrics) for report in read_journal(path))
+    except OSError:
+        return 0
 
 
 def metric_name(name: str) -> str:

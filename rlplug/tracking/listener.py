@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
+from rlplug.tracking.status import add_tags
 from rlplug.tracking.store import Store
 from rlplug.tracking.writer import Writer
 
@@ -21,10 +24,11 @@ Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 class TrackingListener:
     """Passes metrics to the writer, and keeps the status of the run."""
 
-    def __init__(self, writer: Writer, store: Store | None, config: str) -> None:
+    def __init__(self, writer: Writer, store: Store | None, config: str, folder: Path) -> None:
         self._writer = writer
         self._store = store
         self._config = config
+        self._folder = folder
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Status = "FAILED"
@@ -37,8 +41,13 @@ class TrackingListener:
         self.step = run.step
         store = self._store
         if store is not None:
-            self._writer.do(partial(store.set_tags, tags_at_start(run)))
-            self._writer.do(partial(store.log_text, self._config, "config/resolved.toml"))
+            tags = tags_at_start(run)
+            # Without a copy, only what `rlplug sync` could set after an outage would be missing.
+            with contextlib.suppress(OSError):
+                add_tags(self._folder, tags)
+            self._writer.do(partial(store.set_tags, tags))
+            upload = partial(store.log_text, self._config, "config/resolved.toml")
+            self._writer.do(upload, files=1)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self.step = step

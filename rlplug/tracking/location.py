@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import attrs
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_writable",
     "default_folder",
     "is_http",
+    "local_folder",
     "runs_folder",
     "runs_in",
     "sqlite_file",
@@ -114,6 +116,14 @@ def is_http(uri: str) -> bool:
 def sqlite_file(uri: str) -> Path | None:
     """The database file of a SQLite URI."""
     return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def local_folder(uri: str) -> Path | None:
+    """The folder of a `file:` URI or a path; None for storage elsewhere."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(url2pathname(parts.path))
+    return Path(uri) if uri.startswith("/") else None
 
 
 def without_secrets(text: str) -> str:

@@ -33,12 +33,12 @@ class RunLock:
         self.folder = folder
 
     @classmethod
-    def try_take(cls, folder: Path) -> RunLock | None:
-        """The lock of a run's folder, or None if it is held."""
+    def try_take(cls, folder: Path, seconds: float = 0.0) -> RunLock | None:
+        """The lock of a run's folder, or None if it is held for these seconds."""
         # 0.1 s to import, and often nothing is to be locked.
         from filelock import FileLock, Timeout
 
-        lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
+        lock = FileLock(folder / LOCK, timeout=seconds, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
@@ -48,7 +48,8 @@ class RunLock:
     @classmethod
     def take(cls, folder: Path) -> RunLock:
         """The lock of a run's folder, with this process as its holder, or raise who has it."""
-        taken = cls.try_take(folder)
+        # Whoever looks whether the run is dead holds it for a moment.
+        taken = cls.try_take(folder, seconds=1.0)
         if taken is None:
             raise RequestError(
                 f"run {folder.name} is in progress ({holder(folder).shown}).",

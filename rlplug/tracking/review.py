@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from rlplug.hooks.events import RunInfo
+from rlplug.tracking.artifacts import files_in, upload_file
 from rlplug.tracking.curve import draw_curve, panels_of
 from rlplug.tracking.journal import Report, read_journal
-from rlplug.tracking.listener import TrackingListener
+from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import LONGEST_TAG
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import TAGS, add_tags
+from rlplug.tracking.store import PENDING_TAG, Store
 from rlplug.tracking.summary import summary
 from rlplug.tracking.writer import Writer
 
@@ -38,21 +40,42 @@ class Review:
         self._writer = writer
         self._warn = warn
 
-    def conclude(self, listener: TrackingListener, status: str) -> None:
-        """Write the files and queue their upload, the run's final status last."""
-        reports = self._reports()
-        files = []
+    def end(self, listener: TrackingListener, status: Status) -> None:
+        """Set the final status at once, with the tags that tell of it."""
+        tags = self._tags_at_end(listener, status)
+        if self._store is not None:
+            self._store.terminate(status)
+            self._store.set_tags(tags)
+
+    def conclude(self, listener: TrackingListener, status: Status) -> None:
+        """Write the files for reviewing the run, and queue the upload of all that is left.
+
+        The status comes before the files, which may take long.
+        """
+        tags = self._tags_at_end(listener, status)
         if listener.run is not None:
-            files += self._write("plots", partial(self._draw, reports, listener.run))
-        if status == "FAILED" and listener.traceback:
-            files += self._write("logs", partial(self._write_traceback, listener.traceback))
+            self._write("plots", partial(self._draw, self._reports(), listener.run))
         store = self._store
         if store is None:
             return
-        for file in files:
-            self._writer.do(partial(store.log_file, file, file.parent.name))
-        self._writer.do(partial(store.set_tags, self._tags(listener, status, reports)))
-        self._writer.do(partial(store.terminate, status))
+        self._writer.do_first(partial(store.terminate, status))
+        self._writer.do_first(partial(store.set_tags, {**tags, PENDING_TAG: "true"}))
+        for folder in ("plots", "logs"):
+            for file in files_in(self._folder / folder):
+                self._writer.do(partial(upload_file, store.log_file, file, folder), files=1)
+        self._writer.do(partial(self._complete, store))
+
+    def _complete(self, store: Store) -> None:
+        if not self._writer.pending.artifacts:
+            store.delete_tag(PENDING_TAG)
+
+    def _tags_at_end(self, listener: TrackingListener, status: Status) -> dict[str, str]:
+        """The final tags, which are kept in the folder, too."""
+        tags = self._tags(listener, status, self._reports())
+        self._write(TAGS, partial(add_tags, self._folder, tags))
+        if status == "FAILED" and listener.traceback:
+            self._write("logs", partial(self._write_traceback, listener.traceback))
+        return tags
 
     def _reports(self) -> list[Report]:
         try:
@@ -61,20 +84,18 @@ class Review:
             self._warn(f"the journal cannot be read: {error.strerror or error}.")
             return []
 
-    def _write(self, what: str, write: Callable[[], Path | None]) -> list[Path]:
-        """Write one file; a list of it, empty if there is none."""
+    def _write(self, what: str, write: Callable[[], object]) -> None:
+        """Write one file, or warn."""
         try:
-            file = write()
+            write()
         except Exception as error:
             # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{self._folder / what} cannot be written: {error}.")
-            return []
-        return [] if file is None else [file]
 
-    def _draw(self, reports: list[Report], run: RunInfo) -> Path | None:
+    def _draw(self, reports: list[Report], run: RunInfo) -> None:
         panels = panels_of(reports)
         if not panels:
-            return None
+            return
         file = self._folder / "plots" / "learning_curve.png"
         options = run.config.run
         subtitle = (
@@ -82,16 +103,14 @@ class Review:
             f"{run.steps:,} environment steps"
         )
         draw_curve(panels, self._run_name, subtitle, file)
-        return file
 
-    def _write_traceback(self, text: str) -> Path:
+    def _write_traceback(self, text: str) -> None:
         file = self._folder / "logs" / "traceback.txt"
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-        return file
 
     def _tags(
-        self, listener: TrackingListener, status: str, reports: list[Report]
+        self, listener: TrackingListener, status: Status, reports: list[Report]
     ) -> dict[str, str]:
         tags = {
             "rlplug.stop_reason": REASONS[status],

@@ -6,14 +6,28 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import attrs
 
-__all__ = ["RUNNING", "Pending", "RunStatus", "beat", "now", "write_durably"]
+__all__ = [
+    "HEARTBEAT",
+    "RUNNING",
+    "STATUS",
+    "TAGS",
+    "Pending",
+    "RunStatus",
+    "add_tags",
+    "beat",
+    "kept_tags",
+    "now",
+    "write_durably",
+]
 
 STATUS = "status.json"
+TAGS = "tags.json"
 HEARTBEAT = "heartbeat"
 RUNNING = "RUNNING"
 
@@ -31,6 +45,16 @@ class Pending:
 
     def __bool__(self) -> bool:
         return bool(self.points or self.artifacts or self.tags)
+
+    @property
+    def shown(self) -> str:
+        """For messages: `7 metric values and 2 files`."""
+        parts = [
+            f"{number:,} {word}{'' if number == 1 else 's'}"
+            for number, word in ((self.points, "metric value"), (self.artifacts, "file"))
+            if number
+        ]
+        return " and ".join(parts) or "the final status and tags"
 
 
 @attrs.frozen(kw_only=True)
@@ -69,20 +93,35 @@ class RunStatus:
                 file.write(content)
                 file.truncate()
         if self.status == RUNNING:
-            beat(folder)
+            (folder / HEARTBEAT).touch()
         else:
             with contextlib.suppress(OSError):
                 (folder / HEARTBEAT).unlink(missing_ok=True)
 
 
+def add_tags(folder: Path, tags: Mapping[str, str]) -> None:
+    """Keep tags that the run has in MLflow, so that they can be set later."""
+    content = json.dumps({**kept_tags(folder), **tags}, indent=2) + "\n"
+    write_durably(folder / TAGS, content.encode())
+
+
+def kept_tags(folder: Path) -> dict[str, str]:
+    """The tags that `add_tags` kept."""
+    try:
+        tags = json.loads((folder / TAGS).read_text())
+        return {str(name): str(value) for name, value in tags.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
 def beat(folder: Path) -> None:
-    """Say that the run is in progress: other hosts look at the time of the file."""
-    (folder / HEARTBEAT).touch()
+    """Say that the run is still in progress: other hosts look at the time of the file."""
+    os.utime(folder / HEARTBEAT)
 
 
-def now() -> str:
-    """The time, as `started` and `ended` are written."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+def now(seconds: float | None = None) -> str:
+    """The time, or that of these seconds since the epoch, as `started` and `ended` are written."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
 def write_durably(path: Path, content: bytes) -> None:

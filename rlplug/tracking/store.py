@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
@@ -17,6 +17,7 @@ from rlplug.tracking.location import (
     check_exists,
     check_reachable,
     is_http,
+    local_folder,
     sqlite_file,
     without_secrets,
 )
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["Store"]
+__all__ = ["PENDING_TAG", "RunningRun", "Store", "running_runs"]
 
 LOCK_SECONDS = 120.0
 
@@ -44,11 +45,14 @@ _DEFAULTS = {
 }
 
 
+PENDING_TAG = "rlplug.pending_upload"
+"""Says that not everything is in MLflow yet."""
+
 _TAGS_OF_THE_END = {
     "rlplug.stop_reason",
     "rlplug.stopped_at_step",
     "rlplug.error",
-    "rlplug.pending_upload",
+    PENDING_TAG,
 }
 
 
@@ -161,6 +165,11 @@ class Store:
         with translated():
             self._client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag of the run, if it has it."""
+        with contextlib.suppress(StoreRefusedError), translated():
+            self._client.delete_tag(self.run_id, name)
+
     def log_file(self, file: Path, folder: str) -> None:
         """Upload a file to a folder of the run's artifacts."""
         with translated():
@@ -176,15 +185,34 @@ class Store:
             with contextlib.suppress(NotImplementedError):
                 repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
 
+    def files(self, folder: str) -> dict[str, int]:
+        """Path → size of all files in a folder of the run's artifacts."""
+        found: dict[str, int] = {}
+        with translated():
+            for one in self._client.list_artifacts(self.run_id, folder):
+                if one.is_dir:
+                    found.update(self.files(one.path))
+                else:
+                    found[one.path] = one.file_size or 0
+        return found
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed upload left half-written, if artifacts are in a local folder."""
+        with translated():
+            uri = self._client.get_run(self.run_id).info.artifact_uri or ""
+            folder = local_folder(uri)
+            for partial in () if folder is None else folder.rglob(".artifact.uploading.*"):
+                partial.unlink(missing_ok=True)
+
     def log_text(self, text: str, path: str) -> None:
         """Upload a text as an artifact."""
         with translated():
             self._client.log_text(self.run_id, text, path)
 
-    def terminate(self, status: str) -> None:
-        """End the run as FINISHED, FAILED or KILLED."""
+    def terminate(self, status: str, ended: int | None = None) -> None:
+        """End the run as FINISHED, FAILED or KILLED; `ended` in milliseconds since the epoch."""
         with translated():
-            self._client.set_terminated(self.run_id, status)
+            self._client.set_terminated(self.run_id, status, ended)
 
     def _describe(self, record: Record) -> None:
         """Log params and the environment as a dataset."""
@@ -202,6 +230,42 @@ class Store:
             )
             tag = InputTag("mlflow.data.context", "train")
             self._client.log_inputs(self.run_id, [DatasetInput(dataset, [tag])])
+
+
+class RunningRun(NamedTuple):
+    """A run that is in progress according to MLflow."""
+
+    run_id: str
+    root: str
+    """The runs folder that it was started in."""
+    pid: int
+
+
+def running_runs(uri: str, host: str) -> list[RunningRun]:
+    """The runs of a host that are in progress according to MLflow."""
+    database = sqlite_file(uri)
+    if database is not None and not database.exists():
+        return []
+    check_reachable(uri)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    found = []
+    try:
+        with _quiet(), translated():
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            experiments = [one.experiment_id for one in client.search_experiments()]
+            condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
+            for run in client.search_runs(experiments, condition, max_results=1000):
+                pid = run.data.tags.get("rlplug.pid", "")
+                root = run.data.tags.get("rlplug.root", "")
+                found.append(RunningRun(run.info.run_id, root, int(pid) if pid.isdigit() else 0))
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"MLflow at {without_secrets(uri)} cannot be asked for runs: {error}.", _advice(error)
+        ) from error
+    return found
 
 
 def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experiment, Run]:

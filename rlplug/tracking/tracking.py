@@ -15,7 +15,7 @@ import attrs
 
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import to_toml
-from rlplug.tracking.artifacts import upload_folder
+from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
@@ -69,15 +69,22 @@ class Tracking:
         self._lock = run.lock
         self._status = run.status
         self._warn = warn
-        self._closed = False
+        self._closing = self._closed = False
+        self._ended: Status = "FAILED"
         self._journal = run.journal
         self._writer = Writer(run.journal, run.store, warn, run.recorded)
         options = without_secrets(to_toml(config))
-        self.listener = TrackingListener(self._writer, run.store, options)
+        self.listener = TrackingListener(self._writer, run.store, options, run.folder)
         self._writer.start()
 
-    def describe(self) -> tuple[str, str]:
-        """Where the run is, and how to look at it."""
+    def describe(self) -> tuple[str, ...]:
+        """Where the run is, how to look at it, and what of it is not in MLflow."""
+        lines = self._look()
+        if self._closed and self.pending:
+            lines = (*lines, f"not in MLflow: {self.pending.shown}: {self._sync_command()}")
+        return lines
+
+    def _look(self) -> tuple[str, ...]:
         where = f"run {self.run_id} ({self.run_name}) in {self.folder}"
         if self._store is None:
             return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
@@ -92,12 +99,14 @@ class Tracking:
     def artifact(self, file: Path, folder: str = "") -> None:
         """Upload a file to a folder of the run's artifacts, in the background."""
         if self._store is not None:
-            self._writer.do(partial(self._store.log_file, file, folder))
+            upload = partial(upload_file, self._store.log_file, file, folder)
+            self._writer.do(upload, files=1)
 
     def artifacts(self, folder: Path, into: str, *, last: str) -> None:
         """Upload a folder recursively, the file named `last` at the end."""
         if self._store is not None:
-            self._writer.do(partial(upload_folder, self._store.log_file, folder, into, last))
+            upload = partial(upload_folder, self._store.log_file, folder, into, last)
+            self._writer.do(upload, files=len(files_in(folder)))
 
     def forget_artifacts(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, in order and in the background."""
@@ -113,21 +122,33 @@ class Tracking:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and not self._closed and self.listener.error is None:
+        if error is not None and not self._closing and self.listener.error is None:
             self.listener.run_failed(self.listener.step, error)
         self.close()
 
-    def close(self, status: Status | None = None) -> None:
-        """Upload the rest and end the run, with the status from its events or the given one."""
-        if self._closed:
+    def close(self, status: Status | None = None, seconds: float | None = None) -> None:
+        """Upload the rest and end the run, with the status from its events or the given one.
+
+        With `seconds`, only the status is set, if MLflow answers within them, also where closing is
+        in progress and was interrupted.
+        """
+        if self._closed or (self._closing and seconds is None):
             return
-        self._closed = True
-        review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         ended = status or self.listener.status
+        if self._closing:
+            # The status that was to be set when closing was interrupted.
+            ended = self._ended
+        self._closing, self._ended = True, ended
+        review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         try:
-            self._write_status(ended, REASONS[ended])
-            self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
-            self._write_status(ended, REASONS[ended])
+            # First of all, for closing may be interrupted.
+            self._write_status(ended)
+            if seconds is None:
+                self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
+            else:
+                self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
+            self._closed = True
+            self._write_status(ended)
             self._warn_of_missing()
             try:
                 self._journal.close()
@@ -136,34 +157,42 @@ class Tracking:
         finally:
             self._lock.release()
 
-    def _write_status(self, status: Status, reason: str) -> None:
-        pending = Pending(points=self._writer.points_left, tags=self._writer.jobs_left)
+    def _write_status(self, status: Status) -> None:
         self._status = attrs.evolve(
             self._status,
             status=status,
             step=self.listener.step,
-            stop_reason=reason,
+            stop_reason=REASONS[status],
             ended=now(),
-            pending=pending,
+            pending=self._writer.pending,
         )
         try:
             self._status.write(self.folder)
         except OSError as error:
             self._warn(f"{self.folder} cannot be written: {error.strerror or error}.")
 
+    @property
+    def pending(self) -> Pending:
+        """What is not in MLflow."""
+        return self._writer.pending
+
     def _warn_of_missing(self) -> None:
-        points, jobs = self._writer.points_left, self._writer.jobs_left
-        lost = self._writer.points_lost
+        pending = self.pending
+        lost = self._writer.points_lost()
         if lost:
             self._warn(
-                f"{lost:,} metric values are lost: {self._journal.path} could not be written, and "
-                "they are not in MLflow. Free disk space and run it again."
+                f"{lost:,} metric values are lost: they are not in {self._journal.path}, and not "
+                "in MLflow."
             )
-        elif points or jobs:
-            self._warn(
-                f"{points:,} metric values were not uploaded in time; MLflow may show the run as "
-                f"still running. Nothing is lost: all of them are in {self._journal.path}."
-            )
+        if pending:
+            kept = f" The values are in {self._journal.path}." if pending.points > lost else ""
+            self._warn(f"not in MLflow: {pending.shown}.{kept} To upload: {self._sync_command()}")
+
+    def _sync_command(self) -> str:
+        home = (
+            "" if self.root == default_folder() else f"RLPLUG_HOME={shlex.quote(str(self.root))} "
+        )
+        return f"{home}rlplug sync {self.run_id}"
 
     def _ui_command(self) -> str:
         """The command that opens the UI on this store."""

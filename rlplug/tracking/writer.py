@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import NONFINITE, Journal, Recorded, Report, Row
+from rlplug.tracking.status import Pending, beat
 
 __all__ = ["Job", "MetricStore", "Writer"]
 
@@ -20,6 +21,9 @@ ROWS_PER_BATCH = 1000
 JOURNAL_SECONDS = 1.0
 UPLOAD_SECONDS = 5.0
 LONGEST_WAIT = 60.0
+SILENT_SECONDS = 12.0
+"""How long closing waits for an answer of MLflow."""
+HEARTBEAT_SECONDS = 30.0
 
 _NOTHING = Recorded()
 
@@ -62,12 +66,22 @@ class Writer:
         self._wait = 0.0
         """Seconds before the next attempt after a failure; 0 while uploads succeed."""
         self._next_upload = 0.0
+        self._gone = False
+        """Whether the run was deleted in MLflow."""
         self._disk_failed = False
         self._nudge = threading.Event()
         self._closing = threading.Event()
-        self._jobs: list[Job] = []
+        self._jobs: list[tuple[Job, int]] = []
+        """Jobs, and how many files each of them uploads."""
+        self._refused = 0
+        """Number of files that MLflow refused."""
         self._finish: Callable[[], None] | None = None
+        self._abandoned = threading.Event()
+        self._taking = threading.Lock()
         self._deadline = 0.0
+        self._answered = 0.0
+        """When a request was last answered, by the monotonic clock."""
+        self._next_beat = 0.0
         self._thread = threading.Thread(target=self._run, name="rlplug-tracking", daemon=True)
 
     def start(self) -> None:
@@ -79,9 +93,13 @@ class Writer:
         """Queue a copy of the metrics."""
         self._queue.put((step, time.time(), dict(metrics)))
 
-    def do(self, job: Job) -> None:
+    def do(self, job: Job, *, files: int = 0) -> None:
         """Queue another job for the thread, after the metrics queued so far."""
-        self._jobs.append(job)
+        self._jobs.append((job, files))
+
+    def do_first(self, job: Job) -> None:
+        """Queue a job before the others; only for the `finish` of `close`."""
+        self._jobs.insert(0, (job, 0))
 
     def upload_soon(self) -> None:
         """Write and upload now, without waiting for the interval."""
@@ -91,29 +109,69 @@ class Writer:
     def close(self, finish: Callable[[], None], seconds: float) -> None:
         """Write the rest, call `finish`, which may queue more jobs, and upload everything.
 
-        Returns after at most `seconds`; `points_left` and `jobs_left` tell what is missing.
+        Returns after at most `seconds`, and earlier if MLflow does not answer at all; `pending`
+        tells what is missing.
         """
         self._finish = finish
-        self._deadline = time.monotonic() + seconds
+        self._answered = time.monotonic()
+        self._deadline = self._answered + seconds
         self._closing.set()
         self._nudge.set()
-        self._thread.join(seconds)
+        while self._thread.is_alive():
+            now = time.monotonic()
+            rest = min(self._deadline, self._answered + SILENT_SECONDS) - now
+            if rest <= 0:
+                self._abandoned.set()
+                break
+            self._thread.join(rest)
+
+    def abandon(self, last: Job, seconds: float) -> None:
+        """Write the rest to the journal, upload no more, and do only this job, if time is enough.
+
+        In a thread of its own, for the writer's may be waiting for an answer.
+        """
+        self._abandoned.set()
+        self._closing.set()
+        self._nudge.set()
+        deadline = time.monotonic() + seconds
+        if self._taking.acquire(timeout=seconds / 2):
+            try:
+                self._take_all()
+            finally:
+                self._taking.release()
+        unfinished = (last, 0)
+        self._jobs.append(unfinished)
+
+        def do_last() -> None:
+            with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
+                last()
+                self._jobs.remove(unfinished)
+
+        thread = threading.Thread(target=do_last, name="rlplug-ending", daemon=True)
+        thread.start()
+        thread.join(max(deadline - time.monotonic(), 0.1))
 
     @property
-    def points_left(self) -> int:
-        """Number of metric values that are not in MLflow."""
-        return sum(len(item.report.metrics) for item in list(self._unsent))
+    def pending(self) -> Pending:
+        """What is not in MLflow."""
+        items, jobs = list(self._unsent), list(self._jobs)
+        return Pending(
+            points=_points(items),
+            artifacts=self._refused + sum(files for _, files in jobs),
+            tags=sum(not files for _, files in jobs),
+        )
 
-    @property
     def points_lost(self) -> int:
-        """Number of metric values that are neither in MLflow nor in the journal."""
-        lost = [item for item in list(self._unwritten) if not item.sent]
-        return sum(len(item.report.metrics) for item in lost)
+        """Number of metric values that are in no place: the journal is read again for it.
 
-    @property
-    def jobs_left(self) -> int:
-        """Number of queued jobs that are not done."""
-        return len(self._jobs)
+        Only after `close`.
+        """
+        if self._store is None:
+            return self._journal.points_missing() + _points(self._unwritten)
+        kept = self._journal.read_lines()
+        missing = [item for item in [*self._unsent, *self._unwritten] if not item.sent]
+        lost = {id(item): item for item in missing if item.report.line() not in kept}
+        return _points(list(lost.values()))
 
     # -- the thread ----------------------------------------------------------------------------
 
@@ -121,16 +179,29 @@ class Writer:
         while not self._closing.is_set():
             self._nudge.wait(JOURNAL_SECONDS)
             self._nudge.clear()
+            self._beat()
             self._take()
             if time.monotonic() >= self._next_upload and not self._closing.is_set():
                 self._upload()
         self._take()
-        if self._finish is not None:
+        if self._finish is not None and not self._abandoned.is_set():
             self._finish()
-        self._upload_rest()
+            self._answered = time.monotonic()
+            self._upload_rest()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + HEARTBEAT_SECONDS
+            with contextlib.suppress(OSError):
+                beat(self._journal.path.parent)
 
     def _take(self) -> None:
         """Move queued metrics to the journal and to the list of uploads."""
+        with self._taking:
+            self._take_all()
+
+    def _take_all(self) -> None:
         taken = []
         while True:
             try:
@@ -184,7 +255,8 @@ class Writer:
         patient = self._wait == 0.0
         self._upload()
         while patient and self._wait and time.monotonic() + self._wait < self._deadline:
-            time.sleep(self._wait)
+            if self._abandoned.wait(self._wait):
+                return
             self._upload()
 
     def _upload(self) -> None:
@@ -195,7 +267,7 @@ class Writer:
             with contextlib.suppress(OSError):
                 self._journal.sync()
         try:
-            while self._unsent and self._store is not None:
+            while self._unsent and self._is_open:
                 batch = _batch(self._unsent)
                 self._send([row for item in batch for row in item.report.rows()])
                 self._sent(batch)
@@ -215,15 +287,21 @@ class Writer:
             self._wait = 0.0
             self._next_upload = time.monotonic() + UPLOAD_SECONDS
 
+    @property
+    def _is_open(self) -> bool:
+        return self._store is not None and not self._gone and not self._abandoned.is_set()
+
     def _work(self) -> None:
         """Do queued jobs in order; permanent failures are reported and skipped."""
-        while self._jobs:
-            if self._store is not None:
-                try:
-                    self._jobs[0]()
-                except StoreRefusedError as error:
-                    self._warn(f"MLflow refused a part of this run's record: {error}.")
-            del self._jobs[0]
+        while self._jobs and self._is_open:
+            done = self._jobs[0]
+            try:
+                done[0]()
+            except StoreRefusedError as error:
+                self._refused += done[1]
+                self._warn(f"MLflow refused a part of this run's record: {error}.")
+            self._answered = time.monotonic()
+            self._jobs.remove(done)
 
     def _send(self, rows: Sequence[Row]) -> None:
         """Upload rows; if MLflow refuses them, find the invalid ones by bisection and skip them."""
@@ -231,11 +309,12 @@ class Writer:
             return
         try:
             self._store.log_rows(rows)
+            self._answered = time.monotonic()
             return
         except StoreRefusedError as error:
             refused = error
         if not self._store.is_active():
-            self._store = None
+            self._gone = True
             self._warn(
                 f"MLflow accepts no more metrics of this run ({refused}); "
                 f"they are kept in {self._journal.path}."
@@ -249,8 +328,7 @@ class Writer:
             self._send(rows[middle:])
 
     def _sent(self, batch: list[_Item]) -> None:
-        if self._store is None:
-            self._unsent = []
+        if self._gone:
             return
         del self._unsent[: len(batch)]
         for item in batch:
@@ -268,6 +346,10 @@ class Writer:
                 f"{self._journal.path} cannot be written ({error.strerror or error}); "
                 "the run continues, and its metrics are kept in memory."
             )
+
+
+def _points(items: Sequence[_Item]) -> int:
+    return sum(len(item.report.metrics) for item in items)
 
 
 class _Item:

@@ -1,0 +1,181 @@
+"""Runs whose process died are found, marked and uploaded; runs that live are left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlplug.config.sections import RunConfig, RunSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import open_tracking
+from rlplug.tracking.reap import reap_quietly
+from rlplug.tracking.status import RunStatus
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+Kill = Callable[..., Path]
+
+
+@pytest.fixture
+def client(store_root: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
+
+
+def config() -> RunConfig:
+    return RunConfig(run=RunSection(algorithm="none", steps=40), algorithm=NoOptions())
+
+
+def elsewhere(folder: Path, seconds_ago: float) -> None:
+    """Make a run one of another host, whose heartbeat is that old."""
+    (folder / "run.lock.json").write_text('{"host": "another-host", "pid": 7}')
+    moment = time.time() - seconds_ago
+    os.utime(folder / "heartbeat", (moment, moment))
+
+
+def test_a_killed_run_is_marked_and_what_its_journal_holds_is_uploaded(
+    rlplug: Command, killed: Kill, client: MlflowClient
+) -> None:
+    folder = killed()
+    (folder / "checkpoints" / ".unfinished-step-000000000040-7").mkdir(parents=True)
+    whole = folder / "checkpoints" / "step-000000000020"
+    whole.mkdir()
+    (whole / "manifest.json").write_text("{}")
+    (folder / "status.json.new-7").write_text("{")
+    assert client.get_run(folder.name).info.status == "RUNNING"
+
+    told = rlplug("runs", "reap")
+    assert told.code == 0
+    assert f"run {folder.name} (none-Nowhere-v0-s0) died at step 40" in told.out
+    # Two values of "a", and the count of values that are not finite with each of them.
+    assert "uploaded: 4 metric values, 2 files." in told.out
+    run = client.get_run(folder.name)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["rlplug.stop_reason"] == "process died"
+    assert run.data.tags["rlplug.stopped_at_step"] == "40"
+    assert "rlplug.pending_upload" not in run.data.tags
+    points = client.get_metric_history(folder.name, "a")
+    assert [(one.step, one.value) for one in points] == [(s, float(s)) for s in (10, 20, 30, 40)]
+    there = client.list_artifacts(folder.name, "checkpoints")
+    assert [one.path for one in there] == ["checkpoints/step-000000000020"]
+    status = RunStatus.read(folder)
+    assert status is not None
+    assert (status.status, status.stop_reason, status.step) == ("FAILED", "process died", 40)
+    assert [one.name for one in (folder / "checkpoints").iterdir()] == [whole.name]
+    assert not list(folder.glob("*.new-*"))
+    again = rlplug("runs", "reap")
+    assert again.out == f"no run in {folder.parent.parent} has died.\n"
+
+
+def test_dead_runs_are_marked_quietly_when_runs_are_listed(
+    rlplug: Command, killed: Kill, client: MlflowClient
+) -> None:
+    folder = killed()
+    told = rlplug("runs", "--json")
+    assert told.err == ""
+    (row,) = [json.loads(line) for line in told.out.splitlines()]
+    assert (row["run_id"], row["status"], row["step"]) == (folder.name, "FAILED", 40)
+    assert row["pending"] is False
+    assert client.get_run(folder.name).info.status == "FAILED"
+
+
+def test_a_run_in_progress_is_left_alone_whatever_the_clock_says(
+    rlplug: Command, store_root: Path, client: MlflowClient
+) -> None:
+    tracking = open_tracking(config(), environment="Nowhere-v0", root=store_root)
+    try:
+        for moment in (0.0, time.time() + 10 * 365 * 86_400):
+            os.utime(tracking.folder / "heartbeat", (moment, moment))
+            assert "no run" in rlplug("runs", "reap", "--force").out
+        assert client.get_run(tracking.run_id).info.status == "RUNNING"
+        (row,) = rlplug("runs").out.splitlines()[1:]
+        assert row.split()[:3] == [tracking.run_id[:8], tracking.run_name, "RUNNING"]
+    finally:
+        tracking.close("FINISHED")
+    assert rlplug("runs").out.splitlines()[1].split()[2] == "FINISHED"
+    assert not (tracking.folder / "heartbeat").exists()
+
+
+def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour_and_changed_by_force_only(
+    rlplug: Command, killed: Kill
+) -> None:
+    folder = killed()
+    for seconds_ago, word in ((10 * 60, "RUNNING"), (20 * 60, "stale")):
+        elsewhere(folder, seconds_ago)
+        assert rlplug("runs").out.splitlines()[1].split()[2] == word
+        assert "no run" in rlplug("runs", "reap").out
+    elsewhere(folder, 10 * 60)
+    assert "no run" in rlplug("runs", "reap", "--force").out
+    elsewhere(folder, 20 * 60)
+    assert f"run {folder.name}" in rlplug("runs", "reap", "--force").out
+
+
+def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
+    rlplug: Command, killed: Kill, client: MlflowClient
+) -> None:
+    folder = killed()
+    folder.rename(folder.parent.parent / "elsewhere")
+    told = rlplug("runs", "reap", "--json")
+    assert json.loads(told.out)["run_id"] == folder.name
+    assert client.get_run(folder.name).info.status == "FAILED"
+
+
+def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from rlplug.config.sections import RunConfig, RunSection, TrackingSection\n"
+        "from rlplug.plugin import NoOptions\n"
+        "from rlplug.tracking import open_tracking\n"
+        "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions(),\n"
+        "    tracking=TrackingSection(enabled=False))\n"
+        "tracking = open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store_root)], check=False)
+    assert rlplug("runs").out.splitlines()[1].split()[2] == "FAILED"
+
+
+def test_looking_for_dead_runs_where_none_is_imports_neither_mlflow_nor_torch(
+    store_root: Path,
+) -> None:
+    open_tracking(config(), environment="Nowhere-v0", root=store_root).close("FINISHED")
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from rlplug.tracking.reap import reap_quietly\n"
+        "reap_quietly(Path(sys.argv[1]))\n"
+        "print(sorted({'mlflow', 'torch', 'filelock', 'gymnasium'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", code, str(store_root)]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_dead_run_whose_store_is_away_is_marked_here_and_uploaded_later(
+    rlplug: Command, killed: Kill, store_root: Path, client: MlflowClient
+) -> None:
+    folder = killed()
+    (store_root / "mlflow.db").rename(store_root / "away.db")
+    reap_quietly(store_root)
+    listed = rlplug("runs").out.splitlines()
+    assert listed[1].split()[2] == "FAILED"
+    short = folder.name[:8]
+    assert listed[2] == f"{short} is not complete in MLflow: rlplug sync {short}"
+    (store_root / "away.db").rename(store_root / "mlflow.db")
+    told = rlplug("sync", short)
+    assert (told.code, told.err) == (0, "")
+    assert client.get_run(folder.name).info.status == "FAILED"
+    assert len(client.get_metric_history(folder.name, "a")) == 4
