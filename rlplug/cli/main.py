@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -67,7 +69,7 @@ cli.add_command(plugins)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code: 0, 1, 2 or 130."""
+    """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _invoke(args)
@@ -77,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader has exited (`| head`): nothing has failed.
         _silence(sys.stdout)
         code = 0
+    if arguments is None:
+        # The process ends here: Ctrl-C may end it, too, without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 
@@ -104,9 +109,12 @@ def _invoke(arguments: list[str]) -> int:
     except click.ClickException as error:
         _print_error(error, error.format_message(), debug="--debug" in arguments)
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        print("rlplug: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        # One that was raised for a signal knows which.
+        code: int = getattr(error, "exit_code", INTERRUPTED)
+        with contextlib.suppress(OSError):
+            print("rlplug: interrupted", file=sys.stderr, flush=True)
+        return code
     except (BrokenPipeError, ReaderLeftError):
         raise
     except Exception as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rlplug.cli.terminal import console, in_columns
 from rlplug.tracking.summary import RETURN, REWARD, labeled
@@ -13,7 +15,7 @@ from rlplug.tracking.summary import RETURN, REWARD, labeled
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
 
-__all__ = ["finish", "print_interrupted", "print_json", "print_result"]
+__all__ = ["finish", "leave_at_once", "print_interrupted", "print_json", "print_result"]
 
 _SHOWN = {
     RETURN: "return",
@@ -34,7 +36,9 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         if as_json:
             print_json(interrupted.result)
         print_interrupted(interrupted)
-        return 143 if interrupted.by_signal else 130
+        if interrupted.at_once:
+            leave_at_once(interrupted.exit_code)
+        return interrupted.exit_code
     if as_json:
         print_json(result)
     elif not quiet:
@@ -50,15 +54,30 @@ def print_result(result: RunResult) -> None:
 
 
 def print_interrupted(interrupted: RunInterrupted) -> None:
-    """Print how far the run came, and how to run it again."""
+    """Print how far the run came, what of it is on disk, and how to go on."""
     result = interrupted.result
-    print(
-        f"rlplug: interrupted at step {result.step:,}; everything up to this step is recorded.",
-        *result.where,
-        f"to run it again from the start: rlplug run --config {result.folder / 'config.toml'}",
-        sep="\n",
-        file=sys.stderr,
-    )
+    lines = [f"interrupted at step {result.step:,}; {result.saved}.", *result.where]
+    if result.status == "FINISHED":
+        lines[0] = f"training was complete at step {result.step:,}, its end was interrupted; " + (
+            f"{result.saved}."
+        )
+    else:
+        start = "" if result.checkpoints else "     (from its start)"
+        lines.append(f"resume it: rlplug resume {result.run_id}{start}")
+    if interrupted.__cause__ is not None:
+        error = interrupted.__cause__
+        lines.insert(0, f"error: {type(error).__name__}: {error}")
+    # After SIGHUP nobody reads.
+    with contextlib.suppress(OSError):
+        print(f"rlplug: {lines[0]}", *lines[1:], sep="\n", file=sys.stderr, flush=True)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process without waiting for threads, which may wait for a server."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def print_json(result: RunResult) -> None:
@@ -72,7 +91,8 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
         yield word, f"{value:,.4g}"
     if result.best is not None and result.best[0] != result.step:
         step, value = result.best
-        yield "best eval", f"{value:,.4g} at step {step:,} (used by eval and load)"
+        there = "used by eval and load" if step in result.checkpoints else "no checkpoint of it"
+        yield "best eval", f"{value:,.4g} at step {step:,} ({there})"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
     seconds = metrics.get("time/seconds", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,12 @@ from rlplug.envs.making import (
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.wrappers import single_env_options, wrappers_from
-from rlplug.errors import EnvironmentFailedError, RequestError, RlplugError
+from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
 
 __all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
+
+_LOG = logging.getLogger("rlplug")
 
 _NATIVE_FROM = 16
 """Number of environments from which native vectors are faster, despite steps that only reset."""
@@ -68,6 +71,20 @@ class Environments:
             result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
             return result
         return self.vector.reset(seed=derive(seed, "environments") % 2**31)
+
+    def close(self) -> None:
+        """Close all; an environment that raises takes no result away."""
+        try:
+            self.vector.close()
+        except FAILURES as error:
+            # Or Gymnasium would try again, and print the traceback.
+            self.vector.closed = True
+            _LOG.warning(
+                "rlplug: environment %r could not be closed (%s: %s).",
+                self.name,
+                type(error).__name__,
+                error,
+            )
 
 
 def make_environments(
@@ -128,7 +145,7 @@ def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: 
             "try: fix the environment (--debug shows where)",
         ) from error
     finally:
-        probe.vector.close()
+        probe.close()
     if (terminated | truncated).all():
         return None
     return "it is for bandits, whose episodes have one step; here they go on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -149,10 +150,11 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self.envs = [_claim(env) for env in envs]
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all environments."""
-        for env in self.envs:
-            _in_use.pop(id(env.unwrapped), None)
-            env.close()
+        """Close all environments, also after one that raises."""
+        with ExitStack() as stack:
+            for env in self.envs:
+                _in_use.pop(id(env.unwrapped), None)
+                stack.callback(env.close)
 
     def _empty_observations(self) -> Any:
         if self.has_array_observations:

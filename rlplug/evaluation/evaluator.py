@@ -67,7 +67,7 @@ class Evaluator:
     def close(self) -> None:
         """Close the environments, if there are any."""
         if self._environments is not None:
-            self._environments.vector.close()
+            self._environments.close()
             self._environments = None
 
 

@@ -49,7 +49,7 @@ def record(
             _write(ffmpeg, beside, first, frames, _rate(environments))
             beside.replace(file)
     finally:
-        environments.vector.close()
+        environments.close()
     return file
 
 
@@ -60,7 +60,7 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
         environments.reset(seed)
         _frame(environments)
     finally:
-        environments.vector.close()
+        environments.close()
     _ffmpeg()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -313,8 +314,10 @@ class HookCalls:
             one(step, metrics)
 
     def run_failed(self, step: int, error: BaseException) -> None:
-        for one in self._implementations["run_failed"]:
-            one(step, error)
+        """All are called, whichever raises; the last exception is raised in the end."""
+        with ExitStack() as stack:
+            for one in reversed(self._implementations["run_failed"]):
+                stack.callback(one, step, error)
 
     def _bind(self, participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
         bound = {

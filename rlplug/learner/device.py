@@ -77,8 +77,7 @@ def apply_compute(section: ComputeSection, device: torch.device, *, small: bool)
 def settings_kept() -> Iterator[None]:
     """What `apply_compute` changes is put back at the end: a run leaves the process as it was."""
     threads = torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = _determinism()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     with threadpoolctl.threadpool_limits(None, user_api="blas"):
@@ -86,8 +85,16 @@ def settings_kept() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            # The call imports the compiler, which takes seconds.
+            if _determinism() != deterministic:
+                torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
             matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = flags
+
+
+def _determinism() -> tuple[bool, bool]:
+    """Whether torch is deterministic, and whether it only warns where it cannot be."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def is_small(modules: Iterable[nn.Module]) -> bool:

@@ -25,7 +25,7 @@ from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
-from rlplug.runs.result import Interrupts
+from rlplug.runs.signals import Interrupts
 from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking
 from rlplug.trainer import Trainer
@@ -80,6 +80,7 @@ class Components:
             has_id=isinstance(maker, str),
             run_state=partial(self.get_state, environments=config.checkpoint.environments),
         )
+        interrupts.checkpoint = periodic.save_soon
         return periodic
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def make_components(
     config, calls = prepared.config, prepared.hooks()
     feed = _feed(prepared)
     environments = _environments(prepared, maker, feed)
-    stack.callback(environments.vector.close)
+    stack.callback(environments.close)
     stack.enter_context(settings_kept())
     learner = _learner(calls, environments, prepared)
     if config.run.init_from and not resumed:
@@ -234,7 +235,7 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
                 *compatibility.suggestions(algorithm.found, algorithm.plugin, prepared.registry),
             )
     except BaseException:
-        environments.vector.close()
+        environments.close()
         raise
     return environments
 

@@ -116,6 +116,10 @@ class PeriodicTasks:
         self._save(step, self._evaluation if self._evaluated == step else {})
         self.settle()
 
+    def save_soon(self) -> None:
+        """Save after the update in progress."""
+        self._save_at = self.due = 0
+
     def interrupted(self, step: int) -> None:
         """Save when the run was interrupted between two updates."""
         if step:

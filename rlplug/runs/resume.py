@@ -68,6 +68,10 @@ class Resumed:
         """The step to go on from."""
         return 0 if self.manifest is None else self.manifest.step
 
+    def of_tracking(self) -> dict[str, Any]:
+        """How `open_tracking` goes on with the run."""
+        return {"resume": self.folder, "step": self.step, "drift": self.drift, "lock": self.lock}
+
     def restore(self, components: Components) -> None:
         """Put learner, environments and counters back to where the checkpoint was written."""
         if self.checkpoint is None:

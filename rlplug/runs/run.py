@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from rlplug.checkpoint import save_module
+from rlplug.config.sections import RunConfig
 from rlplug.config.sources import Setting
 from rlplug.envs import EnvMaker
-from rlplug.errors import RequestError
+from rlplug.errors import RequestError, RunFailedError
 from rlplug.hooks.events import RunInfo
-from rlplug.plugin import DEFAULT_MODULE, Algorithm
+from rlplug.plugin import Algorithm
 from rlplug.registry import Registry
 from rlplug.runs.components import Components, make_components
+from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
-from rlplug.runs.result import Interrupts, RunInterrupted, RunResult, Terminated
+from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
-from rlplug.tracking import Status, Tracking, open_tracking
+from rlplug.runs.signals import Interrupted, Interrupts
+from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
 
 __all__ = ["carry_out", "check", "resume", "run"]
-
-_LOG = logging.getLogger("rlplug")
 
 
 def run(
@@ -129,102 +128,82 @@ def carry_out(
     resumed: Resumed | None = None,
 ) -> RunResult:
     """Carry out one run, from the first check to the last file, or the rest of one."""
-    config = prepared.config
     maker = _default_env(prepared) if env is None else env
-    with ExitStack() as stack, Interrupts() as interrupts:
-        if resumed is not None:
-            stack.callback(resumed.lock.release)
-        components = make_components(
-            prepared, maker, interrupts, stack, resumed=resumed is not None
-        )
-        if resumed is not None:
-            resumed.restore(components)
-        # After all checks: nothing is recorded of a run that cannot start.
-        tracking = open_tracking(
-            config,
-            environment=components.environments.name,
-            resume=None if resumed is None else resumed.folder,
-            step=0 if resumed is None else resumed.step,
-            drift={} if resumed is None else resumed.drift,
-            lock=None if resumed is None else resumed.lock,
-        )
-        calls, trainer = components.calls, components.trainer
-        calls.listen([tracking.listener, *([console_for()] if show else [])])
-        periodic = components.periodic(config, maker, tracking, interrupts)
-        stack.callback(periodic.close)
-        info = RunInfo(
-            run_id=tracking.run_id,
-            folder=tracking.folder,
-            config=config,
-            participants=calls.participants,
-            hook_order=calls.order(),
-            environment=components.environments.name,
-            feed=components.feed.describe(),
-            steps=config.run.steps,
-            progress=lambda: trainer.step,
-            step=0 if resumed is None else resumed.step,
-            resumed=resumed is not None,
-            rerunnable=rerunnable,
-        )
-        return _train(info, components, periodic, tracking, interrupts, resumed)
+    ending: Ending | None = None
+    with Interrupts(notice=show) as interrupts:
+        try:
+            with ExitStack() as stack:
+                if resumed is not None:
+                    stack.callback(resumed.lock.release)
+                components = make_components(
+                    prepared, maker, interrupts, stack, resumed=resumed is not None
+                )
+                if resumed is not None:
+                    resumed.restore(components)
+                # After all checks: nothing is recorded of a run that cannot start.
+                tracking = open_tracking(
+                    prepared.config,
+                    environment=components.environments.name,
+                    before_creation=interrupts.hold,
+                    **({} if resumed is None else resumed.of_tracking()),
+                )
+                ending = Ending(components, tracking)
+                try:
+                    interrupts.release()
+                    consoles = [console_for()] if show else []
+                    for console in consoles:
+                        stack.callback(console.close)
+                    components.calls.listen([tracking.listener, *consoles])
+                    ending.periodic = components.periodic(
+                        prepared.config, maker, tracking, interrupts
+                    )
+                    stack.callback(ending.periodic.close)
+                    info = _info(prepared.config, components, tracking, rerunnable, resumed)
+                    _train(info, components, ending.periodic, resumed)
+                except KeyboardInterrupt as error:
+                    if interrupts.at_once:
+                        raise
+                    raise ending.interrupted(error) from None
+                except BaseException as error:
+                    ending.failed(error)
+                    raise
+                return ending.finished()
+        except Interrupted as error:
+            # A second signal, wherever the run was, or the first one while it started.
+            if ending is None:
+                raise
+            raise ending.at_once(error) from ending.error
 
 
-def check(prepared: Prepared) -> str:
-    """Check all that can fail before the first step; returns a description of the feed."""
-    with ExitStack() as stack, Interrupts() as interrupts:
-        components = make_components(prepared, _default_env(prepared), interrupts, stack)
-        interrupts.check()
-        return components.feed.describe()
-
-
-def _default_env(prepared: Prepared) -> str:
-    if not prepared.config.run.env:
-        raise RequestError(
-            f"{prepared.algorithm.label} has no default environment.", "try: --env ID"
-        )
-    return prepared.config.run.env
+def _info(
+    config: RunConfig,
+    components: Components,
+    tracking: Tracking,
+    rerunnable: bool,
+    resumed: Resumed | None,
+) -> RunInfo:
+    calls, trainer = components.calls, components.trainer
+    return RunInfo(
+        run_id=tracking.run_id,
+        folder=tracking.folder,
+        config=config,
+        participants=calls.participants,
+        hook_order=calls.order(),
+        environment=components.environments.name,
+        feed=components.feed.describe(),
+        steps=config.run.steps,
+        progress=lambda: trainer.step,
+        step=0 if resumed is None else resumed.step,
+        resumed=resumed is not None,
+        rerunnable=rerunnable,
+    )
 
 
 def _train(
-    info: RunInfo,
-    components: Components,
-    periodic: PeriodicTasks,
-    tracking: Tracking,
-    interrupts: Interrupts,
-    resumed: Resumed | None,
-) -> RunResult:
-    """Train; however the run ends, listeners are told and everything is written."""
+    info: RunInfo, components: Components, periodic: PeriodicTasks, resumed: Resumed | None
+) -> None:
+    """Train, and save what was trained."""
     calls, trainer = components.calls, components.trainer
-
-    def ended(status: Status) -> RunResult:
-        module = components.learner.modules[DEFAULT_MODULE]
-        periodic.weights.finite_at(trainer.step)
-        periodic.settle(0.0 if interrupts.at_once else None)
-        try:
-            tracking.artifact(save_module(module, info.folder), "module")
-        except OSError as error:
-            _LOG.warning(
-                "rlplug: no module.safetensors in %s (%s); earlier checkpoints are kept.",
-                info.folder,
-                error.strerror or error,
-            )
-        tracking.close(status)
-        return RunResult(
-            run_id=info.run_id,
-            status=status,
-            step=trainer.step,
-            metrics=trainer.metrics,
-            module=module,
-            folder=info.folder,
-            stopped=trainer.stopped,
-            best=periodic.best.best_evaluation,
-            nonfinite_step=periodic.weights.nonfinite_step,
-            engine=" (".join(components.learner.engines[DEFAULT_MODULE]) + ")"
-            if DEFAULT_MODULE in components.learner.engines
-            else "",
-            where=tuple(tracking.describe()),
-        )
-
     try:
         calls.run_started(info)
         if resumed is None:
@@ -235,17 +214,23 @@ def _train(
         trainer.report()
         periodic.finish(trainer.step, trainer.metrics)
         calls.run_finished(trainer.step, trainer.metrics)
-    except KeyboardInterrupt as error:
-        # Before the report: the state has what a resumed run will report at its next point.
-        if not interrupts.at_once:
-            periodic.interrupted(trainer.step)
-        trainer.report()
-        calls.run_failed(trainer.step, error)
-        raise RunInterrupted(ended("KILLED"), by_signal=isinstance(error, Terminated)) from None
-    except BaseException as error:
-        trainer.report()
-        calls.run_failed(trainer.step, error)
-        for line in (f"recorded up to step {trainer.step:,}:", *ended("FAILED").where):
-            error.add_note(line)
-        raise
-    return ended("FINISHED")
+    except SystemExit as error:
+        failed = RunFailedError(f"the run ended by itself: SystemExit: {error}.")
+        for note in getattr(error, "__notes__", ()):
+            failed.add_note(note)
+        raise failed from error
+
+
+def check(prepared: Prepared) -> str:
+    """Check all that can fail before the first step; returns a description of the feed."""
+    with Interrupts() as interrupts, ExitStack() as stack:
+        components = make_components(prepared, _default_env(prepared), interrupts, stack)
+        return components.feed.describe()
+
+
+def _default_env(prepared: Prepared) -> str:
+    if not prepared.config.run.env:
+        raise RequestError(
+            f"{prepared.algorithm.label} has no default environment.", "try: --env ID"
+        )
+    return prepared.config.run.env

@@ -74,10 +74,10 @@ class LiveConsole:
         self._latest.update(metrics)
 
     def run_finished(self) -> None:
-        self._close()
+        self.close()
 
     def run_failed(self) -> None:
-        self._close()
+        self.close()
 
     def _line(self, run: RunInfo, step: int) -> str:
         seconds = time.perf_counter() - self._started
@@ -87,7 +87,8 @@ class LiveConsole:
         numbers = f"{share}  {step:,}/{run.steps:,} steps  {speed:,.0f}/s  {left}"
         return f"{numbers}  [cyan]{headline(self._latest)}[/cyan]"
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Take the bar away; it must not hide the cursor of a terminal for ever."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -124,6 +125,9 @@ class PlainConsole:
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
+
+    def close(self) -> None:
+        """Nothing stays open."""
 
     def _print(self, line: str) -> None:
         try:

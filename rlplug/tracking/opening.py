@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -55,8 +55,10 @@ class OpenRun:
         return self.folder.parent.parent
 
 
-def create_run(config: RunConfig, environment: str, root: Path | None) -> OpenRun:
-    """Create the MLflow run and its folder, or raise what is wrong."""
+def create_run(
+    config: RunConfig, environment: str, root: Path | None, before_creation: Callable[[], None]
+) -> OpenRun:
+    """Create the MLflow run, after `before_creation()`, and its folder, or raise what is wrong."""
     folder = runs_folder(root)
     check_writable(folder)
     record = record_of(config, environment, folder)
@@ -64,9 +66,11 @@ def create_run(config: RunConfig, environment: str, root: Path | None) -> OpenRu
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking.uri, folder)
         check_reachable(uri)
-        store = Store.create_run(uri, record, folder)
+        store = Store.create_run(uri, record, folder, before_creation)
         record = attrs.evolve(record, run_name=store.run_name, experiment=store.experiment)
         experiment_id = store.experiment_id
+    else:
+        before_creation()
     run_id = uuid.uuid4().hex if store is None else store.run_id
     own = folder / "work" / run_id
     status = RunStatus(started=now())
@@ -104,9 +108,14 @@ def create_run(config: RunConfig, environment: str, root: Path | None) -> OpenRu
 
 
 def continue_run(
-    config: RunConfig, folder: Path, step: int, drift: Mapping[str, str], lock: RunLock | None
+    config: RunConfig,
+    folder: Path,
+    step: int,
+    drift: Mapping[str, str],
+    lock: RunLock | None,
+    before_creation: Callable[[], None],
 ) -> OpenRun:
-    """Go on with the run of a folder, or raise why that is not possible."""
+    """Go on with a run, after `before_creation()`, or raise why that is not possible."""
     folder = folder.absolute()
     run = RunFolder.read(folder)
     if run is None:
@@ -135,6 +144,7 @@ def continue_run(
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
             recorded = recorded_in(journal.path, journal.acknowledged, marks)
+            before_creation()
             if store is not None:
                 failed.callback(_give_up, store)
                 _mark_as_continued(store, attempt, step, drift, folder)

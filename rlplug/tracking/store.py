@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,13 +74,15 @@ class Store:
         """Metric → its highest step when the run was opened."""
 
     @classmethod
-    def create_run(cls, uri: str, record: Record, root: Path) -> Store:
-        """Open or create the store, and create the run."""
+    def create_run(
+        cls, uri: str, record: Record, root: Path, before: Callable[[], None] = lambda: None
+    ) -> Store:
+        """Open or create the store, and create the run after a call of `before`."""
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
             with _quiet(), translated():
-                client, experiment, run = _create(uri, record, root)
+                client, experiment, run = _create(uri, record, root, before)
             store = cls(client, experiment, run)
             store._describe(record)
         except (StoreRefusedError, StoreUnreachableError) as error:
@@ -268,7 +270,9 @@ def running_runs(uri: str, host: str) -> list[RunningRun]:
     return found
 
 
-def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experiment, Run]:
+def _create(
+    uri: str, record: Record, root: Path, before: Callable[[], None]
+) -> tuple[MlflowClient, Experiment, Run]:
     """Create the run under a lock: of several runs that start, only one creates the database."""
     from filelock import FileLock, Timeout
     from mlflow import MlflowClient
@@ -284,6 +288,7 @@ def _create(uri: str, record: Record, root: Path) -> tuple[MlflowClient, Experim
             experiment = _experiment(client, record, artifacts)
             _check_artifacts(uri, experiment)
             name = _free_name(client, experiment.experiment_id, record)
+            before()
             run = client.create_run(experiment.experiment_id, tags=dict(record.tags), run_name=name)
     except Timeout as error:
         raise RequestError(

@@ -41,17 +41,19 @@ def open_tracking(
     step: int = 0,
     drift: Mapping[str, str] | None = None,
     lock: RunLock | None = None,
+    before_creation: Callable[[], None] = lambda: None,
 ) -> Tracking:
     """Create the MLflow run and its folder, or raise what is wrong.
 
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
     journal holds is reported again; `drift` tells which options were changed. A caller that has
-    already read from the folder has taken its `lock`.
+    already read from the folder has taken its `lock`. `before_creation` is called right before the
+    run is in MLflow, or in progress again.
     """
     if resume is None:
-        run = create_run(config, environment, root)
+        run = create_run(config, environment, root, before_creation)
     else:
-        run = continue_run(config, resume, step, drift or {}, lock)
+        run = continue_run(config, resume, step, drift or {}, lock, before_creation)
     return Tracking(config, run, _log_warning if warn is None else warn)
 
 
@@ -77,6 +79,11 @@ class Tracking:
         self.listener = TrackingListener(self._writer, run.store, options, run.folder)
         self._writer.start()
 
+    @property
+    def where(self) -> str:
+        """The run and its folder."""
+        return f"run {self.run_id} ({self.run_name}) in {self.folder}"
+
     def describe(self) -> tuple[str, ...]:
         """Where the run is, how to look at it, and what of it is not in MLflow."""
         lines = self._look()
@@ -85,7 +92,7 @@ class Tracking:
         return lines
 
     def _look(self) -> tuple[str, ...]:
-        where = f"run {self.run_id} ({self.run_name}) in {self.folder}"
+        where = self.where
         if self._store is None:
             return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
         server = f"http://127.0.0.1:{FIRST_PORT}"
@@ -147,15 +154,20 @@ class Tracking:
                 self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
             else:
                 self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
-            self._closed = True
             self._write_status(ended)
             self._warn_of_missing()
-            try:
-                self._journal.close()
-            except OSError as error:
-                self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
+            if seconds is None:
+                # Else the writer's thread may still be using it.
+                self._close_journal()
+            self._closed = True
         finally:
             self._lock.release()
+
+    def _close_journal(self) -> None:
+        try:
+            self._journal.close()
+        except OSError as error:
+            self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
 
     def _write_status(self, status: Status) -> None:
         self._status = attrs.evolve(

@@ -1,0 +1,139 @@
+"""The end of a run: whatever ended it, its status is set and what it has is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlplug.checkpoint import checkpoints_in, save_module
+from rlplug.errors import FAILURES
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.components import Components
+from rlplug.runs.periodic import PeriodicTasks
+from rlplug.runs.result import RunInterrupted, RunResult
+from rlplug.runs.signals import ANSWER_SECONDS, Interrupted
+from rlplug.tracking import Status, Tracking
+from rlplug.tracking.journal import read_journal
+
+__all__ = ["Ending"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+class Ending:
+    """Ends one run. Each thing to do is tried, and what fails keeps nothing else from being done.
+
+    All methods may be cut short by a second signal; then `at_once` does the least.
+    """
+
+    def __init__(self, components: Components, tracking: Tracking) -> None:
+        self.periodic: PeriodicTasks | None = None
+        self.error: BaseException | None = None
+        """What made the run fail."""
+        self._components = components
+        self._trainer = components.trainer
+        self._tracking = tracking
+        self._status: Status = "KILLED"
+        self._told = False
+
+    def finished(self) -> RunResult:
+        """The run has taken all its steps and has been saved."""
+        self._status = "FINISHED"
+        return self._close()
+
+    def interrupted(self, error: KeyboardInterrupt) -> RunInterrupted:
+        """A signal ended the run between two updates, or other code raised KeyboardInterrupt."""
+        # Before the report, which empties the window of metrics.
+        if self.periodic is not None and isinstance(error, Interrupted):
+            with _tried("no checkpoint could be written"):
+                self.periodic.interrupted(self._trainer.step)
+        self._tell(error)
+        return RunInterrupted(self._close(), Interrupted.of(error))
+
+    def failed(self, error: BaseException) -> None:
+        """An exception ended the run; its notes say what is kept."""
+        self._status, self.error = "FAILED", error
+        self._tell(error)
+        result = self._close()
+        recorded = _recorded(result.folder)
+        kept = "nothing is recorded" if recorded is None else f"recorded up to step {recorded:,}"
+        for line in (f"{kept}; {result.saved}:", *result.where):
+            error.add_note(line)
+
+    def at_once(self, error: Interrupted) -> RunInterrupted:
+        """A second signal came, or the first one before there was anything to save."""
+        # The status first, for the rest may hang.
+        if self._status != "FINISHED":
+            self._tracking.listener.run_failed(self._trainer.step, self.error or error)
+        self._tracking.close(self._status, seconds=ANSWER_SECONDS)
+        if not self._told and self._status != "FINISHED":
+            self._told = True
+            with _tried("a plugin failed at the end of the run"):
+                self._components.calls.run_failed(self._trainer.step, error)
+        result = self._result((self._tracking.where,))
+        return RunInterrupted(result, error, at_once=True)
+
+    def _tell(self, error: BaseException) -> None:
+        """Report what happened since the last report, and tell the listeners of the end."""
+        with _tried("the last metrics could not be reported"):
+            self._trainer.report()
+        self._told = True
+        with _tried("a plugin failed at the end of the run"):
+            self._components.calls.run_failed(self._trainer.step, error)
+
+    def _close(self) -> RunResult:
+        if self.periodic is not None:
+            with _tried("the weights could not be checked"):
+                self.periodic.weights.finite_at(self._trainer.step)
+            with _tried("the last checkpoint could not be written"):
+                self.periodic.settle()
+        folder = self._tracking.folder
+        with _tried(f"no module.safetensors in {folder}"):
+            module = self._components.learner.modules[DEFAULT_MODULE]
+            self._tracking.artifact(save_module(module, folder), "module")
+        self._tracking.close(self._status)
+        return self._result(self._tracking.describe())
+
+    def _result(self, where: tuple[str, ...]) -> RunResult:
+        trainer, learner, periodic = self._trainer, self._components.learner, self.periodic
+        engines = learner.engines
+        return RunResult(
+            run_id=self._tracking.run_id,
+            status=self._status,
+            step=trainer.step,
+            metrics=trainer.metrics,
+            module=learner.modules[DEFAULT_MODULE],
+            folder=self._tracking.folder,
+            checkpoints=_checkpoints(self._tracking.folder),
+            stopped=trainer.stopped,
+            best=None if periodic is None else periodic.best.best_evaluation,
+            nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
+            engine=" (".join(engines[DEFAULT_MODULE]) + ")" if DEFAULT_MODULE in engines else "",
+            where=where,
+        )
+
+
+@contextmanager
+def _tried(failure: str) -> Iterator[None]:
+    """Warn of what fails, and go on."""
+    try:
+        yield
+    except FAILURES as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        _LOG.warning("rlplug: %s (%s).", failure, reason)
+
+
+def _checkpoints(folder: Path) -> tuple[int, ...]:
+    """The steps of the checkpoints that are on disk."""
+    found = checkpoints_in(folder / "checkpoints")
+    return tuple(int(one.name.removeprefix("step-")) for one in found)
+
+
+def _recorded(folder: Path) -> int | None:
+    """The last step of which the journal on disk has metrics."""
+    try:
+        return max((report.step for report in read_journal(folder / "metrics.jsonl")), default=None)
+    except OSError:
+        return None

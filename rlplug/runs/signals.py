@@ -1,0 +1,133 @@
+"""Signals that end a run (Ctrl-C, SIGTERM, SIGHUP) or ask for a checkpoint (SIGUSR1)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+__all__ = ["ANSWER_SECONDS", "Interrupted", "Interrupts"]
+
+ANSWER_SECONDS = 2.0
+"""How long MLflow may take to answer a run that ends at once; further signals wait for it."""
+
+_NOTICE = b"\r\x1b[2Krlplug: the run is being ended; a second Ctrl-C ends it at once.\n"
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process received a signal that ends the run."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+        self.exit_code = 128 + number
+        """What shells report of a process that this signal ended."""
+
+    @classmethod
+    def of(cls, error: KeyboardInterrupt) -> Interrupted:
+        """The exception itself; one that other code raised counts as Ctrl-C."""
+        return error if isinstance(error, cls) else cls()
+
+
+class Interrupts:
+    """Raises the first signal at the next `check`, and a second one at once.
+
+    Until `check` is called for the first time, there is no work to protect: the first signal raises
+    at once, too, unless it comes between `hold` and `release`.
+    """
+
+    def __init__(self, *, notice: bool = False) -> None:
+        self.at_once = False
+        """Whether a signal was raised at once: then an update may have been left half done."""
+        self.checkpoint: Callable[[], None] = lambda: None
+        """Called by `check` after SIGUSR1."""
+        self._notice = notice
+        self._held = False
+        self._creating = False
+        self._number: int | None = None
+        """The first signal."""
+        self._since = 0.0
+        """When the first signal came, or when one was last raised at once."""
+        self._wants_checkpoint = False
+        self._previous: dict[int, Any] = {}
+
+    def hold(self) -> None:
+        """Defer signals while the run is created in MLflow: it must not exist unknown to us."""
+        self._held = self._creating = True
+
+    def release(self) -> None:
+        """Raise what was deferred since `hold`, and what comes from now on at once."""
+        self._held = self._creating = False
+        if self._number is not None:
+            self._raise()
+
+    def check(self) -> None:
+        """Raise a deferred signal, or save a checkpoint if SIGUSR1 came."""
+        self._held = True
+        if self._number is not None:
+            raise Interrupted(self._number)
+        if self._wants_checkpoint:
+            self._wants_checkpoint = False
+            self.checkpoint()
+
+    def __enter__(self) -> Self:
+        # Signal handlers can only be set in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            self._handle("SIGINT", self._end)
+            self._handle("SIGTERM", self._end)
+            self._handle("SIGUSR1", self._save)
+            # `nohup` ignores it.
+            if self._disposition("SIGHUP") != signal.SIG_IGN:
+                self._handle("SIGHUP", self._end)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _handle(self, name: str, handler: Callable[[int, FrameType | None], None]) -> None:
+        # None: it does not exist here, or a handler is set that Python could not set again.
+        if self._disposition(name) is not None:
+            number = getattr(signal, name)
+            self._previous[number] = signal.signal(number, handler)
+
+    def _disposition(self, name: str) -> Any:
+        number = getattr(signal, name, None)
+        return None if number is None else signal.getsignal(number)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._number is None:
+            self._number, self._since = number, now
+            if self._held:
+                self._tell()
+                return
+        elif (self._creating or self.at_once) and now - self._since < ANSWER_SECONDS:
+            return
+        self._raise()
+
+    def _save(self, number: int, frame: FrameType | None) -> None:
+        self._wants_checkpoint = True
+
+    def _raise(self) -> None:
+        assert self._number is not None
+        self.at_once, self._since = True, time.monotonic()
+        raise Interrupted(self._number)
+
+    def _tell(self) -> None:
+        """Answer a person; `print` may be what the signal interrupted."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if self._notice and sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), _NOTICE)
