@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -69,11 +69,21 @@ class Checkpoints:
     """Writes checkpoints into one folder; a crash at any time leaves earlier ones intact.
 
     The latest `keep` are kept, the `keep_best` with the best evaluations, and for ever the first
-    one after every multiple of `keep_every` steps.
+    one after every multiple of `keep_every` steps. `before_commit` is called before a checkpoint
+    counts: what a resumed run will not report again has to be on the disk by then.
     """
 
-    def __init__(self, folder: Path, keep: int, *, keep_best: int = 1, keep_every: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        *,
+        keep_best: int = 1,
+        keep_every: int = 0,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
+        self._before_commit = before_commit
         self._keep = keep
         self._keep_best = keep_best
         self._keep_every = keep_every
@@ -202,6 +212,7 @@ class Checkpoints:
             )
             write_content(partial / MANIFEST, manifest.content())
             sync_folder(partial)
+            self._before_commit()
             self._replace(partial, path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -74,6 +74,7 @@ class Components:
                 config.checkpoint.keep,
                 keep_best=config.checkpoint.keep_best,
                 keep_every=config.checkpoint.keep_every,
+                before_commit=tracking.write_journal,
             ),
             evaluator=evaluator,
             make_video_env=make_video_env,

@@ -115,6 +115,10 @@ class Tracking:
             upload = partial(upload_folder, self._store.log_file, folder, into, last)
             self._writer.do(upload, files=len(files_in(folder)))
 
+    def write_journal(self) -> None:
+        """Return when all metrics reported so far are on the disk; from any thread."""
+        self._writer.write_now()
+
     def forget_artifacts(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, in order and in the background."""
         if self._store is not None:

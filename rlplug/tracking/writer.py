@@ -101,6 +101,15 @@ class Writer:
         """Queue a job before the others; only for the `finish` of `close`."""
         self._jobs.insert(0, (job, 0))
 
+    def write_now(self) -> None:
+        """Return when all metrics put so far are in the journal and synced, if the disk allows it.
+
+        May be called from any thread; it does not wait for uploads.
+        """
+        self._take()
+        with contextlib.suppress(OSError, ValueError):
+            self._journal.sync()
+
     def upload_soon(self) -> None:
         """Write and upload now, without waiting for the interval."""
         self._next_upload = 0.0
