@@ -20,7 +20,9 @@ from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
+from rlplug.tracking.record import command_line
 from rlplug.tracking.review import REASONS, Review
+from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
 from rlplug.tracking.status import Pending, now
 from rlplug.tracking.views import run_link
@@ -54,13 +56,13 @@ def open_tracking(
         run = create_run(config, environment, root, before_creation)
     else:
         run = continue_run(config, resume, step, drift or {}, lock, before_creation)
-    return Tracking(config, run, _log_warning if warn is None else warn)
+    return Tracking(config, run, warn)
 
 
 class Tracking:
     """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
-    def __init__(self, config: RunConfig, run: OpenRun, warn: Callable[[str], None]) -> None:
+    def __init__(self, config: RunConfig, run: OpenRun, warn: Callable[[str], None] | None) -> None:
         self.run_id = run.run_id
         self.run_name = run.run_name
         self.experiment = run.experiment
@@ -70,11 +72,13 @@ class Tracking:
         self._store = run.store
         self._lock = run.lock
         self._status = run.status
-        self._warn = warn
+        self._log = RunLog(run.folder)
+        self._log.write("INFO", f"{self._beginning()}: {command_line()}")
+        self._given_warn = warn
         self._closing = self._closed = False
         self._ended: Status = "FAILED"
         self._journal = run.journal
-        self._writer = Writer(run.journal, run.store, warn, run.recorded)
+        self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
         options = without_secrets(to_toml(config))
         self.listener = TrackingListener(self._writer, run.store, options, run.folder)
         self._writer.start()
@@ -83,6 +87,21 @@ class Tracking:
     def where(self) -> str:
         """The run and its folder."""
         return f"run {self.run_id} ({self.run_name}) in {self.folder}"
+
+    def _beginning(self) -> str:
+        run = f"run {self.run_id} ({self.run_name})"
+        status = self._status
+        if status.attempt == 1:
+            return f"{run} started"
+        return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
+
+    def _warn(self, message: str) -> None:
+        if self._given_warn is None:
+            # The log listens to it; Python prints warnings of unconfigured loggers to stderr.
+            logging.getLogger("rlplug").warning("rlplug: %s", message)
+        else:
+            self._log.write("WARNING", message)
+            self._given_warn(message)
 
     def describe(self) -> tuple[str, ...]:
         """Where the run is, how to look at it, and what of it is not in MLflow."""
@@ -154,6 +173,8 @@ class Tracking:
         try:
             # First of all, for closing may be interrupted.
             self._write_status(ended)
+            step = f"{self.listener.step:,}"
+            self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
             if seconds is None:
                 self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
             else:
@@ -165,6 +186,7 @@ class Tracking:
                 self._close_journal()
             self._closed = True
         finally:
+            self._log.close()
             self._lock.release()
 
     def _close_journal(self) -> None:
@@ -220,8 +242,3 @@ class Tracking:
         elif self.root != default_folder():
             settings.append(f"RLPLUG_HOME={shlex.quote(str(self.root))} ")
         return "".join([*settings, "rlplug ui"])
-
-
-def _log_warning(message: str) -> None:
-    # Python prints warnings of unconfigured loggers to stderr.
-    logging.getLogger("rlplug").warning("rlplug: %s", message)

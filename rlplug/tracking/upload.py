@@ -133,7 +133,7 @@ def _is_unfinished(file: Path, folder: Path) -> bool:
 
 
 def _log(store: Store, file: Path, into: str) -> None:
-    if file.name == "config.toml":
+    if into == "config" and file.name == "config.toml":
         store.log_text(file.read_text(), "config/resolved.toml")
     else:
         upload_file(store.log_file, file, into)

@@ -21,7 +21,7 @@ ROWS_PER_BATCH = 1000
 JOURNAL_SECONDS = 1.0
 UPLOAD_SECONDS = 5.0
 LONGEST_WAIT = 60.0
-SILENT_SECONDS = 12.0
+SILENT_SECONDS = 10.0
 """How long closing waits for an answer of MLflow."""
 HEARTBEAT_SECONDS = 30.0
 
@@ -195,7 +195,8 @@ class Writer:
         self._take()
         if self._finish is not None and not self._abandoned.is_set():
             self._finish()
-            self._answered = time.monotonic()
+            # Drawing may have taken long; nothing was asked meanwhile.
+            self._answered = max(self._answered, time.monotonic() - SILENT_SECONDS / 2)
             self._upload_rest()
 
     def _beat(self) -> None:

@@ -1,0 +1,230 @@
+"""What an outage left behind is said, kept on disk, and uploaded by `rlplug sync`."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlplug.config.sections import RunConfig, RunSection, TrackingSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking.journal import read_journal
+from rlplug.tracking.server import UiServer, free_port
+from rlplug.tracking.status import RunStatus
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path, first_port: int
+) -> Iterator[str]:
+    """The URI of a real MLflow server."""
+    folder = tmp_path_factory.mktemp("server")
+    database = folder / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    port = free_port("127.0.0.1", first_port + 20)
+    server = UiServer.start(f"sqlite:///{database}", folder, host="127.0.0.1", port=port)
+    try:
+        server.wait_until_ready()
+        yield server.url
+    finally:
+        server.stop()
+
+
+class Proxy:
+    """A TCP proxy before a server: it can let connections through, refuse them, or hang."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.hangs = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._held: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self._held:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._held.append(client)
+            if not self.hangs.is_set():
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._held.append(server)
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while content := source.recv(65_536):
+                if self.hangs.is_set():
+                    return  # what was sent is swallowed, and no answer comes
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def proxy(served: str) -> Iterator[Proxy]:
+    proxy = Proxy(int(served.rpartition(":")[2]))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def start(uri: str, root: Path, said: list[str]) -> Tracking:
+    config = RunConfig(
+        run=RunSection(algorithm="none", steps=40),
+        algorithm=NoOptions(),
+        tracking=TrackingSection(uri=uri),
+    )
+    return open_tracking(config, environment="Nowhere-v0", root=root, warn=said.append)
+
+
+def with_files(tracking: Tracking) -> None:
+    """A checkpoint and a module, as a run saves them."""
+    checkpoint = tracking.folder / "checkpoints" / "step-000000000020"
+    (checkpoint / "policy").mkdir(parents=True)
+    for name in ("policy/a.safetensors", "config.toml", "manifest.json"):
+        (checkpoint / name).write_text(name)
+    module = tracking.folder / "module.safetensors"
+    module.write_text("module")
+    into = f"checkpoints/{checkpoint.name}"
+    tracking.artifacts(checkpoint, into, last="manifest.json")
+    tracking.artifact(module, "module")
+
+
+def test_a_hanging_server_holds_a_run_for_15_seconds_at_most_and_sync_uploads_the_rest(
+    rlplug: Command, served: str, proxy: Proxy, root: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    said: list[str] = []
+    tracking = start(proxy.uri, root, said)
+    tracking.listener.metrics_reported(10, {"a": 1.0})
+    tracking.listener.checkpoint_saved(10)
+    client = MlflowClient(served)
+    while not client.get_metric_history(tracking.run_id, "a"):
+        time.sleep(0.05)
+    proxy.hangs.set()
+    for step in (20, 30):
+        tracking.listener.metrics_reported(step, {"a": 1.0, "b": 2.0})
+    with_files(tracking)
+    tracking.listener.run_finished(30)
+    before = time.monotonic()
+    tracking.close()
+    # 15, and what a loaded machine may add.
+    assert time.monotonic() - before < 20
+
+    command = f"rlplug sync {tracking.run_id}"
+    journal = tracking.folder / "metrics.jsonl"
+    kept = f"The values are in {journal}. To upload: {command}"
+    # The run's log, which is uploaded at the end, is the fifth file.
+    assert said[-1] == f"not in MLflow: 4 metric values and 5 files. {kept}"
+    assert tracking.describe()[-1].endswith(f": {command}")
+    assert sum(len(report.metrics) for report in read_journal(journal)) == 5
+    status = RunStatus.read(tracking.folder)
+    assert status is not None
+    assert status.status == "FINISHED"
+    assert (status.pending.points, status.pending.artifacts) == (4, 5)
+
+    away = rlplug("sync")
+    assert away.code == 1
+    assert "does not answer" in away.err
+    proxy.hangs.clear()
+    told = rlplug("sync")
+    assert (told.code, told.err) == (0, "")
+    assert f"run {tracking.run_id} (none-Nowhere-v0-s0): 4 metric values and " in told.out
+    run = client.get_run(tracking.run_id)
+    assert run.info.status == "FINISHED"
+    assert "rlplug.pending_upload" not in run.data.tags
+    steps = [one.step for one in client.get_metric_history(tracking.run_id, "a")]
+    assert steps == [10, 20, 30]
+    there = {one.path for one in client.list_artifacts(tracking.run_id)}
+    assert {"checkpoints", "module", "config", "logs"} <= there
+    names = client.list_artifacts(tracking.run_id, "checkpoints/step-000000000020")
+    assert sorted(one.path.rpartition("/")[2] for one in names) == [
+        "config.toml",
+        "manifest.json",
+        "policy",
+    ]
+    status = RunStatus.read(tracking.folder)
+    assert status is not None
+    assert not status.pending
+    assert rlplug("sync").out == f"everything in {root} is in MLflow.\n"
+
+
+def test_a_run_that_mlflow_has_as_a_whole_has_nothing_pending(
+    rlplug: Command, served: str, root: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    said: list[str] = []
+    tracking = start(served, root, said)
+    tracking.listener.metrics_reported(10, {"a": 1.0})
+    with_files(tracking)
+    tracking.close("FINISHED")
+    assert said == []
+    assert not tracking.pending
+    tags = MlflowClient(served).get_run(tracking.run_id).data.tags
+    assert "rlplug.pending_upload" not in tags
+    assert len(tracking.describe()) == 2
+    # Asked for by name, what is there is compared, and files that may have changed are sent again.
+    assert "0 metric values and 3 files uploaded" in rlplug("sync", tracking.run_id).out
+
+
+def test_a_run_in_progress_is_not_synced(rlplug: Command, served: str, root: Path) -> None:
+    tracking = start(served, root, [])
+    told = rlplug("sync", tracking.run_id)
+    assert told.code == 2
+    assert f"run {tracking.run_id} is in progress (pid " in told.err
+    tracking.close("FINISHED")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_of_a_deleted_journal_nothing_is_called_kept(
+    enabled: bool, root: Path, store_root: Path
+) -> None:
+    said: list[str] = []
+    config = RunConfig(
+        run=RunSection(algorithm="none", steps=40),
+        algorithm=NoOptions(),
+        tracking=TrackingSection(enabled=enabled),
+    )
+    tracking = open_tracking(config, environment="Nowhere-v0", root=store_root, warn=said.append)
+    tracking.listener.metrics_reported(10, {"a": 1.0, "b": 2.0})
+    journal = tracking.folder / "metrics.jsonl"
+    while not journal.read_bytes():
+        time.sleep(0.01)
+    journal.unlink()
+    if enabled:
+        (store_root / "mlflow.db").unlink()
+    tracking.listener.metrics_reported(20, {"a": 1.0})
+    tracking.close("FINISHED")
+    assert any(f"{journal} cannot be written" in line for line in said)
+    assert any(line.startswith("3 metric values are lost") for line in said)
+    assert not any("The values are in" in line for line in said)
