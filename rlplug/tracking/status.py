@@ -23,6 +23,7 @@ __all__ = [
     "beat",
     "kept_tags",
     "now",
+    "sync_folder",
     "write_durably",
 ]
 
@@ -137,8 +138,13 @@ def write_durably(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder, which makes a rename durable, where the system supports it."""
     if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
         finally:

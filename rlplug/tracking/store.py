@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
+from rlplug.tracking.database import prepare_database
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
 from rlplug.tracking.location import (
@@ -282,6 +283,8 @@ def _create(
     lock = folder / ".init.lock"
     try:
         with FileLock(lock, timeout=LOCK_SECONDS):
+            if database is not None:
+                prepare_database(database)
             # Without registry_uri, the registry would use MLflow's own settings.
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
@@ -366,6 +369,8 @@ def _advice(error: Exception) -> str:
         return "try: copy the database, then: mlflow db upgrade <tracking URI>"
     if "Can't locate revision" in message:
         return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
+    if "already exists" in message or "duplicate column" in message:
+        return "try: move the database away; its creation or its upgrade was interrupted"
     if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
         return (
             "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
