@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -59,9 +61,9 @@ def test_a_killed_run_is_marked_and_what_its_journal_holds_is_uploaded(
 
     told = rlplug("runs", "reap")
     assert told.code == 0
-    assert f"run {folder.name} (none-Nowhere-v0-s0) died at step 40" in told.out
-    # Two values of "a", and the count of values that are not finite with each of them.
-    assert "uploaded: 4 metric values, 2 files." in told.out
+    assert f"run {folder.name} (none-Nowhere-v0-s0) died at step 40: marked as FAILED." in told.out
+    # Two values of "a", each with the count of values that are not finite.
+    assert "uploaded: 4 metric values, 3 files." in told.out
     run = client.get_run(folder.name)
     assert run.info.status == "FAILED"
     assert run.data.tags["rlplug.stop_reason"] == "process died"
@@ -147,6 +149,41 @@ def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path) -
     )
     subprocess.run([sys.executable, "-c", code, str(store_root)], check=False)
     assert rlplug("runs").out.splitlines()[1].split()[2] == "FAILED"
+
+
+def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
+    rlplug: Command, store_root: Path, client: MlflowClient
+) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from rlplug.config.sections import RunConfig, RunSection\n"
+        "from rlplug.plugin import NoOptions\n"
+        "from rlplug.tracking import open_tracking\n"
+        "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions())\n"
+        "tracking = open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
+        "print(tracking.run_id, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "tracking.close('FINISHED')\n"
+    )
+    command = [sys.executable, "-c", code, str(store_root)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    folder = store_root / "work" / child.stdout.readline().strip()
+    with contextlib.closing(sqlite3.connect(store_root / "mlflow.db")) as database:
+        # MLflow waits for it, and so does closing.
+        database.execute("BEGIN EXCLUSIVE")
+        child.stdin.write("\n")
+        child.stdin.flush()
+        while '"FINISHED"' not in (folder / "status.json").read_text():
+            time.sleep(0.01)
+        child.kill()
+        child.communicate()
+    assert client.get_run(folder.name).info.status == "RUNNING"
+    reap_quietly(store_root)
+    assert client.get_run(folder.name).info.status == "FINISHED"
+    assert rlplug("runs").out.splitlines()[1].split()[2] == "FINISHED"
 
 
 def test_looking_for_dead_runs_where_none_is_imports_neither_mlflow_nor_torch(

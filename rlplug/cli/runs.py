@@ -81,7 +81,7 @@ def reap(force: bool, as_json: bool) -> int:
 
 
 def _told(one: Reaped) -> Iterator[str]:
-    yield f"run {one.run_id} ({one.run_name}) died at step {one.step:,}; it is marked as FAILED."
+    yield f"run {one.run_id} ({one.run_name}) died at step {one.step:,}: marked as {one.status}."
     done = one.uploaded
     if one.problem:
         yield f"  not uploaded: {one.problem}"
@@ -97,6 +97,7 @@ def _as_json(one: Reaped) -> dict[str, Any]:
     return {
         "run_id": one.run_id,
         "run_name": one.run_name,
+        "status": one.status,
         "step": one.step,
         "points": 0 if done is None else done.points,
         "files": 0 if done is None else done.files,

@@ -16,7 +16,7 @@ from rlplug.errors import RequestError, RlplugError
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, tracking_uri
 from rlplug.tracking.lock import RunLock, holder
-from rlplug.tracking.status import HEARTBEAT, RUNNING, Pending, RunStatus, now
+from rlplug.tracking.status import HEARTBEAT, RUNNING, Pending, RunStatus, end_heartbeat, now
 from rlplug.tracking.upload import Uploaded, upload_run
 
 __all__ = [
@@ -46,6 +46,7 @@ class Reaped:
 
     run_id: str
     run_name: str
+    status: str
     step: int
     uploaded: Uploaded | None
     """None: it is not in MLflow, or that could not be asked."""
@@ -98,6 +99,7 @@ def reap_recorded(root: Path) -> Iterator[Reaped]:
         yield Reaped(
             run_id=found.run_id,
             run_name=store.run_name,
+            status="FAILED",
             step=0,
             uploaded=Uploaded(points=0, files=0, left=Pending()),
         )
@@ -153,16 +155,17 @@ def _reap(folder: Path, *, most: float, force: bool) -> Reaped | None:
 
 
 def mark_dead(folder: Path) -> RunStatus | None:
-    """Mark a run that is in progress as FAILED; None if it had ended.
+    """Mark a run that is in progress as FAILED; None if nothing was left to be done for it.
 
-    The caller holds its lock: so its process is dead.
+    The caller holds its lock: so its process is dead. One that died while the run was closing had
+    set the status.
     """
     status = RunStatus.read(folder) or RunStatus()
-    beat = folder / HEARTBEAT
-    if status.status != RUNNING or not beat.exists() or RunFolder.read(folder) is None:
-        with contextlib.suppress(OSError):
-            beat.unlink(missing_ok=True)
+    if not (folder / HEARTBEAT).exists() or RunFolder.read(folder) is None:
         return None
+    if status.status != RUNNING:
+        end_heartbeat(folder)
+        return status if status.pending else None
     status = attrs.evolve(
         status,
         status="FAILED",
@@ -175,6 +178,7 @@ def mark_dead(folder: Path) -> RunStatus | None:
         for leftover in folder.glob(pattern):
             _remove(leftover)
     status.write(folder)
+    end_heartbeat(folder)
     return status
 
 
@@ -192,6 +196,7 @@ def _upload(folder: Path, status: RunStatus, *, most: float) -> Reaped:
     return Reaped(
         run_id=run.run_id,
         run_name=run.run_name,
+        status=status.status,
         step=status.step,
         uploaded=uploaded,
         problem=problem,

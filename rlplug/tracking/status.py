@@ -21,6 +21,7 @@ __all__ = [
     "RunStatus",
     "add_tags",
     "beat",
+    "end_heartbeat",
     "kept_tags",
     "now",
     "sync_folder",
@@ -83,7 +84,7 @@ class RunStatus:
             return None
 
     def write(self, folder: Path) -> None:
-        """Replace `status.json`; the heartbeat stays as long as the run is in progress."""
+        """Replace `status.json`, and start the heartbeat of a run in progress."""
         content = (json.dumps(attrs.asdict(self), indent=2) + "\n").encode()
         path = folder / STATUS
         try:
@@ -95,9 +96,6 @@ class RunStatus:
                 file.truncate()
         if self.status == RUNNING:
             (folder / HEARTBEAT).touch()
-        else:
-            with contextlib.suppress(OSError):
-                (folder / HEARTBEAT).unlink(missing_ok=True)
 
 
 def add_tags(folder: Path, tags: Mapping[str, str]) -> None:
@@ -118,6 +116,12 @@ def kept_tags(folder: Path) -> dict[str, str]:
 def beat(folder: Path) -> None:
     """Say that the run is still in progress: other hosts look at the time of the file."""
     os.utime(folder / HEARTBEAT)
+
+
+def end_heartbeat(folder: Path) -> None:
+    """Say that nothing is left to be done for the run by its process."""
+    with contextlib.suppress(OSError):
+        (folder / HEARTBEAT).unlink(missing_ok=True)
 
 
 def now(seconds: float | None = None) -> str:

@@ -24,7 +24,7 @@ from rlplug.tracking.record import command_line
 from rlplug.tracking.review import REASONS, Review
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
-from rlplug.tracking.status import Pending, now
+from rlplug.tracking.status import Pending, end_heartbeat, now
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
@@ -171,15 +171,17 @@ class Tracking:
         self._closing, self._ended = True, ended
         review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         try:
-            # First of all, for closing may be interrupted.
-            self._write_status(ended)
+            # First of all, for closing may be interrupted; the status is not in MLflow then.
+            pending = self._writer.pending
+            self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
             step = f"{self.listener.step:,}"
             self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
             if seconds is None:
                 self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
             else:
                 self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
-            self._write_status(ended)
+            self._write_status(ended, self._writer.pending)
+            end_heartbeat(self.folder)
             self._warn_of_missing()
             if seconds is None:
                 # Else the writer's thread may still be using it.
@@ -195,14 +197,14 @@ class Tracking:
         except OSError as error:
             self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
 
-    def _write_status(self, status: Status) -> None:
+    def _write_status(self, status: Status, pending: Pending) -> None:
         self._status = attrs.evolve(
             self._status,
             status=status,
             step=self.listener.step,
             stop_reason=REASONS[status],
             ended=now(),
-            pending=self._writer.pending,
+            pending=pending,
         )
         try:
             self._status.write(self.folder)
