@@ -313,14 +313,17 @@ def manifest(step: int, score: float = 0.0) -> Manifest:
     )
 
 
-def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
-    snapshot = Snapshot(
+def snapshot_at(step: int, score: float = 0.0) -> Snapshot:
+    return Snapshot(
         manifest=manifest(step, score),
         config="[run]\n",
         policy={"weights": torch.arange(step)},
         training={"optimizer": {}},
     )
-    return checkpoints.write(snapshot)
+
+
+def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
+    return checkpoints.write(snapshot_at(step, score))
 
 
 def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
@@ -357,6 +360,26 @@ def test_the_module_of_a_run_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, synced: list[int]
 ) -> None:
     assert synced == [save_module(CounterModule(), tmp_path).stat().st_ino]
+
+
+def test_a_state_that_cannot_be_saved_is_told_to_the_run() -> None:
+    class Keeps(AddOn):
+        def save_state(self) -> dict[str, Any]:
+            return {"parts": [object()]}
+
+        def load_state(self, state: Any) -> None: ...
+
+    with pytest.raises(RequestError, match="state at plugin_states/keeps/parts/0 is object"):
+        run(Counter, Four, steps=40, addons=[Keeps()], options=OFF)
+
+
+def test_checkpoints_come_at_multiples_of_updates() -> None:
+    watcher = Watcher()
+    options = {**OFF, "evaluation.episodes": 0, "checkpoint.updates": 16, "num_envs": 2}
+    run(Counter, Four, steps=100, addons=[watcher], options=options)
+    # An update for every second step; at autoresets, for none or one.
+    assert len(watcher.heard) == 4
+    assert watcher.heard[0][1] >= 24
 
 
 def test_a_score_that_is_not_a_number_is_below_all_others(tmp_path: Path) -> None:
@@ -422,6 +445,35 @@ def test_at_least_four_letters_of_an_id_find_its_run(home: Path) -> None:
     assert find_checkpoint("abcd").parent.parent.name == "abcdef"
     with pytest.raises(RequestError, match="there is no run 'abc'"):
         find_checkpoint("abc")
+
+
+def test_the_newest_run_is_the_last(home: Path, rlplug: Cli) -> None:
+    assert "there is no run 'last'" in rlplug("eval", "last").err
+    for name, age in (("older", 60.0), ("newer", 0.0), ("oldest", 120.0)):
+        begun(home, name, name, age)
+    assert find_checkpoint("last").parent.parent.name == "newer"
+
+
+def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
+    home: Path, rlplug: Cli
+) -> None:
+    options = {**OFF, "checkpoint.every": 20, "checkpoint.keep": 3, "tracking.run_name": "a@7"}
+    result = run("means", steps=60, options=options)
+    path = result.folder / "checkpoints" / "step-000000000040"
+    for said in (f"{result.run_id}@40", "last@40", "a@7@40", f"{result.folder}@40"):
+        assert find_checkpoint(said) == path
+    assert find_checkpoint(result.run_id, "40") == path
+    assert find_checkpoint("a@7@last") == find_checkpoint("a@7", "last")
+    assert load("last@20").step == 20
+    assert f"of step 40, {path}" in rlplug("eval", "last@40", "--episodes", "1").out
+    arguments = ["--algo", "means", "--steps", "20", "--set", "tracking.enabled=false"]
+    assert rlplug("run", *arguments, "--init-from", f"{result.run_id}@20").code == 0
+    done = rlplug("eval", "a@7@30")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "rlplug: error: run 'a@7' has no checkpoint at step 30.\n"
+        "  it has: 20, 40, 60\n  try: a@7@20\n"
+    )
 
 
 def test_the_newest_runs_are_shown_first(home: Path) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlplug.checkpoint.manifest import STEPS, best_in, checkpoints_in, is_checkpoint, verify
+from rlplug.checkpoint.manifest import (
+    STEPS,
+    best_in,
+    checkpoints_in,
+    is_checkpoint,
+    read_manifest,
+    verify,
+)
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, runs_in, tracking_uri
@@ -16,12 +23,14 @@ _SHOWN = 5
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
-    """The `best` or `last` checkpoint of a run, or a folder; its files are verified.
+    """The `best` or `last` checkpoint of a run, that of a step, or a folder; verified.
 
     `best` is that of the best evaluation, or the last one if there were no evaluations; one whose
-    weights are not finite never is.
+    weights are not finite never is. `RUN@STEP` is the one at a step of the run, `RUN@last` the
+    last one.
     """
-    if which not in ("best", "last"):
+    run, which = _apart(run, which)
+    if which not in ("best", "last") and not which.isdecimal():
         chosen = Path(which)
     elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
         # The second is an incomplete one, of which `verify` says what is missing.
@@ -34,9 +43,33 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
                 f"run {run!r} has no checkpoint in {folder}.",
                 "try: a run that saved a checkpoint",
             )
-        chosen = found[-1] if which == "last" else _best(run, found)
+        if which.isdecimal():
+            chosen = _at_step(run, int(which), found)
+        else:
+            chosen = found[-1] if which == "last" else _best(run, found)
     verify(chosen)
     return chosen
+
+
+def _apart(run: str, which: str) -> tuple[str, str]:
+    """A run, and what follows its last @, unless that is part of a name."""
+    name, at, after = run.rpartition("@")
+    if not at or not (after.isdecimal() or after in ("best", "last")) or Path(run).exists():
+        return run, which
+    if any(one.run_name == run for one in runs_in(runs_folder())):
+        return run, which
+    return name, after
+
+
+def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:
+    steps = {read_manifest(one).step: one for one in found}
+    if step in steps:
+        return steps[step]
+    raise RequestError(
+        f"run {run!r} has no checkpoint at step {step:,}.",
+        f"it has: {', '.join(f'{one:,}' for one in steps)}",
+        f"try: {run}@{min(steps, key=lambda one: abs(one - step))}",
+    )
 
 
 def _best(run: str, found: Sequence[Path]) -> Path:

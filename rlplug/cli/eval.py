@@ -39,8 +39,8 @@ __all__ = ["evaluate"]
     "--checkpoint",
     default="best",
     show_default=True,
-    metavar="best|last|PATH",
-    help="Checkpoint of the best evaluation, the last one, or a folder.",
+    metavar="best|last|STEP|PATH",
+    help="Checkpoint of the best evaluation, the last one, that of a step, or a folder.",
 )
 @click.option("--video", is_flag=True, help="Record a video of one episode (needs rlplug[video]).")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
@@ -50,8 +50,8 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
 
-    RUN_ID is the id of a run or its first characters, its name, or a folder. A run that is not in
-    the runs folder is downloaded from MLflow.
+    RUN_ID is the id of a run or its first characters, its name, `last`, or a folder; RUN_ID@STEP is
+    the checkpoint at a step. A run that is not in the runs folder is downloaded from MLflow.
     """
     from rlplug.checkpoint import find_checkpoint
 

@@ -37,7 +37,7 @@ class RunSection:
     )
     preset: str = option("", "Named set of options of the algorithm, as in --preset; empty: none.")
     init_from: str = option(
-        "", "Run (id, name or folder) to load initial weights from, as in --init-from."
+        "", "Run (id, id@step, name or folder) to load initial weights from, as in --init-from."
     )
 
 

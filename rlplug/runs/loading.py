@@ -44,9 +44,10 @@ def load(
 ) -> Policy:
     """The policy of a run: `load(RUN_ID).predict(observation)`.
 
-    `run` is the id or name of a run, its folder, or the folder of one checkpoint; `checkpoint` is
-    `best`, `last` or a folder; `seed` is for stochastic actions. For a run of plugins that are not
-    installed, pass their classes: `registry=Registry.of(mine=Mine)`.
+    `run` is the id or name of a run, `last`, its folder, or the folder of one checkpoint;
+    `checkpoint` is `best`, `last`, a step (as in `RUN_ID@STEP`) or a folder; `seed` is for
+    stochastic actions. For a run of plugins that are not installed, pass their classes:
+    `registry=Registry.of(mine=Mine)`.
     """
     return load_checkpoint(
         find_checkpoint(str(run), checkpoint), seed=seed, registry=registry
