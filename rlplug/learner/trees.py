@@ -340,6 +340,9 @@ def _parts(
     yield len(text).to_bytes(8, "little") + text
     for name in names:
         flat = tensors[name].cpu().contiguous().reshape(-1)
+        if flat.stride(0) != 1:
+            # At most one element, which NumPy may have given any stride.
+            flat = flat.as_strided((flat.numel(),), (1,))
         content = flat.view(torch.uint8).numpy().data
         for start in range(0, len(content), _CHUNK):
             yield content[start : start + _CHUNK]

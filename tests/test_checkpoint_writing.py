@@ -1,0 +1,234 @@
+"""Checkpoints are written beside a run, kept as asked for, and read back whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import rlplug
+from rlplug.checkpoint import (
+    Checkpoints,
+    Manifest,
+    Snapshot,
+    checkpoints_in,
+    newest_valid,
+    read_manifest,
+    read_training,
+)
+from rlplug.errors import RequestError
+from rlplug.learner.trees import read_tree, write_tree
+
+OFF = {"tracking.enabled": False}
+
+
+def snapshot_at(step: int, score: float = 0.0) -> Snapshot:
+    return Snapshot(
+        manifest=Manifest(
+            run_id="r", step=step, updates=step, plugins={}, evaluation={"eval/return_mean": score}
+        ),
+        config="[run]\n",
+        policy={"weights": torch.arange(step)},
+        training={"optimizer": {}},
+    )
+
+
+def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
+    return checkpoints.write(snapshot_at(step, score))
+
+
+def test_the_best_so_many_and_the_first_after_each_multiple_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, keep_best=2, keep_every=100)
+    scores = {30: 9.0, 70: 5.0, 110: 1.0, 130: 7.0, 250: 2.0, 290: 3.0, 410: 9.0, 420: 8.0, 430: 0}
+    for step, score in scores.items():
+        write(checkpoints, step, score)
+        checkpoints.prune()
+    # The last one; 30 and 410 are best; 110, 250 and 410 are the first after 100, 200 and 400.
+    kept = [int(one.name.removeprefix("step-")) for one in checkpoints_in(tmp_path)]
+    assert kept == [30, 110, 250, 410, 430]
+
+
+def test_what_cannot_be_read_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2):
+        write(checkpoints, step)
+    (tmp_path / "step-000000000002" / "manifest.json").write_text("{")
+    write(checkpoints, 3, 5.0)
+    assert checkpoints.prune() == ["step-000000000001"]
+    assert (tmp_path / "step-000000000002").exists()
+
+
+def test_a_checkpoint_is_written_beside_the_run_and_told_of_once(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2):
+        checkpoints.start(snapshot_at(step, score=step))
+    assert checkpoints.is_writing
+    told = checkpoints.finished(wait=True)
+    assert [(one.step, one.path, one.error) for one in told] == [
+        (step, tmp_path / f"step-{step:012d}", None) for step in (1, 2)
+    ]
+    assert told[1].deleted == ("step-000000000001",)
+    assert (checkpoints.finished(wait=True), checkpoints.is_writing) == ([], False)
+
+
+def test_what_a_checkpoint_holds_does_not_change_with_the_run(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.start(snapshot_at(3))
+    (one,) = checkpoints.finished(wait=True)
+    assert one.path is not None
+    again = Checkpoints(tmp_path / "again", keep=1).write(snapshot_at(3))
+    other = Checkpoints(tmp_path / "other", keep=1).write(snapshot_at(4))
+    digests = [read_manifest(path).state_digest for path in (one.path, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+# -- trees of tensors and values -----------------------------------------------------------------
+
+
+def test_whatever_a_state_is_made_of_comes_back(tmp_path: Path) -> None:
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+    tree: dict[str, Any] = {
+        "tensors": {str(dtype): torch.arange(5).to(dtype) for dtype in dtypes},
+        "shapes": [torch.tensor(3.5), torch.zeros(0, 2), torch.ones(2, 3).T, torch.ones(4)[::2]],
+        "arrays": (numpy.arange(6).reshape(2, 3)[:, ::2], numpy.array(1.5), numpy.zeros(0)),
+        "bytes": [b"", b"some\0bytes"],
+        "plain": {1: None, "x": True, "nan": float("nan"), "big": 2**100, "tuple": (1, (2,))},
+        "numbers": numpy.float64(0.1),
+    }
+    files = write_tree(tmp_path, tree).files
+    assert {one.name for one in tmp_path.iterdir()} == set(files)
+    back = read_tree(tmp_path)
+    for name, tensor in tree["tensors"].items():
+        assert back["tensors"][name].dtype == tensor.dtype
+        assert torch.equal(back["tensors"][name], tensor)
+    for one, other in zip(tree["shapes"], back["shapes"], strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(tree["arrays"], back["arrays"], strict=True):
+        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+    assert back["bytes"] == tree["bytes"]
+    assert str(back["plain"]) == str(tree["plain"])
+    assert back["numbers"] == 0.1
+
+
+def test_states_are_compared_without_the_clock_and_without_pickles(tmp_path: Path) -> None:
+    def content(name: str, *, weight: float = 1.0, seconds: float = 1.0, **more: Any) -> bytes:
+        run = {
+            "trainer": {"step": 3, "clock": {"seconds": seconds, "all": torch.ones(1) * seconds}}
+        }
+        return write_tree(
+            tmp_path / name, {"w": torch.ones(2) * weight, "run": run, **more}
+        ).content
+
+    assert content("a") == content("b", seconds=2.0)
+    assert content("c") != content("d", weight=2.0)
+    # A weight of that name counts.
+    one, other = (content(name, clock=torch.tensor(float(x))) for x, name in enumerate("ef"))
+    assert one != other
+    assert content("g", pickled=b"1") == content("h", pickled=b"2")
+
+
+# -- resuming ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failed(home: Path, installed: Path) -> Path:
+    """The folder of a run that failed at step 50, with checkpoints at 20 and 40."""
+    del installed
+    options = {**OFF, "checkpoint.every": 20, "evaluation.episodes": 0}
+    with pytest.raises(ArithmeticError):
+        rlplug.run("means", steps=60, options={**options, "fail_at": 50})
+    (folder,) = home.glob("work/*")
+    return folder
+
+
+def cut_short(path: Path) -> None:
+    (tensors,) = (path / "training").glob("tensors-*")
+    tensors.write_bytes(tensors.read_bytes()[:-3])
+
+
+def edit(path: Path) -> None:
+    (path / "config.toml").write_text((path / "config.toml").read_text() + "#")
+
+
+def without_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def of_another_run(path: Path) -> None:
+    change(path, run_id="another")
+
+
+def of_the_future(path: Path) -> None:
+    change(path, format=3)
+
+
+def of_the_past(path: Path) -> None:
+    change(path, format=1)
+
+
+def change(path: Path, **values: Any) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
+
+
+DAMAGES: dict[Callable[[Path], None], str] = {
+    cut_short: "does not match its digest.",
+    edit: "config.toml does not match its digest.",
+    without_manifest: "is not a checkpoint: it has no manifest.json.",
+    of_another_run: "belongs to run another, not to",
+    of_the_future: "has format 3, this rlplug reads 1 and 2.",
+    of_the_past: "has format 1, which cannot be resumed from.",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+def test_a_run_is_resumed_from_the_newest_checkpoint_that_can_be_read(
+    failed: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newer = checkpoints_in(failed / "checkpoints")
+    damage(newer)
+    assert newest_valid(failed, failed.name) == older
+    assert f"the checkpoint {newer}" in caplog.text or f"warning: {newer}" in caplog.text
+    assert DAMAGES[damage] in caplog.text
+    assert "The run goes on from step 20." in caplog.text
+    assert int(read_training(older)["policy"]["environment"]["has_id"]) == 1
+    damage(older)
+    with pytest.raises(RequestError, match=r"no checkpoint in .* can be resumed from:") as raised:
+        newest_valid(failed, failed.name)
+    assert str(raised.value).count(DAMAGES[damage]) == 2
+
+
+def test_a_run_without_checkpoints_has_none_to_resume_from(failed: Path) -> None:
+    shutil.rmtree(failed / "checkpoints")
+    assert newest_valid(failed) is None
+
+
+def test_a_file_that_cannot_be_written_whole_costs_a_checkpoint_and_not_the_run(
+    site: Path, home: Path, tmp_path: Path
+) -> None:
+    # No file may be larger than 100 kB: the tensors of the checkpoint are, its journal is not.
+    source = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+from rlplug.cli import main
+main(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", source, "run", "--algo", "dqn", "--env", "CartPole-v1"]
+    command += ["--steps", "300", "--set", "net_arch=[200, 200]", "--set", "tracking.enabled=false"]
+    command += ["--set", "checkpoint.every=100", "--set", "learning_starts=50"]
+    command += ["--set", "evaluation.episodes=0"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count("no checkpoint at step 100 (File too large); the run continues") == 1
+    (folder,) = home.glob("work/*")
+    assert list((folder / "checkpoints").iterdir()) == []
+    # Nor are there rows of a replay buffer that no checkpoint needs.
+    assert list((folder / "replay").iterdir()) == []
