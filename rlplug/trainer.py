@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlplug.learner import Learner
     from rlplug.sampling.episode_stats import EpisodeStats
 
-__all__ = ["REPORTS", "PeriodicTasks", "Sampler", "Trainer"]
+__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Sampler", "Trainer"]
 
 REPORTS = 320
 """Reports per run: as many points as the MLflow UI draws of a curve."""
@@ -55,6 +55,22 @@ class PeriodicTasks(Protocol):
         """Do what is due, add its metrics; returns why the run should end, or an empty string."""
 
 
+class Limits(Protocol):
+    """Ends a run before its last step; an empty reason is none."""
+
+    is_counting: bool
+    """Whether `collected` and `reached` must be called."""
+
+    def collected(self, experience: Experience) -> None:
+        """Count a collection."""
+
+    def reached(self, updates: int, seconds: float) -> str:
+        """Before a collection, with the updates and the seconds of the run so far."""
+
+    def reported(self, metrics: Mapping[str, float]) -> str:
+        """After a report."""
+
+
 class Trainer:
     """Trains from the first to the last environment step of a run."""
 
@@ -66,6 +82,7 @@ class Trainer:
         feed: OpenFeed,
         *,
         steps: int,
+        limits: Limits,
         stop: Callable[[], None],
     ) -> None:
         self.step = 0
@@ -78,6 +95,7 @@ class Trainer:
         self._sampler = sampler
         self._feed = feed
         self._steps = steps
+        self._limits = limits
         self._stop = stop
         self._window = MetricWindow()
         self._updates = 0
@@ -100,12 +118,19 @@ class Trainer:
         self._reported = self._started - self._unreported
         report_steps = self._report_steps()
         due = self._next_report(report_steps)
+        limits = self._limits
+        counting = limits.is_counting
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
         while True:
             # First: a state is saved between an evaluation and the report that shows it.
             if self.step >= due:
-                self._learner.optimizers.metrics_reported(self.report())
+                metrics = self.report()
+                self._learner.optimizers.metrics_reported(metrics)
+                self.stopped = self.stopped or limits.reported(metrics)
                 due = self._next_report(report_steps)
+            if counting and not self.stopped and 0 < self.step < self._steps:
+                seconds = self._seconds + clock() - self._started
+                self.stopped = limits.reached(self._updates, seconds)
             if self.step >= self._steps or self.stopped:
                 return
             began = clock()
@@ -116,6 +141,8 @@ class Trainer:
                 self._update(work)
                 self._stop()
             absorb()
+            if counting:
+                limits.collected(experience)
             if self.periodic is not None and self.step >= self.periodic.due:
                 self._reach(self.periodic)
             self._stop()
@@ -139,7 +166,8 @@ class Trainer:
 
     def _reach(self, periodic: PeriodicTasks) -> None:
         began = time.perf_counter()
-        self.stopped = periodic.reached(self.step, self.metrics)
+        reason = periodic.reached(self.step, self.metrics)
+        self.stopped = self.stopped or reason
         # The speed of a run is that of its steps and updates.
         self._reported += time.perf_counter() - began
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.condition import condition_problem
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
 
 __all__ = [
@@ -34,6 +35,24 @@ class RunSection:
     seed: int = option(0, "Seed of every random number generator of the run.", at_least(0))
     steps: int = option(
         100_000, "Total number of environment steps, over all environments.", at_least(1)
+    )
+    max_updates: int = option(
+        0, "End the run after this many updates of the learner; 0 disables.", at_least(0)
+    )
+    max_episodes: int = option(
+        0, "End the run after this many training episodes; 0 disables.", at_least(0)
+    )
+    max_minutes: float = option(
+        0.0,
+        "End the run after this many minutes, evaluations and earlier parts of a resumed run "
+        "included; 0 disables.",
+        at_least(0),
+    )
+    stop_when: str = option(
+        "",
+        "End the run once a reported metric reaches a value: 'eval/return_mean >= 475', "
+        "'train/loss < 0.1'; empty disables.",
+        condition_problem,
     )
     preset: str = option("", "Named set of options of the algorithm, as in --preset; empty: none.")
     init_from: str = option(
@@ -229,6 +248,11 @@ class EvaluationSection:
         at_least(0),
     )
     parallel: int = option(10, "Number of evaluation episodes played in parallel.", at_least(1))
+    max_episode_steps: int = option(
+        1_000_000,
+        "Cut off evaluation episodes after this many steps; their returns so far count.",
+        at_least(1),
+    )
     stop_at_return: float = option(
         float("inf"), "Stop training once the mean return reaches this; inf disables."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 
+from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.nn.modes import evaluating
@@ -18,8 +20,7 @@ from rlplug.seeding import derive, forked
 
 __all__ = ["EpisodeRunner", "Evaluator", "evaluate_policy"]
 
-_MAX_EPISODE_STEPS = 1_000_000
-"""Cuts off episodes that never end, so that they do not block the run."""
+_LOG = logging.getLogger("rlplug")
 
 
 class Evaluator:
@@ -37,12 +38,15 @@ class Evaluator:
         parallel: int,
         seed: int,
         check: Callable[[], None] = lambda: None,
+        max_episode_steps: int = EvaluationSection().max_episode_steps,
     ) -> None:
         self._make = make
         self._episodes = episodes
         self._parallel = min(parallel, episodes)
         self._seed = derive(seed, "evaluation")
         self._check = check
+        self._max_steps = max_episode_steps
+        self._warned = False
         self._environments: Environments | None = None
 
     def evaluate(
@@ -61,8 +65,23 @@ class Evaluator:
                 timestep=step,
                 normalize=normalize,
                 check=self._check,
+                max_steps=self._max_steps,
             )
+        if result.cut and not self._warned:
+            self._warned = True
+            self._warn(self._environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
+
+    def _warn(self, environments: Environments, cut: int) -> None:
+        count = "one episode" if cut == 1 else f"{cut} episodes"
+        _LOG.warning(
+            "rlplug: %s of environment %r did not end within %s steps of an evaluation "
+            "(evaluation.max_episode_steps); returns so far count, and no other episodes are "
+            "played in the same environments.",
+            count,
+            environments.name,
+            f"{self._max_steps:,}",
+        )
 
     def close(self) -> None:
         """Close the environments, if there are any."""
@@ -80,7 +99,7 @@ def evaluate_policy(
     timestep: int = 0,
     normalize: Callable[[Any], Any] | None = None,
     check: Callable[[], None] = lambda: None,
-    max_steps: int = _MAX_EPISODE_STEPS,
+    max_steps: int = EvaluationSection().max_episode_steps,
 ) -> EvaluationResult:
     """Returns and lengths of exactly so many episodes.
 

@@ -23,6 +23,7 @@ from rlplug.learner import Learner
 from rlplug.learner.device import settings_kept
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
@@ -45,6 +46,7 @@ class Components:
     feed: OpenFeed
     sampler: VectorSampler
     trainer: Trainer
+    limits: Limits
 
     def periodic(
         self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
@@ -59,6 +61,7 @@ class Components:
                 parallel=section.parallel,
                 seed=config.run.seed,
                 check=interrupts.check,
+                max_episode_steps=section.max_episode_steps,
             )
             if section.video:
                 make_video_env = partial(_for_video, config, maker, training)
@@ -69,6 +72,7 @@ class Components:
             feed=self.feed,
             environments=self.environments,
             tracking=tracking,
+            limits=self.limits,
             checkpoints=Checkpoints(
                 tracking.folder / "checkpoints",
                 config.checkpoint.keep,
@@ -89,6 +93,7 @@ class Components:
         return {
             "trainer": self.trainer.get_state(),
             "sampler": self.sampler.get_state(environments=environments),
+            "limits": self.limits.get_state(),
         }
 
 
@@ -105,6 +110,7 @@ def make_components(
     A resumed run takes its weights from its checkpoint.
     """
     config, calls = prepared.config, prepared.hooks()
+    check_stop_when(config)
     feed = _feed(prepared)
     environments = _environments(prepared, maker, feed)
     stack.callback(environments.close)
@@ -129,8 +135,15 @@ def make_components(
         state_interval=opened.state_interval,
         run_steps=config.run.steps,
     )
+    limits = Limits(config)
     trainer = Trainer(
-        calls, learner, sampler, opened, steps=config.run.steps, stop=interrupts.check
+        calls,
+        learner,
+        sampler,
+        opened,
+        steps=config.run.steps,
+        limits=limits,
+        stop=interrupts.check,
     )
     return Components(
         calls=calls,
@@ -139,6 +152,7 @@ def make_components(
         feed=opened,
         sampler=sampler,
         trainer=trainer,
+        limits=limits,
     )
 
 

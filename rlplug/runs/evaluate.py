@@ -67,6 +67,7 @@ def evaluate(
         episodes=episodes,
         parallel=loaded.prepared.config.evaluation.parallel,
         seed=eval_seed,
+        max_episode_steps=loaded.prepared.config.evaluation.max_episode_steps,
     )
     try:
         metrics = evaluator.evaluate(policy.module, policy.step, normalize)

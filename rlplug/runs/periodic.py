@@ -26,6 +26,7 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
 from rlplug.tracking.location import without_secrets
@@ -53,6 +54,7 @@ class PeriodicTasks:
     feed: OpenFeed
     environments: Environments
     tracking: Tracking
+    limits: Limits
     checkpoints: Checkpoints
     evaluator: Evaluator | None
     make_video_env: Callable[[], Environments] | None
@@ -103,7 +105,7 @@ class PeriodicTasks:
         if step >= self._evaluate_at:
             evaluation, better = self._evaluate(step, metrics)
             self.learner.optimizers.metrics_reported(evaluation)
-            stop_reason = self.best.stop_reason(self._scored(step, evaluation))
+            stop_reason = self.limits.evaluated(self._scored(step, evaluation), self.best)
         if better or step >= self._save_at or self._is_update_due() or self._is_overdue():
             self._save(step, evaluation)
         self._plan(step)
@@ -113,6 +115,7 @@ class PeriodicTasks:
         """Evaluate and save at the end of the run."""
         if self.evaluator is not None and self._evaluated != step:
             self._evaluate(step, metrics)
+        self.limits.finish(metrics)
         self._save(step, self._evaluation if self._evaluated == step else {})
         self.settle()
 

@@ -88,6 +88,7 @@ class Resumed:
                 training["learner"]["plugins"] = learner.get_state()["plugins"]
             learner.set_state(training["learner"])
             components.trainer.set_state(run["trainer"])
+            components.limits.set_state(run["limits"])
             seed = derive(self.prepared.config.run.seed, "resume", self.step)
             reset = components.sampler.set_state(run["sampler"], seed=seed)
         here = f"at step {self.step:,}"
