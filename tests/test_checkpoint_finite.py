@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from rlplug import Acted, AddOn, Algorithm, Module, hookimpl, load, option, run
+from rlplug import Acted, AddOn, Algorithm, Loss, Module, hookimpl, load, option, run
 from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.feeds import Stream
+from rlplug.runs.run import resume
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -199,3 +200,93 @@ def test_an_older_manifest_is_taken_for_finite(tmp_path: Path) -> None:
     (path / "manifest.json").write_text(text.replace('  "finite": true,\n', ""))
     assert '"finite"' not in (path / "manifest.json").read_text()
     assert read_manifest(path).finite
+
+
+# -- learner.on_divergence ------------------------------------------------------------------------
+
+
+class Diverges(Learns):
+    """A loss whose second term is NaN from `breaks_at` to `mends_at`, counted in updates."""
+
+    mends_at = 10**9
+
+    @hookimpl
+    def additional_update(self) -> None:  # type: ignore[override] # another hook signature
+        return None
+
+    @hookimpl
+    def compute_loss_for_module(self, module: Any, learner: Any) -> Any:
+        broken = self.config.breaks_at <= learner.updates < self.mends_at
+        drift = module.weight.sum() * (float("nan") if broken else 1e-3)
+        error = (module.weight - 1).square().mean()
+        return Loss(error + drift, metrics={"drift": drift.detach(), "error": error.detach()})
+
+
+class Recovers(Diverges):
+    mends_at = 149
+
+
+def said_of_divergence(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "no weight moved" in one.getMessage()]
+
+
+def test_a_hundred_updates_without_a_step_are_told_once_with_the_step_and_the_term(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = {**OFF, "breaks_at": 50, "evaluation.episodes": 0}
+    result = run(Diverges, Pays, steps=400, options=options)
+    assert (result.status, result.step) == ("FINISHED", 400)
+    (said,) = said_of_divergence(caplog)
+    # The first 50 updates, at steps 1 to 50, are finite.
+    assert said.startswith(
+        "rlplug: the gradients of 'default' were not finite and no weight moved for 100 updates, "
+        "up to step 150; not finite in the last update: loss, drift, grad_norm. try: "
+    )
+
+
+def test_a_run_of_updates_without_a_step_fails_by_option(caplog: pytest.LogCaptureFixture) -> None:
+    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop", "evaluation.episodes": 0}
+    with pytest.raises(RunFailedError, match="training diverged: the gradients of") as raised:
+        run(Diverges, Pays, steps=400, options=options)
+    assert "for 100 updates, up to step 150; not finite in the last update: loss, drift" in str(
+        raised.value
+    )
+    assert "recorded up to step 150:" in raised.value.__notes__
+    assert said_of_divergence(caplog) == []
+
+
+def test_such_updates_are_counted_on_after_a_resume() -> None:
+    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop", "evaluation.episodes": 0}
+    first = run(Diverges, Pays, steps=120, options=options)
+    with pytest.raises(RunFailedError, match="for 100 updates, up to step 150"):
+        resume(first.run_id, steps=400, algorithm=Diverges, env=Pays)
+
+
+def test_ninety_nine_such_updates_are_no_divergence(caplog: pytest.LogCaptureFixture) -> None:
+    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop", "evaluation.episodes": 0}
+    result = run(Recovers, Pays, steps=400, options=options)
+    assert (result.status, said_of_divergence(caplog)) == ("FINISHED", [])
+
+
+def test_weights_that_are_not_finite_fail_a_run_by_option() -> None:
+    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop"}
+    with pytest.raises(RunFailedError, match="training diverged: weights are not") as raised:
+        run(Breaks, Pays, steps=100, options=options)
+    assert "not finite from step 50 on (weight)." in raised.value.message
+    assert raised.value.exit_code == 1
+
+
+def test_weights_that_break_in_the_last_update_fail_a_run_by_option_too() -> None:
+    options = {**OFF, "breaks_at": 3_199, "learner.on_divergence": "stop"}
+    with pytest.raises(RunFailedError, match="not finite from step 3,199 on"):
+        run(Breaks, Pays, steps=3_199, options=options)
+
+
+def test_the_warning_about_weights_names_what_else_was_not_finite(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(Learns, Pays, steps=3_200, options={**OFF, "breaks_at": 1_003, "evaluation.episodes": 0})
+    assert (
+        "(weight); at step 1,000 they were; not finite in the last update: loss"
+        in (messages(caplog)[0])
+    )

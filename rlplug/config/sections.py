@@ -141,6 +141,12 @@ class LearnerSection:
         "name the loss term.",
         one_of(("skip", "zero", "stop")),
     )
+    on_divergence: str = option(
+        "warn",
+        "If weights are not finite, or non-finite gradients have kept them from moving for 100 "
+        "updates: warn once, or stop (the run fails).",
+        one_of(("warn", "stop")),
+    )
     balance_grad_norms: bool = option(
         False, "Scale the loss terms' gradients to equal norms; costs one backward pass per term."
     )

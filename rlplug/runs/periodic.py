@@ -26,6 +26,7 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
@@ -65,6 +66,7 @@ class PeriodicTasks:
     """Returns the state of the trainer, the sampler and the environments."""
     best: BestTracker = attrs.field(init=False)
     weights: WeightCheck = attrs.field(init=False)
+    _divergence: Divergence = attrs.field(init=False)
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
@@ -80,7 +82,11 @@ class PeriodicTasks:
 
     def __attrs_post_init__(self) -> None:
         self.best = BestTracker(self.config.evaluation)
-        self.weights = WeightCheck(self.learner.modules, self.learner.extra)
+        self.weights = WeightCheck(
+            self.learner.modules, self.learner.extra, lambda: self._divergence.terms()
+        )
+        on_divergence = self.config.learner.on_divergence
+        self._divergence = Divergence(self.learner, self.weights, on_divergence)
         self.weights.finite_at(0)
         self._options = without_secrets(to_toml(self.config))
         self._plan(0)
@@ -90,6 +96,7 @@ class PeriodicTasks:
         self.best.set_state(saved["best"])
         self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
         self.weights.nonfinite_step = saved["nonfinite_step"]
+        self._divergence.set_state(saved["divergence"])
         self._saved = manifest.step
         self._plan(manifest.step)
 
@@ -99,7 +106,7 @@ class PeriodicTasks:
         if self.due == _AT_ONCE and step < self._planned and not self._is_update_due():
             self._plan_next()
             return ""
-        self.weights.finite_at(step)
+        self._divergence.check(step)
         evaluation: Mapping[str, float] = {}
         better, stop_reason = False, ""
         if step >= self._evaluate_at:
@@ -113,6 +120,7 @@ class PeriodicTasks:
 
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """Evaluate and save at the end of the run."""
+        self._divergence.check(step)
         if self.evaluator is not None and self._evaluated != step:
             self._evaluate(step, metrics)
         self.limits.finish(metrics)
@@ -204,6 +212,7 @@ class PeriodicTasks:
             "best": self.best.get_state(),
             "evaluated": self._evaluated,
             "nonfinite_step": self.weights.nonfinite_step,
+            "divergence": self._divergence.get_state(),
         }
         training["feed"] = copy.deepcopy(self.feed.get_state_without_rows())
         training["run"] = copy.deepcopy(dict(self.run_state()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,12 +19,21 @@ class WeightCheck:
     """Checks the parameters and buffers of modules and of what is kept beside them."""
 
     def __init__(
-        self, modules: Mapping[str, nn.Module], extras: Mapping[str, Mapping[str, nn.Module]]
+        self,
+        modules: Mapping[str, nn.Module],
+        extras: Mapping[str, Mapping[str, nn.Module]],
+        explain: Callable[[], str] = lambda: "",
     ) -> None:
         self.nonfinite_step: int | None = None
         """The first step at which weights were found not to be finite."""
+        self.nonfinite_name = ""
+        """The parameter or buffer that was not finite then."""
+        self.sums: tuple[float, ...] = ()
+        """The sums of all parameters when they were last found to be finite."""
         self._modules = modules
         self._extras = extras
+        self._explain = explain
+        """Says what else was not finite, for the warning."""
         self._checked = -1
         # Such as the bounds of an unbounded space.
         self._constants = {
@@ -39,12 +48,21 @@ class WeightCheck:
             return False
         if step == self._checked:
             return True
+        sums = []
         for module_id, name, tensor in self._tensors():
-            if (module_id, name) not in self._constants and not _is_finite(tensor):
-                self.nonfinite_step = step
+            # A sum takes one pass and no memory.
+            total = float(tensor.detach().sum()) if tensor.is_floating_point() else 0.0
+            if (
+                not math.isfinite(total)
+                and (module_id, name) not in self._constants
+                and not _is_finite(tensor)
+            ):
+                self.nonfinite_step, self.nonfinite_name = step, name
                 self._warn(module_id, name)
                 return False
-        self._checked = step
+            if isinstance(tensor, nn.Parameter):
+                sums.append(total)
+        self._checked, self.sums = step, tuple(sums)
         return True
 
     def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
@@ -61,17 +79,16 @@ class WeightCheck:
         if self._checked >= 0:
             before = f"; at step {self._checked:,} they were"
         _LOG.warning(
-            "rlplug: the weights of module %r are not finite from step %s on (%s)%s. "
+            "rlplug: the weights of module %r are not finite from step %s on (%s)%s%s. "
             "No checkpoint from there on is the best.",
             module_id,
             f"{self.nonfinite_step:,}",
             name,
             before,
+            self._explain(),
         )
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point():
-        return True
-    # A sum takes one pass and no memory; large weights alone may make it overflow.
-    return math.isfinite(float(tensor.detach().sum())) or bool(torch.isfinite(tensor).all())
+    # Large weights alone may make a sum overflow.
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
