@@ -113,6 +113,12 @@ class SamplingSection:
         "if it resets in the same step, or from 16 environments on.",
         one_of(("auto", "native", "sync")),
     )
+    step_timeout: float = option(
+        300.0,
+        "Warn once, with its name, if an environment takes longer than this many seconds for one "
+        "step or reset; 0 disables.",
+        at_least(0),
+    )
 
 
 @attrs.frozen(kw_only=True)

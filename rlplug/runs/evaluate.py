@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
@@ -13,6 +14,7 @@ from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import record
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
+from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 
 __all__ = ["Evaluated", "evaluate"]
@@ -50,29 +52,30 @@ def evaluate(
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
     normalize = None if policy.normalization is None else policy.normalization.observations
-    # First, so that a video that cannot be recorded fails before the episodes are played.
-    file = None
-    if video:
-        folder = Path(str(loaded.path.parent.parent)) / "videos"
-        file = record(
-            policy.module,
-            lambda: _environments(loaded, env, 1, render=True),
-            folder / f"{loaded.path.name}.mp4",
+    config = loaded.prepared.config
+    with ExitStack() as stack:
+        stack.enter_context(Watchdog(config.sampling.step_timeout))
+        # First, so that a video that cannot be recorded fails before the episodes are played.
+        file = None
+        if video:
+            folder = Path(str(loaded.path.parent.parent)) / "videos"
+            file = record(
+                policy.module,
+                lambda: _environments(loaded, env, 1, render=True),
+                folder / f"{loaded.path.name}.mp4",
+                seed=eval_seed,
+                timestep=policy.step,
+                normalize=normalize,
+            )
+        evaluator = Evaluator(
+            lambda num_envs: _environments(loaded, env, num_envs),
+            episodes=episodes,
+            parallel=config.evaluation.parallel,
             seed=eval_seed,
-            timestep=policy.step,
-            normalize=normalize,
+            max_episode_steps=config.evaluation.max_episode_steps,
         )
-    evaluator = Evaluator(
-        lambda num_envs: _environments(loaded, env, num_envs),
-        episodes=episodes,
-        parallel=loaded.prepared.config.evaluation.parallel,
-        seed=eval_seed,
-        max_episode_steps=loaded.prepared.config.evaluation.max_episode_steps,
-    )
-    try:
+        stack.callback(evaluator.close)
         metrics = evaluator.evaluate(policy.module, policy.step, normalize)
-    finally:
-        evaluator.close()
     return Evaluated(
         run_id=loaded.manifest.run_id,
         step=loaded.manifest.step,

@@ -25,6 +25,7 @@ from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
 from rlplug.runs.signals import Interrupted, Interrupts
+from rlplug.sampling.watchdog import Watchdog
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
 
@@ -135,6 +136,7 @@ def carry_out(
             with ExitStack() as stack:
                 if resumed is not None:
                     stack.callback(resumed.lock.release)
+                stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
                 components = make_components(
                     prepared, maker, interrupts, stack, resumed=resumed is not None
                 )

@@ -27,9 +27,9 @@ class EnvironmentChecks:
 
     def __init__(self, environments: Environments, during: str = "") -> None:
         self._vector = environments.vector
-        self._name = environments.name
+        self.name = environments.name
         self._num_envs = environments.num_envs
-        self._during = during
+        self.during = during
         """What the steps in messages belong to, if not to the run itself."""
         # SyncVector checks what single environments return; a subclass may return anything.
         known = type(self._vector) is SyncVector
@@ -44,9 +44,9 @@ class EnvironmentChecks:
         which = ""
         if told is not None:
             index, method = told
-            which = self._which(index)
+            which = self.which(index)
         return EnvironmentFailedError(
-            f"environment {self._name!r}{which} failed in {method} "
+            f"environment {self.name!r}{which} failed in {method} "
             f"{self._when(timestep)}: {type(error).__name__}: {error}",
             "try: fix the environment (--debug shows where); what was recorded stays",
         )
@@ -110,7 +110,7 @@ class EnvironmentChecks:
         row = first_fully_masked(mask)
         if row is not None:
             raise EnvironmentFailedError(
-                f"environment {self._name!r}{self._which(row)} gave an action mask that "
+                f"environment {self.name!r}{self.which(row)} gave an action mask that "
                 f"forbids every action {self._when(timestep)}.",
                 "try: allow at least one, or end the episode before",
             )
@@ -126,7 +126,7 @@ class EnvironmentChecks:
             found = f"of shape {mask.shape[1:]}, expected ({self._num_actions},),"
         if found:
             raise EnvironmentFailedError(
-                f"environment {self._name!r} gave an action mask {found} {self._when(timestep)}.",
+                f"environment {self.name!r} gave an action mask {found} {self._when(timestep)}.",
                 "try: one boolean for each action",
             )
 
@@ -175,16 +175,17 @@ class EnvironmentChecks:
 
     def _bad_number(self, what: str, why: str, env: int, timestep: int) -> EnvironmentFailedError:
         return EnvironmentFailedError(
-            f"environment {self._name!r}{self._which(env)} gave {what} that is {why} "
+            f"environment {self.name!r}{self.which(env)} gave {what} that is {why} "
             f"{self._when(timestep)}.",
             "try: fix the environment, or wrap it to replace such numbers",
         )
 
-    def _which(self, index: int) -> str:
+    def which(self, index: int) -> str:
+        """Which environment it is, for messages; empty if there is only one."""
         return "" if self._num_envs == 1 else f" ({index + 1} of {self._num_envs})"
 
     def _when(self, timestep: int) -> str:
-        return f"after {timestep:,} steps{self._during}"
+        return f"after {timestep:,} steps{self.during}"
 
 
 def _of_present_arms(leaf: Any, observations: Any) -> Any:
