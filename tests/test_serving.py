@@ -453,7 +453,7 @@ class Painted(Ramp):
 def test_a_video_shows_every_step_of_an_episode() -> None:
     result = run(Gain, Painted, steps=9, options=OFF)
     done = rlplug.evaluate(result.run_id, env=Painted, episodes=1, video=True, registry=GAIN)
-    assert done.video == result.folder / "videos" / "step-000000000009.mp4"
+    assert done.video == result.folder / "videos" / "eval-step-000000000009.mp4"
     program = import_module("imageio_ffmpeg").get_ffmpeg_exe()
     command = [program, "-loglevel", "error", "-i", str(done.video), "-f", "rawvideo"]
     decoded = subprocess.run([*command, "-pix_fmt", "gray", "-"], capture_output=True, check=True)
@@ -467,6 +467,31 @@ def test_a_run_keeps_a_video_of_every_evaluation_that_was_better() -> None:
     result = run(Gain, Painted, steps=8, options=options)
     names = sorted(one.name for one in (result.folder / "videos").iterdir())
     assert names == ["step-000000000004.mp4", "step-000000000008.mp4"]
+
+
+def test_videos_of_eval_overwrite_neither_those_of_the_run_nor_each_other() -> None:
+    options = {**OFF, "evaluation.video": True, "evaluation.every": 4}
+    result = run(Gain, Painted, steps=8, options=options)
+    trained = {one.name: one.read_bytes() for one in (result.folder / "videos").iterdir()}
+    assert "step-000000000008.mp4" in trained
+    made = [
+        rlplug.evaluate(
+            result.run_id,
+            checkpoint="last",
+            env=Painted,
+            episodes=1,
+            seed=seed,
+            video=True,
+            registry=GAIN,
+        ).video
+        for seed in (0, 1)
+    ]
+    assert [one and one.name for one in made] == [
+        "eval-step-000000000008.mp4",
+        "eval-step-000000000008-2.mp4",
+    ]
+    for name, content in trained.items():
+        assert (result.folder / "videos" / name).read_bytes() == content
 
 
 def test_a_video_of_an_environment_that_draws_nothing_is_refused_before_the_run(home: Path) -> None:

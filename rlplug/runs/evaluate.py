@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -58,11 +59,10 @@ def evaluate(
         # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:
-            folder = Path(str(loaded.path.parent.parent)) / "videos"
             file = record(
                 policy.module,
                 lambda: _environments(loaded, env, 1, render=True),
-                folder / f"{loaded.path.name}.mp4",
+                _new_video(loaded.path),
                 seed=eval_seed,
                 timestep=policy.step,
                 normalize=normalize,
@@ -84,6 +84,13 @@ def evaluate(
         environment=loaded.saved.environment["name"],
         video=file,
     )
+
+
+def _new_video(checkpoint: Path) -> Path:
+    """A name that neither the run's own videos nor earlier ones of `eval` have."""
+    folder = checkpoint.absolute().parent.parent / "videos"
+    names = (f"eval-{checkpoint.name}{f'-{n}' if n > 1 else ''}.mp4" for n in itertools.count(1))
+    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def _environments(
