@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlplug.cli.terminal import console
+from rlplug.config.secrets import masked
 from rlplug.config.toml import as_mapping
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def print_prepared(prepared: Prepared, feed: str) -> None:
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     section: tuple[str, ...] = ()
-    for path, value in _leaves(as_mapping(prepared.config), ()):
+    for path, value in _leaves(masked(as_mapping(prepared.config)), ()):
         *parents, name = path
         if tuple(parents) != section:
             if section:

@@ -127,10 +127,13 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _print_error(error: BaseException, message: str, *, debug: bool) -> None:
+    from rlplug.config.secrets import without_secrets
+
     # Without a reader, the exit code still tells.
     try:
         if debug:
-            traceback.print_exception(error)
-        print(f"rlplug: error: {message}", file=sys.stderr, flush=True)
+            shown = without_secrets("".join(traceback.format_exception(error)))
+            print(shown, end="", file=sys.stderr)
+        print(f"rlplug: error: {without_secrets(message)}", file=sys.stderr, flush=True)
     except BrokenPipeError:
         _silence(sys.stderr)

@@ -15,8 +15,8 @@ import attrs
 from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot
 from rlplug.checkpoint.manifest import MANIFEST, REPLAY
 from rlplug.checkpoint.policy import split_state
+from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
-from rlplug.config.toml import to_toml
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import BestTracker, Evaluator
@@ -30,7 +30,6 @@ from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
-from rlplug.tracking.location import without_secrets
 
 __all__ = ["PeriodicTasks"]
 
@@ -88,7 +87,7 @@ class PeriodicTasks:
         on_divergence = self.config.learner.on_divergence
         self._divergence = Divergence(self.learner, self.weights, on_divergence)
         self.weights.finite_at(0)
-        self._options = without_secrets(to_toml(self.config))
+        self._options = masked_toml(self.config)
         self._plan(0)
 
     def set_state(self, saved: Mapping[str, Any], manifest: Manifest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import sqlite3
 import ssl
@@ -17,6 +16,7 @@ from urllib.request import url2pathname
 
 import attrs
 
+from rlplug.config.secrets import MASK, without_secrets
 from rlplug.errors import RequestError
 
 __all__ = [
@@ -57,7 +57,7 @@ def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.enviro
         (environ.get("MLFLOW_TRACKING_URI", ""), "MLFLOW_TRACKING_URI"),
     ):
         if uri:
-            return _checked(uri.strip(), source)
+            return _checked(_with_secrets(uri.strip(), source, environ), source)
     return f"{_SQLITE}{root / 'mlflow.db'}"
 
 
@@ -95,8 +95,10 @@ class RunFolder:
         the server may have moved.
         """
         now = tracking_uri(option, self.path.parent.parent, environ)
-        if option or without_secrets(now) == self.uri or "***@" in self.uri or not self.uri:
+        if option or without_secrets(now) == self.uri or not self.uri:
             return now
+        if MASK in self.uri:
+            return tracking_uri(self.uri, self.path.parent.parent, environ)
         file = sqlite_file(self.uri)
         return self.uri if file is None or file.exists() else now
 
@@ -124,11 +126,6 @@ def local_folder(uri: str) -> Path | None:
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     return Path(uri) if uri.startswith("/") else None
-
-
-def without_secrets(text: str) -> str:
-    """The text without user names and passwords of the URIs in it."""
-    return re.sub(r"(\w+://)[^/\s@'\"]+@", r"\1***@", text)
 
 
 def check_writable(root: Path) -> None:
@@ -173,8 +170,36 @@ def check_reachable(uri: str) -> None:
         _check_database(uri)
 
 
+def _with_secrets(uri: str, source: str, environ: Mapping[str, str]) -> str:
+    """The URI with what was masked when it was recorded, from the environment."""
+    if MASK not in uri:
+        return uri
+    given = environ.get("MLFLOW_TRACKING_URI", "").strip()
+    if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
+        return given
+    bare = uri.replace(f"{MASK}@", "")
+    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+    logged_in = all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN")
+    if MASK not in bare and is_http(bare) and logged_in:
+        return bare  # MLflow reads these variables itself
+    others = f", or {names[0]} and {names[1]}" if MASK not in bare and is_http(bare) else ""
+    raise RequestError(
+        f"{source} {uri!r} is without its password: passwords are not recorded.",
+        f"try: set MLFLOW_TRACKING_URI to the same URI with the password{others}",
+    )
+
+
 def _checked(uri: str, source: str) -> str:
-    scheme = urlsplit(uri).scheme.partition("+")[0]
+    try:
+        address = urlsplit(uri)
+        _ = address.port  # parsed only when it is read
+    except ValueError:
+        # Its message would quote a password with such characters.
+        raise RequestError(
+            f"{source} {without_secrets(uri)!r} is not a valid URI.",
+            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
+        ) from None
+    scheme = address.scheme.partition("+")[0]
     if scheme in ("http", "https"):
         return uri.rstrip("/")
     if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:

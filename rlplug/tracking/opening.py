@@ -10,8 +10,8 @@ from pathlib import Path
 
 import attrs
 
+from rlplug.config.secrets import masked, masked_toml
 from rlplug.config.sections import RunConfig
-from rlplug.config.toml import to_toml
 from rlplug.errors import RequestError
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
@@ -89,7 +89,7 @@ def create_run(
         with _writing(folder):
             own.mkdir(parents=True, exist_ok=True)
             lock = failed.enter_context(RunLock.take(own))
-            write_durably(own / CONFIG, without_secrets(to_toml(config)).encode())
+            write_durably(own / CONFIG, masked_toml(config).encode())
             write_durably(own / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
             status.write(own)
             journal = Journal(own)
@@ -139,7 +139,7 @@ def continue_run(
             attempt = max(attempt, store.attempt)
         status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
         with _writing(folder.parent.parent):
-            _replace_config(folder, without_secrets(to_toml(config)))
+            _replace_config(folder, masked_toml(config))
             journal = Journal(folder)
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
@@ -173,7 +173,7 @@ def _mark_as_continued(
         "rlplug.resumed_from_step": str(step),
     }
     if drift:
-        tags["rlplug.param_drift"] = without_secrets(json.dumps(dict(drift)))[:LONGEST_TAG]
+        tags["rlplug.param_drift"] = json.dumps(masked(drift))[:LONGEST_TAG]
     try:
         store.continue_run(tags)
     except (StoreRefusedError, StoreUnreachableError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.secrets import masked
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
@@ -63,7 +64,7 @@ def record_of(config: RunConfig, environment: str, root: Path) -> Record:
         tags=_tags(config, environment, root),
         environment=environment[:500],
         environment_digest=_digest(source, 8),
-        environment_source=json.dumps(source, default=str)[:60_000],
+        environment_source=json.dumps(masked(source), default=str)[:60_000],
     )
 
 
@@ -89,7 +90,8 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     typed = sys.argv if arguments is None else arguments
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
-    return without_secrets(shlex.join([name or "python", *typed[1:]]))
+    # One by one: only then is it certain where each ends.
+    return without_secrets(shlex.join([name or "python", *map(without_secrets, typed[1:])]))
 
 
 def slug(text: str) -> str:
@@ -173,7 +175,8 @@ def _user() -> str:
 
 
 def _param(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    safe = masked(value)
+    text = safe if isinstance(safe, str) else json.dumps(safe, default=str)
     shown = without_secrets(text)
     return shown if len(shown) <= LONGEST_PARAM else shown[: LONGEST_PARAM - 1] + "…"
 

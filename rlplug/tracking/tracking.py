@@ -13,8 +13,8 @@ from typing import Self
 
 import attrs
 
+from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
-from rlplug.config.toml import to_toml
 from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
@@ -79,7 +79,7 @@ class Tracking:
         self._ended: Status = "FAILED"
         self._journal = run.journal
         self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
-        options = without_secrets(to_toml(config))
+        options = masked_toml(config)
         self.listener = TrackingListener(self._writer, run.store, options, run.folder)
         self._writer.start()
 

@@ -1,0 +1,76 @@
+"""Masks passwords and tokens of URIs, in texts and in options, before they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rlplug.config.sections import RunConfig
+from rlplug.config.toml import as_mapping
+
+__all__ = ["MASK", "masked", "masked_toml", "without_secrets"]
+
+MASK = "***"
+
+_SCHEME = r"\w[\w+.\-]*"
+_ENCODED = "%(?:25)*"
+"""A percent sign, which may itself be encoded, again and again."""
+
+# Up to the last @, because passwords may hold any character. Without a colon it is a user name or
+# a token, which ends where the host would.
+_USER_INFO = re.compile(rf"({_SCHEME}:(?:\\?/){{2}})([^\s/?#]*:\S*@|[^\s/?#]*@)(\S*)")
+_USER_INFO_ENCODED = re.compile(
+    rf"({_SCHEME}{_ENCODED}3A(?:/|{_ENCODED}2F){{2}})(\S*(?:@|{_ENCODED}40))(\S*)", re.IGNORECASE
+)
+_SECRET_NAME = (
+    r"[^\s=?&;%]*(?:token|pass|pwd|secret|key|auth(?!or)|cred|signature|access)[^\s=?&;%]*"
+)
+_QUERY = re.compile(
+    rf"((?:[?&;]|{_ENCODED}(?:3F|26|3B)){_SECRET_NAME}(?:=|{_ENCODED}3D))[^\s&]*", re.IGNORECASE
+)
+# The same in a text that is one URI, maybe after `key=`: it may hold white space, too.
+_WHOLE_URI = re.compile(rf"\S*?{_SCHEME}://")
+_WHOLE_USER_INFO = re.compile(rf"({_SCHEME}://)([^/?#]*:.*@|[^/?#]*@)(.*)", re.DOTALL)
+_WHOLE_QUERY = re.compile(rf"([?&;]{_SECRET_NAME}=)[^&]*", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """The text without what is or may be secret in the URIs in it.
+
+    Masked are user names, passwords, and parameters such as `?token=`: as they are written, and
+    as JSON, TOML, a shell or percent encoding write them. Where it is not clear where a password
+    ends, too much is masked.
+    """
+    if _WHOLE_URI.match(text):
+        text = _WHOLE_USER_INFO.sub(_without_user_info, text)
+        text = _WHOLE_QUERY.sub(rf"\1{MASK}", text)
+    text = _USER_INFO.sub(_without_user_info, text)
+    text = _USER_INFO_ENCODED.sub(_without_user_info, text)
+    return _QUERY.sub(rf"\1{MASK}", text)
+
+
+def _without_user_info(found: re.Match[str]) -> str:
+    scheme, user_info, rest = found.groups()
+    # Of `http://a:b?token=c@d` nobody knows whether `d` is the host or belongs to the token.
+    if _QUERY.search(user_info):
+        return f"{scheme}{MASK}@{MASK}"
+    return f"{scheme}{MASK}@{without_secrets(rest)}"
+
+
+def masked(value: Any) -> Any:
+    """Plain values, with every text in them without secrets."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {name: masked(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(one) for one in value]
+    return value
+
+
+def masked_toml(config: RunConfig) -> str:
+    """The complete config without secrets: what is left out must come from the environment."""
+    import tomli_w
+
+    return tomli_w.dumps(masked(as_mapping(config)))

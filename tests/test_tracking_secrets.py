@@ -1,0 +1,122 @@
+"""What a real run writes, on disk and to a real MLflow server, holds no password."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlplug.errors import RequestError
+from rlplug.tracking.location import tracking_uri
+from rlplug.tracking.server import UiServer
+
+BEGIN, END = "ZQXJKVWB", "BWVKJXQZ"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    folder = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    running = UiServer.start(
+        f"sqlite:///{folder / 'mlflow.db'}", folder, host="127.0.0.1", port=port
+    )
+    running.wait_until_ready()
+    yield folder, port
+    running.stop()
+
+
+def rlplug_run(
+    site: Path, folder: Path, *arguments: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    path = os.pathsep.join([str(site), kept.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "rlplug", "run", *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": path, "RLPLUG_HOME": str(folder / "runs"), **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def files_with_secrets(*folders: Path) -> list[str]:
+    return [
+        str(file)
+        for folder in folders
+        for file in folder.rglob("*")
+        if file.is_file()
+        and (BEGIN.encode() in (held := file.read_bytes()) or END.encode() in held)
+    ]
+
+
+def test_a_server_with_a_password_is_recorded_without_it_and_used_again(
+    site: Path, server: tuple[Path, int], tmp_path: Path
+) -> None:
+    served, port = server
+    uri = f"http://me:{BEGIN}a@b'c%2Fd%3Fe\"f{END}@127.0.0.1:{port}"
+    options = ("--steps", "60", "--set", "checkpoint.every=20")
+    first = rlplug_run(
+        site,
+        tmp_path,
+        *("--algo", "means", *options, "--debug"),
+        *("--set", "fail_at=50", "--set", f"tracking.uri={uri}", "--tag", f"source={uri}/x"),
+    )
+    # It fails, so that there is a traceback, too.
+    assert first.returncode == 1, first.stderr
+    assert "ArithmeticError: planted" in first.stderr
+    assert BEGIN not in first.stdout + first.stderr
+    (folder,) = (tmp_path / "runs" / "work").iterdir()
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["uri"] == f"http://***@127.0.0.1:{port}"
+    assert "tracking.uri=http://***@127.0.0.1" in facts["command"]
+    assert (folder / "checkpoints" / "step-000000000040" / "config.toml").exists()
+    assert (folder / "logs" / "traceback.txt").exists()
+
+    again = ("--config", str(folder / "config.toml"), "--set", "fail_at=0")
+    refused = rlplug_run(site, tmp_path, *again)
+    assert refused.returncode == 2
+    assert "try: set MLFLOW_TRACKING_URI to the same URI with the password" in refused.stderr
+    done = rlplug_run(site, tmp_path, *again, MLFLOW_TRACKING_URI=uri)
+    assert done.returncode == 0, done.stderr
+    assert f"http://127.0.0.1:{port}/#/experiments/" in done.stdout
+    assert BEGIN not in refused.stderr + done.stdout + done.stderr
+    assert files_with_secrets(tmp_path / "runs", served) == []
+
+
+def test_a_run_without_mlflow_records_no_secret_of_its_options_either(
+    site: Path, tmp_path: Path
+) -> None:
+    uri = f"postgresql://me:{BEGIN} a@b/c'd?e\\f{END}@db/x?sslmode=require&password={BEGIN}"
+    config = tmp_path / "mine.toml"
+    values = {"run": {"algorithm": "means"}, "tracking": {"uri": uri, "enabled": False}}
+    config.write_text("".join(f"[{a}]\n{_lines(b)}\n" for a, b in values.items()))
+    done = rlplug_run(site, tmp_path, "--config", str(config), "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    assert files_with_secrets(tmp_path / "runs") == []
+    shown = rlplug_run(site, tmp_path, "--config", str(config), "--steps", "20", "--dry-run")
+    assert 'uri = "postgresql://***@db/x?sslmode=require&password=***"' in shown.stdout
+
+
+def _lines(values: dict[str, object]) -> str:
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+@pytest.mark.parametrize("character", ["/x", "?x", "#x", "[", "\N{ACCOUNT OF}"])
+@pytest.mark.parametrize("scheme", ["http", "postgresql"])
+def test_a_uri_that_cannot_be_parsed_is_refused_without_its_password(
+    scheme: str, character: str
+) -> None:
+    uri = f"{scheme}://me:{BEGIN}{character}{END}@host/x"
+    with pytest.raises(RequestError, match="is not a valid URI") as raised:
+        tracking_uri(uri, Path("/runs"), {})
+    assert raised.value.__cause__ is None
+    assert BEGIN not in str(raised.value)
+    assert END not in str(raised.value)
