@@ -43,15 +43,28 @@ __all__ = ["evaluate"]
     help="Checkpoint of the best evaluation, the last one, that of a step, or a folder.",
 )
 @click.option("--video", is_flag=True, help="Record a video of one episode (needs rlplug[video]).")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Import the code that the config of somebody else's run names: encoders, wrappers, "
+    "packages of environments.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
-    run: str, episodes: int, seed: int, checkpoint: str, video: bool, as_json: bool
+    run: str,
+    episodes: int,
+    seed: int,
+    checkpoint: str,
+    video: bool,
+    trust: bool,
+    as_json: bool,
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
 
     RUN_ID is the id of a run or its first characters, its name, `last`, or a folder; RUN_ID@STEP is
-    the checkpoint at a step. A run that is not in the runs folder is downloaded from MLflow.
+    the checkpoint at a step. A run that is not in the runs folder is downloaded from MLflow. One
+    that was not made here may name code to import; that needs --trust.
     """
     from rlplug.checkpoint import find_checkpoint
 
@@ -59,7 +72,7 @@ def evaluate(
     path = find_checkpoint(run, checkpoint)
     from rlplug.runs import evaluate as later
 
-    done = later.evaluate(path, episodes=episodes, seed=seed, video=video)
+    done = later.evaluate(path, episodes=episodes, seed=seed, video=video, trust=trust)
     if as_json:
         click.echo(json.dumps(_as_json(done)))
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
+from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import Evaluator
@@ -43,13 +44,20 @@ def evaluate(
     seed: int = 0,
     video: bool = False,
     registry: Registry | None = None,
+    trust: bool = False,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
     The same seed gives the same episodes for every policy. `env` is needed only for runs whose
-    environment was a callable.
+    environment was a callable. A run that was not made here and names code to import, such as a
+    wrapper, needs `trust=True`.
     """
-    loaded = load_checkpoint(find_checkpoint(str(run), checkpoint), registry=registry)
+    path = find_checkpoint(str(run), checkpoint)
+    parts = ("algorithm", "addons", "env", *(() if env else ("run.env",)))
+    refuse_foreign_imports(path, parts, trust=trust)
+    loaded = load_checkpoint(path, registry=registry)
+    arguments = loaded.saved.environment["arguments"]
+    refuse_foreign_imports(path, (), trust=trust, arguments=arguments)
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
     normalize = None if policy.normalization is None else policy.normalization.observations

@@ -10,6 +10,7 @@ import attrs
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
 from rlplug.checkpoint.policy import SavedPolicy, restore_policy
+from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Normalization
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -41,21 +42,23 @@ def load(
     checkpoint: str = "best",
     seed: int = 0,
     registry: Registry | None = None,
+    trust: bool = False,
 ) -> Policy:
     """The policy of a run: `load(RUN_ID).predict(observation)`.
 
     `run` is the id or name of a run, `last`, its folder, or the folder of one checkpoint;
     `checkpoint` is `best`, `last`, a step (as in `RUN_ID@STEP`) or a folder; `seed` is for
     stochastic actions. For a run of plugins that are not installed, pass their classes:
-    `registry=Registry.of(mine=Mine)`.
+    `registry=Registry.of(mine=Mine)`. A run that was not made here and names code to import, such
+    as an encoder, needs `trust=True`.
     """
-    return load_checkpoint(
-        find_checkpoint(str(run), checkpoint), seed=seed, registry=registry
-    ).policy
+    path = find_checkpoint(str(run), checkpoint)
+    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
+    return load_checkpoint(path, seed=seed, registry=registry).policy
 
 
 def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = None) -> Loaded:
-    """The policy in a checkpoint, on the CPU and ready to act."""
+    """The policy in a checkpoint that may import code, on the CPU and ready to act."""
     manifest = read_manifest(path)
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.

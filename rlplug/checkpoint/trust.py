@@ -1,0 +1,74 @@
+"""Whose a checkpoint is, and what its config would import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlplug.checkpoint.manifest import CONFIG, reading
+from rlplug.config.sources import read_toml
+from rlplug.errors import RequestError
+from rlplug.tracking.location import runs_folder
+
+__all__ = ["is_own", "refuse_foreign_imports"]
+
+
+def is_own(checkpoint: Path) -> bool:
+    """Whether a checkpoint lies in the folder of a run that was made in this runs folder.
+
+    What was downloaded, even from one's own server, and folders elsewhere may come from anybody.
+    """
+    run = checkpoint.resolve().parent.parent
+    return run.parent == (runs_folder() / "work").resolve() and (run / "run.json").is_file()
+
+
+def refuse_foreign_imports(
+    checkpoint: Path,
+    parts: Iterable[str],
+    *,
+    trust: bool,
+    arguments: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuse a checkpoint of somebody else whose config names code to import.
+
+    Importing runs code. Installed plugins are no danger: a config chooses among them only.
+    `parts` are the sections or options that will be used: the others import nothing. `arguments`
+    are those of the environment from elsewhere in the checkpoint.
+    """
+    if trust or is_own(checkpoint):
+        return
+    with reading(checkpoint, CONFIG):
+        config = read_toml(checkpoint / CONFIG)
+        used = {part: _at(config, part) for part in parts}
+        found = [*_paths({**used, "arguments": arguments or {}})]
+    if found:
+        raise RequestError(
+            f"the checkpoint {checkpoint} is not of a run that was made here, and its config "
+            "names code to import:",
+            *found,
+            "try: --trust (in Python: trust=True), if you trust who made it",
+        )
+
+
+def _at(config: Any, part: str) -> Any:
+    for name in part.split("."):
+        config = config.get(name, {}) if isinstance(config, Mapping) else {}
+    return config
+
+
+def _paths(value: Any, where: str = "") -> Iterator[str]:
+    """The texts that may be an import path, `module:name`.
+
+    Of `http://…` as an encoder, `http` would be imported; environments may need such addresses.
+    """
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _paths(one, f"{where}.{name}" if where else str(name))
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            yield from _paths(one, f"{where}[{index}]")
+    elif isinstance(value, str) and ":" in value:
+        harmless = where.startswith(("env.", "arguments.")) and "://" in value
+        if not harmless or where.startswith("env.wrappers"):
+            yield f"{where} = {value!r}"

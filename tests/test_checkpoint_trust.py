@@ -1,0 +1,219 @@
+"""A checkpoint that came from somebody else imports nothing unless the person says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+from torch import nn
+
+from rlplug import Acted, Algorithm, Module, Registry, evaluate, hookimpl, load, option, run
+from rlplug.checkpoint.trust import is_own
+from rlplug.errors import RequestError
+from rlplug.feeds import Stream
+from rlplug.nn.custom import load_encoder
+
+Cli = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("home", "foreign_code")
+
+OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
+
+FOREIGN = """
+import gymnasium
+from torch import nn
+
+class Wrap(gymnasium.Wrapper):
+    pass
+
+class Net(nn.Linear):
+    def __init__(self, space):
+        super().__init__(1, 2)
+"""
+
+
+@pytest.fixture
+def foreign_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that can be imported."""
+    (tmp_path / "foreign_code.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("foreign_code", None)
+
+
+def was_imported() -> bool:
+    return "foreign_code" in sys.modules
+
+
+def elsewhere(run_folder: Path, old: str, new: str) -> Path:
+    """A copy of a run in another folder, whose last checkpoint has another config."""
+    copy = Path(shutil.copytree(run_folder, run_folder.parent.parent.parent / "copied"))
+    checkpoint = sorted((copy / "checkpoints").iterdir())[-1]
+    text = (checkpoint / "config.toml").read_text()
+    assert old in text
+    (checkpoint / "config.toml").write_text(text.replace(old, new))
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    content = (checkpoint / "config.toml").read_bytes()
+    manifest["files"]["config.toml"] = hashlib.sha256(content).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+class Pays(gymnasium.Env[Any, Any]):
+    """Episodes of one step, which pays the action."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return numpy.ones(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return numpy.ones(1, numpy.float32), float(action), True, False, {}
+
+
+class Acts(Module):
+    """Chooses action 1."""
+
+    def __init__(self, encoder: nn.Module | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.ones(len(act.observations), numpy.int64))
+
+    forward_inference = forward_exploration
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    encoder: str = option("", "Encoder, as module:Class; empty: none.")
+
+
+class Encodes(Algorithm):
+    """Has an encoder that it does not train."""
+
+    Config: ClassVar[type[Options]] = Options
+    config: Options
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    @hookimpl
+    def build(self, observation_space: Any, config: Options) -> Module:
+        return Acts(load_encoder(config.encoder, observation_space) if config.encoder else None)
+
+    @hookimpl
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+
+ENCODES = Registry.of(encodes=Encodes)
+
+
+@pytest.mark.parametrize("path", ["foreign_code:Net", "foreign_code://Net", " foreign_code:Net"])
+def test_loading_the_run_of_somebody_else_refuses_an_encoder_before_it_is_imported(
+    path: str,
+) -> None:
+    result = run(Encodes, Pays, steps=3, options=OFF)
+    copy = elsewhere(result.folder, 'encoder = ""', f'encoder = "{path}"')
+    with pytest.raises(RequestError, match="is not of a run that was made here") as raised:
+        load(copy, registry=ENCODES)
+    assert raised.value.hints == (
+        f"algorithm.encoder = {path!r}",
+        "try: --trust (in Python: trust=True), if you trust who made it",
+    )
+    with pytest.raises(RequestError, match="is not of a run that was made here"):
+        evaluate(copy, env=Pays, registry=ENCODES)
+    assert not was_imported()
+
+
+def test_what_is_trusted_is_imported() -> None:
+    result = run(Encodes, Pays, steps=3, options={**OFF, "encoder": "foreign_code:Net"})
+    copy = elsewhere(result.folder, "seed = 0", "seed = 1")
+    sys.modules.pop("foreign_code")
+    policy = load(copy, registry=ENCODES, trust=True)
+    assert policy.predict(numpy.ones(1, numpy.float32)) == 1
+    assert was_imported()
+
+
+def test_a_run_of_ones_own_is_trusted() -> None:
+    options = {**OFF, "encoder": "foreign_code:Net", "env.wrappers": ["foreign_code:Wrap"]}
+    result = run(Encodes, Pays, steps=3, options=options)
+    assert load(result.run_id, registry=ENCODES).step == 3
+    done = evaluate(result.run_id, env=Pays, episodes=2, registry=ENCODES)
+    assert done.metrics["eval/return_mean"] == 1.0
+
+
+def test_the_run_of_somebody_else_that_imports_nothing_needs_no_trust() -> None:
+    result = run(Encodes, Pays, steps=3, options=OFF)
+    copy = elsewhere(result.folder, "seed = 0", "seed = 1")
+    assert evaluate(copy, env=Pays, episodes=2, registry=ENCODES).step == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        (
+            'env = "LinearBandit-v0"',
+            'env = "foreign_code:LinearBandit-v0"',
+            "run.env = 'foreign_code:LinearBandit-v0'",
+        ),
+        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers[0] = 'foreign_code:"),
+        (
+            "[env]",
+            '[env]\narm_factory = "foreign_code:Wrap"',
+            "env.arm_factory = 'foreign_code:Wrap'",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("installed")
+def test_eval_refuses_wrappers_and_packages_of_environments_without_trust(
+    rlplug: Cli, home: Path, old: str, new: str, named: str
+) -> None:
+    trained = rlplug("run", "--algo", "means", "--steps", "20", "--set", "tracking.enabled=false")
+    assert trained.code == 0
+    (folder,) = (home / "work").iterdir()
+    copy = elsewhere(folder, old, new)
+    refused = rlplug("eval", str(copy), "--episodes", "2")
+    assert (refused.code, refused.out, was_imported()) == (2, "", False)
+    assert named in refused.err
+    assert "try: --trust" in refused.err
+    # A policy acts without its environment.
+    assert load(copy).step == 20
+    trusted = rlplug("eval", str(copy), "--episodes", "2", "--trust")
+    if named.startswith("env.arm_factory"):
+        assert "env.arm_factory   unknown option" in trusted.err
+    else:
+        assert (trusted.code, was_imported()) == (0, True)
+
+
+def test_weights_of_somebody_else_begin_a_run_without_what_their_config_imports() -> None:
+    result = run(Encodes, Pays, steps=3, options=OFF)
+    copy = elsewhere(result.folder, 'encoder = ""', 'encoder = "foreign_code:Net"')
+    begun = run(Encodes, Pays, steps=3, options={**OFF, "run.init_from": str(copy)})
+    assert (begun.status, was_imported()) == ("FINISHED", False)
+
+
+def test_only_what_lies_in_the_folder_of_a_run_made_here_is_ones_own(home: Path) -> None:
+    result = run(Encodes, Pays, steps=3, options=OFF)
+    checkpoint = result.folder / "checkpoints" / "step-000000000003"
+    assert is_own(checkpoint)
+    fetched = home / "fetched" / "abc"
+    shutil.copytree(result.folder, fetched)
+    assert not is_own(fetched / "checkpoints" / "step-000000000003")
+    # A link to somebody else's run is somebody else's.
+    linked = home / "work" / "linked"
+    linked.symlink_to(fetched, target_is_directory=True)
+    assert not is_own(linked / "checkpoints" / "step-000000000003")
+    (result.folder / "run.json").unlink()
+    assert not is_own(checkpoint)
