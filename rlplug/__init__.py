@@ -12,6 +12,7 @@ from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.batch import Batch
+    from rlplug.checkpoint.weights import load_weights
     from rlplug.config import option
     from rlplug.errors import RequestError, RlplugError, RunFailedError, UnsupportedSpaceError
     from rlplug.hooks import hookimpl
@@ -58,6 +59,7 @@ _MODULES = {
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
+    "load_weights": "rlplug.checkpoint.weights",
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
@@ -86,6 +88,7 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
+    "load_weights",
     "option",
     "resume",
     "run",
