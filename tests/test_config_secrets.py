@@ -14,7 +14,7 @@ import tomli_w
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlplug.config.secrets import masked, without_secrets
+from rlplug.config.secrets import masked, without_masked, without_secrets
 from rlplug.errors import RequestError
 from rlplug.tracking.location import tracking_uri
 from rlplug.tracking.record import command_line
@@ -108,6 +108,11 @@ def test_a_command_line_hides_them(password: str, uri: Callable[[str], str]) -> 
 def test_what_is_no_secret_stays(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
     assert without_secrets(shown) == shown
+
+
+def test_options_that_were_masked_are_left_out_of_those_to_set() -> None:
+    options = {"uri": URIS[0]("secret"), "sizes": [64, 64], "parts": [URIS[0]("secret")], "a": "b"}
+    assert without_masked(masked(options)) == {"sizes": [64, 64], "a": "b"}
 
 
 # -- a recorded run is run again ------------------------------------------------------------------

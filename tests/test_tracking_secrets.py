@@ -9,10 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
+import attrs
+import numpy
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from rlplug import Acted, Algorithm, Module, hookimpl, option, run
 from rlplug.errors import RequestError
+from rlplug.feeds import Stream
 from rlplug.tracking.location import tracking_uri
 from rlplug.tracking.server import UiServer
 
@@ -120,3 +127,67 @@ def test_a_uri_that_cannot_be_parsed_is_refused_without_its_password(
     assert raised.value.__cause__ is None
     assert BEGIN not in str(raised.value)
     assert END not in str(raised.value)
+
+
+class Bare(Module):
+    """Chooses action 0."""
+
+    def forward_exploration(self, act: Any) -> Acted:
+        return Acted(numpy.zeros(len(act.observations), numpy.int64))
+
+    forward_inference = forward_exploration
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    uri: str = option("", "Where the data is.")
+
+
+class Reads(Algorithm):
+    """Learns nothing, for its data cannot be reached."""
+
+    Config: ClassVar[type[Source]] = Source
+    config: Source
+
+    def feed(self) -> Stream:
+        return Stream(one_step_episodes=True)
+
+    @hookimpl
+    def build(self) -> Module:
+        return Bare()
+
+    @hookimpl
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    @hookimpl
+    def additional_update(self, timestep: int, config: Source) -> None:
+        if timestep == 20:
+            raise OSError(f"cannot read {config.uri!r}")
+
+
+characters = st.characters(min_codepoint=33, exclude_categories=("Z", "C"))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.text(characters, max_size=12).map(lambda text: f"{BEGIN}{text}{END}"))
+def test_no_file_of_a_real_run_holds_any_password(
+    tmp_path_factory: pytest.TempPathFactory, password: str
+) -> None:
+    home = tmp_path_factory.mktemp("runs")
+    uri = f"mysql://me:{password}@host/db?password={password.replace('&', '')}"
+    options = {
+        "tracking.enabled": False,
+        "tracking.uri": uri,
+        "algorithm.uri": uri,
+        "checkpoint.every": 10,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLPLUG_HOME", str(home))
+        with pytest.raises(OSError, match="cannot read"):
+            run(Reads, "LinearBandit-v0", steps=30, options=options, tags={"source": uri})
+    files = [file for file in home.rglob("*") if file.is_file()]
+    assert {"config.toml", "run.json", "traceback.txt", "manifest.json"} <= {
+        file.name for file in files
+    }
+    assert files_with_secrets(home) == []

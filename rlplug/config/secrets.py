@@ -9,7 +9,7 @@ from typing import Any
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import as_mapping
 
-__all__ = ["MASK", "masked", "masked_toml", "without_secrets"]
+__all__ = ["MASK", "masked", "masked_toml", "without_masked", "without_secrets"]
 
 MASK = "***"
 
@@ -67,6 +67,11 @@ def masked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [masked(one) for one in value]
     return value
+
+
+def without_masked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded options without those that were masked: they stay as they are now."""
+    return {name: value for name, value in options.items() if MASK not in str(value)}
 
 
 def masked_toml(config: RunConfig) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
+from rlplug.config.secrets import masked, without_masked
 from rlplug.config.toml import plain
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner import state
@@ -171,12 +172,14 @@ class ByHand(LearnerModules):
                 },
                 "options": {
                     module_id: {
-                        plugin: plain(config)
+                        plugin: masked(plain(config))
                         for plugin, config in self.calls.overrides(module_id).items()
                     }
                     for module_id in self.members
                 },
-                "plugin_options": {one.name: plain(one.config) for one in self.calls.participants},
+                "plugin_options": {
+                    one.name: masked(plain(one.config)) for one in self.calls.participants
+                },
                 "extra": {
                     module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
                     for module_id, extras in self.extra.items()
@@ -233,7 +236,7 @@ class ByHand(LearnerModules):
         for module_id, options in saved.get("options", {}).items():
             self.calls.set_overrides(module_id, {})
             for plugin, values in options.items():
-                self.set_options(module_id, values, plugin)
+                self.set_options(module_id, without_masked(values), plugin)
         for module_id, update in self._all_updates().items():
             part = saved["stages"][module_id]
             update.set_state(part, saved["optimizers"].get(module_id, {}))
@@ -337,7 +340,8 @@ class ByHand(LearnerModules):
             self.spaces[module_id] = spaces
             options = saved.get("options", {}).get(module_id, {})
             for plugin, values in saved.get("plugin_options", {}).items():
-                self.set_options(module_id, options.get(plugin, values), plugin)
+                there = without_masked(options.get(plugin, values))
+                self.set_options(module_id, there, plugin)
             self.add_module(module_id, spaces, trainable=trainable)
 
     def _set_gradients(
