@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
+from random import Random
 
 import attrs
 import pytest
 from safetensors.numpy import load_file
 
 ENDLESS = ("--steps", "1000000")
+OFFLINE = ("--set", "tracking.enabled=false")
 
 
 @attrs.frozen
@@ -26,11 +29,6 @@ class Process:
 
     popen: subprocess.Popen[str]
     home: Path
-
-    @property
-    def err(self) -> IO[str]:
-        assert self.popen.stderr is not None
-        return self.popen.stderr
 
     def wait_for(self, reached: Callable[[], object]) -> None:
         """Wait until something is there."""
@@ -53,6 +51,14 @@ class Process:
         return folder
 
     @property
+    def journal(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def status(self) -> str:
+        return str(json.loads((self.folder / "status.json").read_text())["status"])
+
+    @property
     def checkpoints(self) -> list[int]:
         found = self.folder.glob("checkpoints/step-*/manifest.json")
         return sorted(int(one.parent.name.removeprefix("step-")) for one in found)
@@ -73,17 +79,30 @@ class Process:
 Start = Callable[..., Process]
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database without runs, which takes seconds to create."""
+    from mlflow import MlflowClient
+
+    file = tmp_path_factory.mktemp("database") / "mlflow.db"
+    MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
+
+
 @pytest.fixture
-def start(site: Path, tmp_path: Path) -> Iterator[Start]:
+def start(site: Path, tmp_path: Path, database: Path) -> Iterator[Start]:
     """Start `rlplug run` with options: `start("--algo", "means")`."""
     processes: list[subprocess.Popen[str]] = []
+    (tmp_path / "runs").mkdir()
+    shutil.copy(database, tmp_path / "runs")
 
-    def starting(*options: str, **more: str) -> Process:
+    def starting(*options: str, terminal: int | None = None) -> Process:
         paths = [str(site), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.Popen(
             [sys.executable, "-m", "rlplug", "run", *options],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            preexec_fn=None if terminal is None else partial(os.login_tty, terminal),
             text=True,
             cwd=tmp_path,
             env={
@@ -91,7 +110,6 @@ def start(site: Path, tmp_path: Path) -> Iterator[Start]:
                 "PATH": os.environ["PATH"],
                 "HOME": str(tmp_path),
                 "RLPLUG_HOME": str(tmp_path / "runs"),
-                **more,
             },
         )
         processes.append(process)
@@ -107,7 +125,7 @@ def start(site: Path, tmp_path: Path) -> Iterator[Start]:
 # -- the first signal ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_the_run_between_updates_with_a_checkpoint_and_its_own_exit_code(
     start: Start, name: str, code: int
 ) -> None:
@@ -125,3 +143,94 @@ def test_a_signal_ends_the_run_between_updates_with_a_checkpoint_and_its_own_exi
     assert (result["status"], result["checkpoint"], result["step"]) == ("KILLED", step, step)
     last = (run.folder / "metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["step"] == step
+
+
+def test_nohup_keeps_a_run_from_ending_with_its_terminal(start: Start) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = start("--algo", "means", "--quiet", *OFFLINE, *ENDLESS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.trains()
+    run.popen.send_signal(signal.SIGHUP)
+    written = run.journal.stat().st_size
+    run.wait_for(lambda: run.journal.stat().st_size > written)
+    run.popen.send_signal(signal.SIGTERM)
+    run.ends()
+    assert run.popen.returncode == 143
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(start: Start, tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    run = start("--algo", "means", *OFFLINE, *ENDLESS, terminal=slave)
+    os.close(slave)
+    run.trains()
+    os.close(master)
+    assert run.popen.wait(timeout=60) == 129
+    assert len(run.checkpoints) == 1
+    assert run.status == "KILLED"
+
+
+# -- in start-up --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_environments_are_made_ends_the_run_before_anything_is_recorded(
+    start: Start, tmp_path: Path, name: str, code: int
+) -> None:
+    (tmp_path / "slow_envs.py").write_text(SLOW)
+    run = start("--algo", "means", "--env", "slow_envs:Slow-v0")
+    run.wait_for((tmp_path / "making").exists)
+    run.popen.send_signal(getattr(signal, name))
+    assert run.ends().strip() == "rlplug: interrupted"
+    assert run.popen.returncode == code
+    assert [one.name for one in run.home.iterdir()] == ["mlflow.db"]
+
+
+SLOW = """
+import pathlib, time
+import gymnasium
+
+def make(**arguments):
+    pathlib.Path("making").touch()
+    time.sleep(600)
+
+gymnasium.register("Slow-v0", make)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, 3.0, 4.0])
+def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing_behind(
+    start: Start, seconds: float
+) -> None:
+    run = start("--algo", "means", "--quiet", *ENDLESS)
+    time.sleep(seconds)
+    run.popen.send_signal(signal.SIGINT)
+    said = run.ends()
+    assert run.popen.returncode == 130
+    assert "Traceback" not in said
+    assert set(run.statuses) <= {"KILLED"}
+
+
+# -- a second signal ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trial", range(3))
+def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(start: Start, trial: int) -> None:
+    random = Random(trial)
+    names = random.choices([signal.SIGINT, signal.SIGTERM], k=2)
+    run = start("--algo", "means", "--set", "checkpoint.every=1000", *ENDLESS)
+    run.trains()
+    for number, wait in zip(names, (1.0, 1.5), strict=True):
+        time.sleep(random.uniform(0, wait))
+        run.popen.send_signal(number)
+    said = run.ends()
+    assert run.popen.returncode == 128 + names[0]
+    assert run.statuses == ["KILLED"]
+    assert "Traceback" not in said
+    assert f"run {run.folder.name} (means-LinearBandit-v0-s0) in {run.folder}\n" in said
+    step = run.checkpoints[-1]
+    assert f"; checkpoint of step {step:,}.\n" in said
+    # What is being deleted may be left; the next start of the run deletes it.
+    left = [one.name for one in run.folder.rglob("*unfinished*")]
+    assert [name for name in left if not name.endswith("-old")] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -21,13 +22,16 @@ from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.runs import runs
 from rlplug.cli.sync import sync
+from rlplug.cli.terminal import leave_at_once
 from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
 
 __all__ = ["cli", "main"]
 
 FAILED = 1
-INTERRUPTED = 130
+SIGNALLED = 128
+"""Exit codes above are of signals."""
+INTERRUPTED = SIGNALLED + signal.SIGINT
 
 
 class ReaderLeftError(Exception):
@@ -82,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if arguments is None:
         # The process ends here: Ctrl-C may end it, too, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if code > SIGNALLED:
+            atexit._run_exitfuncs()
+            leave_at_once(code)
     sys.exit(code)
 
 
@@ -110,8 +117,8 @@ def _invoke(arguments: list[str]) -> int:
         _print_error(error, error.format_message(), debug="--debug" in arguments)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
-        # One that was raised for a signal knows which.
-        code: int = getattr(error, "exit_code", INTERRUPTED)
+        # One that was raised for a signal knows which; click raises Abort from it.
+        code: int = getattr(error.__cause__ or error, "exit_code", INTERRUPTED)
         with contextlib.suppress(OSError):
             print("rlplug: interrupted", file=sys.stderr, flush=True)
         return code

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from rlplug.cli.terminal import console, in_columns
+from rlplug.cli.terminal import console, in_columns, leave_at_once
 from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
 
-__all__ = ["finish", "leave_at_once", "print_interrupted", "print_json", "print_result"]
+__all__ = ["finish", "print_interrupted", "print_json", "print_result"]
 
 _SHOWN = {
     RETURN: "return",
@@ -70,14 +69,6 @@ def print_interrupted(interrupted: RunInterrupted) -> None:
     # After SIGHUP nobody reads.
     with contextlib.suppress(OSError):
         print(f"rlplug: {lines[0]}", *lines[1:], sep="\n", file=sys.stderr, flush=True)
-
-
-def leave_at_once(code: int) -> NoReturn:
-    """End the process without waiting for threads, which may wait for a server."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(code)
 
 
 def print_json(result: RunResult) -> None:
