@@ -158,7 +158,8 @@ class Trainer:
         self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NOTHING))
         self._updates += 1
         self._window.add(results)
-        if self.periodic is not None and self._counts_nonfinite and _not_finite(results):
+        nonfinite = self._counts_nonfinite and "nonfinite" in results.get(DEFAULT_MODULE, _NOTHING)
+        if nonfinite and self.periodic is not None:
             # Perhaps the weights are not finite either: that is told at once.
             self.periodic.due = self.step
         if self._has_update_listeners:
@@ -231,11 +232,6 @@ class Trainer:
             yield -(-self._steps * cell // cells)
         while True:
             yield self._steps
-
-
-def _not_finite(results: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether gradients were not finite."""
-    return "nonfinite" in results.get(DEFAULT_MODULE, _NOTHING)
 
 
 _NOTHING: Mapping[str, Any] = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlplug.optim.clipping import clip, measure
-from rlplug.optim.no_grad import FlushDenormals
+from rlplug.optim.no_grad import OptimizerStep
 
 
 def side_by_side(numbers: list[float]) -> tuple[list[Tensor], numpy.ndarray]:
@@ -41,7 +41,7 @@ def test_a_norm_that_no_number_holds_is_not_finite_and_warns_nobody(bad: float) 
 def test_what_is_too_small_to_matter_is_zero_inside_and_only_there() -> None:
     small = numpy.full(4, 1e-40, numpy.float32)
     one = numpy.float32(1.0)
-    with FlushDenormals():
+    with OptimizerStep():
         assert not (small * one).any()
     assert (small * one).all()
 
@@ -50,7 +50,7 @@ def test_who_flushes_anyway_goes_on_doing_so() -> None:
     small = numpy.full(4, 1e-40, numpy.float32)
     torch.set_flush_denormal(True)
     try:
-        with FlushDenormals():
+        with OptimizerStep():
             pass
         assert not (small * numpy.float32(1.0)).any()
     finally:

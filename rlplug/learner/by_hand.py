@@ -111,7 +111,8 @@ class ByHand(LearnerModules):
             update.clip()
             update.step(lambda: None)
         for update in self.module_updates.values():
-            update.update_targets(self.timestep)
+            for target in update.targets:
+                target.update(self.timestep)
 
     def get_optimizers_for_module(
         self, module_id: str = DEFAULT_MODULE

@@ -9,19 +9,22 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
+import numpy
+from gymnasium import spaces
+from torch import no_grad
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.by_hand import ByHand
-from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results
-from rlplug.learner.member import Member, check_actions, check_count
+from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
+from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
-from rlplug.optim.no_grad import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+from rlplug.spaces import whole_numbers
 
 __all__ = ["Learner"]
 
@@ -41,8 +44,7 @@ class Learner(ByHand):
         minibatch_size: int | None = None,
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
-        self._check(batches, num_iters, minibatch_size)
-        check_count("timestep", timestep, at_least=0)
+        self._check(batches, num_iters, minibatch_size, timestep)
         timestep_before = self.timestep
         if timestep != timestep_before:
             self._set_timestep(timestep)
@@ -72,17 +74,30 @@ class Learner(ByHand):
     # -- the steps of an update ----------------------------------------------------------------
 
     def _check(
-        self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int | None
+        self,
+        batches: Mapping[str, Batch],
+        num_iters: int = 1,
+        minibatch_size: int | None = None,
+        timestep: int = 0,
     ) -> None:
         """Refuse what cannot be an update, before anything is changed."""
-        check_count("num_iters", num_iters, at_least=1)
-        if minibatch_size is not None:
-            check_count("minibatch_size", minibatch_size, at_least=0)
+        size = 0 if minibatch_size is None else minibatch_size
+        counts = (
+            ("num_iters", num_iters, 1),
+            ("minibatch_size", size, 0),
+            ("timestep", timestep, 0),
+        )
+        for name, value, least in counts:
+            if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
+                raise RequestError(f"{name} must be a whole number, got {value!r}.")
+            if value < least:
+                raise RequestError(f"{name} must be at least {least}, got {value}.")
         for module_id, batch in batches.items():
             if module_id not in self.members:
                 raise self._unknown(module_id)
             batch.check()
-            check_actions(batch, self.spaces.get(module_id))
+            if "actions" in batch:
+                _check_actions(batch, self.spaces.get(module_id))
         wanted = self.modules_to_train
         if isinstance(wanted, str):
             raise RequestError(
@@ -109,7 +124,7 @@ class Learner(ByHand):
                 chosen[module_id] = batch
         if not self.calls.implements("prepare_batch"):
             return chosen
-        with NoGrad():
+        with no_grad():
             for module_id, batch in chosen.items():
                 prepare = partial(
                     self.calls.prepare_batch,
@@ -224,7 +239,8 @@ class Learner(ByHand):
             finished.append(self.shared_update)
         for update in finished:
             update.cycle.advance()
-            update.update_targets(self.timestep)
+            for target in update.targets:
+                target.update(self.timestep)
         if self.precision.scaler is not None:
             self.precision.stepped()
 
@@ -304,27 +320,11 @@ class Learner(ByHand):
             for module_id in batches
             if module_id in self.module_updates and module_id in whole
         }
-        longest = max(map(len, histories.values()), default=0)
-        parts: list[Results] = [
-            {
-                module_id: history[index]
-                for module_id, history in histories.items()
-                if index < len(history)
-            }
-            for index in range(longest)
-        ]
-        if reduce_fn is None:
-            return parts
-        reduced = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
-        for module_id, metrics in whole.items():
-            seen = {name for part in parts for name in part.get(module_id, ())}
-            added = {name: value for name, value in metrics.items() if name not in seen}
-            reduced[module_id] = {**added, **reduced.get(module_id, {})}
-        return reduced
+        return reduced(whole, histories, reduce_fn)
 
     def prepare_batches(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
-        self._check(batches, num_iters=1, minibatch_size=None)
+        self._check(batches)
         return self._prepare(batches)
 
     def update_from_episodes(
@@ -404,6 +404,14 @@ class Learner(ByHand):
             f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
             f"it has: {', '.join(self.members) or 'none: call build() first'}",
         )
+
+
+def _check_actions(batch: Batch, known: Any) -> None:
+    """Refuse discrete actions that are not whole; `known` are the spaces of the module."""
+    if known is not None and isinstance(known[1], spaces.Discrete | spaces.MultiDiscrete):
+        actions = batch.array("actions")
+        if actions.dtype.kind not in "iub":
+            whole_numbers(actions, "action")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

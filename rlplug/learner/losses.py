@@ -31,6 +31,7 @@ __all__ = [
     "average",
     "mean_results",
     "nonfinite_terms",
+    "reduced",
 ]
 
 Results: TypeAlias = dict[str, dict[str, Any]]
@@ -162,6 +163,35 @@ def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
         module_id: average([part[module_id] for part in parts if module_id in part])
         for module_id in ids
     }
+
+
+def reduced(
+    whole: Results,
+    histories: Mapping[str, Sequence[dict[str, Any]]],
+    reduce_fn: Reduce | None,
+) -> Results | list[Results]:
+    """The results of all minibatches as `reduce_fn` reduces them, and what only `whole` has.
+
+    `histories` are the metrics of each module's minibatches; without `reduce_fn` they are given
+    back, minibatch by minibatch.
+    """
+    longest = max(map(len, histories.values()), default=0)
+    parts: list[Results] = [
+        {
+            module_id: history[index]
+            for module_id, history in histories.items()
+            if index < len(history)
+        }
+        for index in range(longest)
+    ]
+    if reduce_fn is None:
+        return parts
+    found = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
+    for module_id, metrics in whole.items():
+        seen = {name for part in parts for name in part.get(module_id, ())}
+        added = {name: value for name, value in metrics.items() if name not in seen}
+        found[module_id] = {**added, **found.get(module_id, {})}
+    return found
 
 
 def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,17 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy
-from gymnasium import spaces
 from torch import nn
 
-from rlplug.batch import Batch
-from rlplug.errors import PluginError, RequestError
+from rlplug.errors import PluginError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
-from rlplug.spaces import whole_numbers
 
-__all__ = ["Member", "SharedParameters", "check_actions", "check_count", "find_shared"]
+__all__ = ["Member", "SharedParameters", "find_shared"]
 
 
 class Member:
@@ -139,24 +135,6 @@ def find_shared(members: Iterable[Member]) -> frozenset[int]:
         id(param) for member in members for param in dict.fromkeys(member.named.values())
     )
     return frozenset(found for found, count in counts.items() if count > 1)
-
-
-def check_count(name: str, value: Any, *, at_least: int) -> None:
-    """Refuse what is no whole number, or below the least."""
-    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
-        raise RequestError(f"{name} must be a whole number, got {value!r}.")
-    if value < at_least:
-        raise RequestError(f"{name} must be at least {at_least}, got {value}.")
-
-
-def check_actions(batch: Batch, known: Any) -> None:
-    """Refuse discrete actions that are not whole."""
-    if "actions" not in batch or not isinstance(known, tuple):
-        return
-    if isinstance(known[1], spaces.Discrete | spaces.MultiDiscrete):
-        actions = batch.array("actions")
-        if actions.dtype.kind not in "iub":
-            whole_numbers(actions, "action")
 
 
 def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:

@@ -72,7 +72,8 @@ class ModuleUpdate:
         self._reads = precision.device.type == "cpu" or section.nonfinite == "stop"
         self._needs_closure = any(isinstance(one.optimizer, LBFGS) for one in member.optimizers)
         modules = [part for held in member.parts() for part in held.modules()]
-        self._targets = [part for part in modules if isinstance(part, TargetNetwork)]
+        self.targets = [part for part in modules if isinstance(part, TargetNetwork)]
+        """Target networks, which follow after each step."""
         self._params = [p for p in member.named.values() if id(p) not in member.shared]
         # The current step:
         self.minibatches: list[Batch] = []
@@ -247,24 +248,22 @@ class ModuleUpdate:
     def step(self, evaluate: Callable[[], object]) -> None:
         """Step every optimizer that acts and has gradients."""
         self.stepped = True
-        if self._needs_closure:
-            self._step_with_closure(self.acting[0], evaluate)
-            return
         scaler = self._precision.scaler
         for one in self.acting:
             gradients = self._gradients[one.name]
-            if not gradients:
+            if self._needs_closure:
+                stepped = self._step_with_closure(one, evaluate)
+            elif gradients:
+                if scaler is not None:
+                    self._overflows.append(self._precision.overflow_of(one.optimizer))
+                stepped = one.step(gradients, self.nonfinite[one.name], scaler)
+            else:
                 one.note_idle()
                 continue
-            if scaler is not None:
-                self._overflows.append(self._precision.overflow_of(one.optimizer))
-            if one.step(gradients, self.nonfinite[one.name], scaler):
-                one.finish_step(self.metrics)
-
-    def update_targets(self, timestep: int) -> None:
-        """Update target networks, after the step."""
-        for target in self._targets:
-            target.update(timestep)
+            if stepped:
+                one.stepped_in_epoch = True
+                if one.scheduler is not None:
+                    one.scheduler.stepped(self.metrics)
 
     def finish_epoch(self) -> None:
         """Move the schedulers that count passes over the batch."""
@@ -380,10 +379,10 @@ class ModuleUpdate:
                 found += nonfinite_terms(loss, self.member)
         return list(dict.fromkeys(found))
 
-    def _step_with_closure(self, one: RegisteredOptimizer, evaluate: Callable[[], object]) -> None:
+    def _step_with_closure(self, one: RegisteredOptimizer, evaluate: Callable[[], object]) -> bool:
         """Step an optimizer that evaluates the loss several times; metrics are of the first.
 
-        A step in which any evaluation is to be skipped leaves everything as it was.
+        A step in which any evaluation is to be skipped leaves everything as it was, and is none.
         """
         params = [param.detach().clone() for param in one.params]
         state = {param: copy.deepcopy(kept) for param, kept in one.optimizer.state.items()}
@@ -407,8 +406,8 @@ class ModuleUpdate:
                     param.copy_(before)
             one.optimizer.state.clear()
             one.optimizer.state.update(state)
-            return
-        one.finish_step(self.metrics)
+            return False
+        return True
 
 
 class _SkippedError(Exception):

@@ -58,6 +58,10 @@ class LearnerModules:
         self.learning = LearnerSection() if learning is None else learning
         self.compute = ComputeSection() if compute is None else compute
         self.process_group = ProcessGroup() if process_group is None else process_group
+        self.world_size = self.process_group.size
+        """How many learners share each update."""
+        self.dtype = torch.float64 if self.compute.dtype == "float64" else torch.float32
+        """The format of weights, and of the columns that modules with optimizers get."""
         self.chosen: ChosenDevice | None = None
         """The device, and why it is this one."""
         self.precision = Precision(ComputeSection(), torch.device("cpu"))
@@ -105,16 +109,6 @@ class LearnerModules:
     def device(self) -> torch.device:
         """Where modules and batches are."""
         return torch.device("cpu") if self.chosen is None else self.chosen.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The format of weights, and of the columns that modules with optimizers get."""
-        return torch.float64 if self.compute.dtype == "float64" else torch.float32
-
-    @property
-    def world_size(self) -> int:
-        """How many learners share each update."""
-        return self.process_group.size
 
     @property
     def engines(self) -> dict[str, tuple[str, str]]:

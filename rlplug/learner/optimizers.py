@@ -15,7 +15,7 @@ from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.fused_adam import FusedAdam
 from rlplug.optim.guard import guarded_step
-from rlplug.optim.no_grad import FlushDenormals
+from rlplug.optim.no_grad import OptimizerStep
 from rlplug.optim.schedulers import Schedulers
 
 __all__ = [
@@ -54,7 +54,7 @@ class RegisteredOptimizer:
         """Minibatches without a gradient before the first one; -1 once it got one."""
         self._adam: FusedAdam | None = None
         self._adam_checked = False
-        self._flush_denormals = FlushDenormals()
+        self._scope = OptimizerStep()
 
     def at_step(self, step: int) -> None:
         """Set scheduled learning rates to their values at an environment step."""
@@ -112,18 +112,12 @@ class RegisteredOptimizer:
             if not self._adam_checked:
                 self._adam_checked = True
                 self._adam = FusedAdam.of(self.optimizer)
-            with self._flush_denormals:
+            with self._scope:
                 if self._adam is None or not self._adam.step(gradients):
                     self.optimizer.step()
         else:
             guarded_step(self.optimizer, nonfinite)
         return True
-
-    def finish_step(self, metrics: Mapping[str, Any]) -> None:
-        """Move a scheduler that counts steps."""
-        self.stepped_in_epoch = True
-        if self.scheduler is not None:
-            self.scheduler.stepped(metrics)
 
 
 class Optimizers:

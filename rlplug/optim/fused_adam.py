@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from rlplug.optim.no_grad import NoGrad
-
 __all__ = ["FusedAdam"]
 
 
@@ -38,6 +36,7 @@ class FusedAdam:
         """Step by these gradients, in the order of its parameters; False: the optimizer has to.
 
         Its own first step makes its state, and hooks or schedulers of torch may want to be called.
+        Autograd must be off.
         """
         one = self._optimizer
         if one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one):
@@ -50,22 +49,21 @@ class FusedAdam:
         group = one.param_groups[0]
         beta1, beta2 = group["betas"]
         self._counts += 1
-        with NoGrad():
-            self._kernel(
-                self._params,
-                gradients,
-                self._averages,
-                self._squares,
-                [],
-                self._steps,
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=group["maximize"],
-            )
+        self._kernel(
+            self._params,
+            gradients,
+            self._averages,
+            self._squares,
+            [],
+            self._steps,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=group["maximize"],
+        )
         return True
 
     def _gather(self) -> bool:

@@ -1,4 +1,4 @@
-"""Cheap scopes around optimizer steps: without autograd, and with denormals flushed to zero."""
+"""Cheap scopes without autograd, and around optimizer steps with denormals flushed as well."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["FlushDenormals", "NoGrad"]
+__all__ = ["NoGrad", "OptimizerStep"]
 
 
 class NoGrad:
@@ -29,19 +29,23 @@ _SMALLEST = 5e-324
 """The smallest denormal number; where they are flushed, it is zero times anything."""
 
 
-class FlushDenormals:
-    """What `torch.set_flush_denormal` does to this thread, for a while.
+class OptimizerStep:
+    """`NoGrad`, and what `torch.set_flush_denormal` does to this thread, for a while.
 
     Averages of gradients that stay away shrink until processors need many times as long for each.
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_flushed", "_recorded")
 
-    _before: bool
+    _flushed: bool
+    _recorded: bool
 
     def __enter__(self) -> None:
-        self._before = _SMALLEST * _ONE == 0.0
+        self._recorded = torch.is_grad_enabled()
+        self._flushed = _SMALLEST * _ONE == 0.0
+        torch._C._set_grad_enabled(False)
         torch.set_flush_denormal(True)
 
     def __exit__(self, *_: Any) -> None:
-        torch.set_flush_denormal(self._before)
+        torch._C._set_grad_enabled(self._recorded)
+        torch.set_flush_denormal(self._flushed)
