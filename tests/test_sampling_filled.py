@@ -220,12 +220,16 @@ def test_regret_is_read_among_other_infos(info: dict[str, float]) -> None:
 
 def test_infos_that_are_not_wanted_are_left_out_only_where_that_is_said() -> None:
     class Chances(Counts):
-        info = {"prob": 0.3}
+        info = {"prob": 0.3, "lives": 2}
 
     vector = SyncVector([Chances])
     outcome = vector.reset()[0], numpy.zeros(1), numpy.zeros(1, bool), numpy.zeros(1, bool)
     assert vector.step_into([0], *outcome, frozenset({"regret"})) == {}
-    assert vector.step_into([0], *outcome, frozenset({"prob"}))["prob"].tolist() == [0.3]
+    infos = vector.step_into([0], *outcome, frozenset({"prob"}))
+    assert {name: column.tolist() for name, column in infos.items()} == {
+        "prob": [0.3],
+        "_prob": [True],
+    }
     assert vector.step([0])[-1]["final_info"]["prob"].tolist() == [0.3]
 
 

@@ -99,7 +99,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Any]:
         """`step` that writes into the caller's arrays, of which `terminated` and `truncated` must
-        be all False before; an info without any of the `wanted` keys may be left out.
+        be all False before; of the infos only those with the `wanted` keys are gathered.
         """
         infos: dict[str, Any] = {}
         write = self._write
@@ -123,7 +123,9 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                     observation, info = env.reset()
                     doing = "step"
                 write(seen, index, observation)
-                if info and (wanted is None or not wanted.isdisjoint(info)):
+                if info and wanted is not None:
+                    info = {key: info[key] for key in wanted.intersection(info)}
+                if info:
                     infos = self._add_info(infos, info, index)
         except FAILURES:
             self.failed = (index, doing)
