@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from rlplug.config.schedule import resolve, resolve_scheduled
-from rlplug.config.strict import structure
-from rlplug.config.toml import plain
-from rlplug.errors import ConfigError, PluginError, RequestError, did_you_mean
+from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS, bind, check_unique_names
+from rlplug.hooks.options import ConfigCache
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
 
@@ -40,7 +38,7 @@ class HookCalls:
         self.addons = tuple(addons)
         check_unique_names(self.participants)
         self._implementations = self._bind(self.participants)
-        self._configs = _ConfigCache(self.participants)
+        self._configs = ConfigCache(self.participants)
 
     def listen(self, listeners: Sequence[object]) -> None:
         """Add the core's own trackers, which hear events after all add-ons."""
@@ -103,18 +101,7 @@ class HookCalls:
 
     def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
         """Set some options of a plugin for one module, checked as those of a run are."""
-        known = {one.name: one.config for one in self.participants}
-        if plugin not in known:
-            raise RequestError(
-                f"plugin {plugin!r} takes no part here. "
-                f"{did_you_mean(plugin, known, sentence=True)}".rstrip(),
-                f"there are: {', '.join(known)}",
-            )
-        base = self.overrides(module_id).get(plugin, known[plugin])
-        config, problems = structure(type(base), {**plain(base), **options}, "options")
-        if problems:
-            raise ConfigError(f"the options of {plugin!r} for module {module_id!r}", problems)
-        self.override_config(plugin, module_id, config)
+        self.override_config(plugin, module_id, self._configs.changed(plugin, module_id, options))
 
     def overrides(self, module_id: str) -> dict[str, Any]:
         """The options that were set for one module alone, by plugin."""
@@ -361,36 +348,6 @@ class Implementation:
         note = f"raised in hook {self.hook!r} of {self.participant.label}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
-
-
-class _ConfigCache(dict[tuple[str, str], Any]):
-    """(plugin, module id) → options, with schedules resolved at the current step."""
-
-    def __init__(self, participants: Sequence[Participant]) -> None:
-        super().__init__()
-        self._configs = {one.name: one.config for one in participants}
-        self.overrides: dict[str, dict[str, Any]] = {}
-        """Module id → plugin → options."""
-        self.step = 0
-        self.has_schedules = False
-
-    def __missing__(self, key: tuple[str, str]) -> Any:
-        config = self._unresolved(key)
-        self[key] = resolved = resolve(config, self.step)
-        self.has_schedules = self.has_schedules or resolved is not config
-        return resolved
-
-    def scheduled(self, key: tuple[str, str]) -> Any:
-        return resolve_scheduled(self._unresolved(key), self.step)
-
-    def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
-        self.overrides[module_id] = dict(configs)
-        for plugin in self._configs:
-            self.pop((plugin, module_id), None)
-
-    def _unresolved(self, key: tuple[str, str]) -> Any:
-        plugin, module_id = key
-        return self.overrides.get(module_id, {}).get(plugin, self._configs[plugin])
 
 
 def _call_wrapped(

@@ -13,12 +13,18 @@ import torch
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner.arrays import ArraysEngine, ArraysTrial, GeneratorStates, Snapshot
-from rlplug.learner.compiled import CompiledEngine, can_trace_gradients
+from rlplug.learner.arrays import ArraysEngine, ArraysTrial
 from rlplug.learner.device import Precision, has_convolutions
-from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
+from rlplug.learner.gradients import (
+    CompiledEngine,
+    GradientHooks,
+    TermGradients,
+    TorchEngine,
+    can_trace_gradients,
+)
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
+from rlplug.learner.snapshot import Snapshot
 from rlplug.learner.state import update_digest
 from rlplug.learner.vmap import VmapEngine, VmapGroups
 from rlplug.nn.arrays import UnsupportedError
@@ -184,7 +190,8 @@ class Engines:
         """What a trial of an engine may change: parts of modules, and all that plugins keep."""
         apart = [self._calls, self._losses.learner]
         roots = [*parts, *self._calls.kept()]
-        return Snapshot(roots, apart, self._generators, self._registered_metrics)
+        generators = GeneratorStates(self._generators)
+        return Snapshot(roots, apart, self._registered_metrics, generators.restore)
 
     def _digest(self) -> bytes:
         """A digest of what plugins keep."""
@@ -196,6 +203,23 @@ class Engines:
     def _compiled(self, update: ModuleUpdate) -> CompiledEngine:
         plugins = [one.name for one in self._calls.implementations(_HOOK)]
         return CompiledEngine(update, self._losses, self._precision, self._calls.config_of, plugins)
+
+
+class GeneratorStates:
+    """The states of generators by module id, to be put back; one made since then is forgotten."""
+
+    def __init__(self, generators: dict[str, torch.Generator]) -> None:
+        self._generators = generators
+        states = map(torch.Generator.get_state, generators.values())
+        self._states = dict(zip(generators, states, strict=True))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for name in list(self._generators):
+            if name in self._states:
+                self._generators[name].set_state(self._states[name])
+            else:
+                del self._generators[name]
 
 
 def _warn_uncompiled(update: ModuleUpdate, reason: str) -> None:

@@ -1,24 +1,32 @@
-"""From a loss to gradients in torch: in one pass, per optimizer or per term; and gradient hooks."""
+"""Gradients in torch: in one pass, compiled, per optimizer or per term; and gradient hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplug.batch import Batch
+from rlplug.batch import SIDE_TABLES, Batch
+from rlplug.batch.nested import first_leaf
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import Precision
-from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.optim.balance import balanced, summed
 from rlplug.plugin import LearnerView
 
-__all__ = ["GradientHooks", "TermGradients", "TorchEngine", "add_gradients", "like_parameter"]
+__all__ = [
+    "CompiledEngine",
+    "GradientHooks",
+    "TermGradients",
+    "TorchEngine",
+    "can_trace_gradients",
+    "like_parameter",
+]
 
 
 class TorchEngine:
@@ -62,6 +70,83 @@ class TorchEngine:
             )
 
 
+class CompiledEngine:
+    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
+
+    name = "compiled"
+
+    def __init__(
+        self,
+        update: ModuleUpdate,
+        losses: LossHooks,
+        precision: Precision,
+        config_of: Callable[[str, str], Any],
+        plugins: Sequence[str],
+    ) -> None:
+        self._member = update.member
+        self._losses = losses
+        self._precision = precision
+        self._config_of = config_of
+        self._plugins = plugins
+        self._optimizers = {one.name: one for one in update.member.optimizers}
+        self._shared = update.member.shared_params
+        self._region = torch.compile(self._trace, fullgraph=True)
+
+    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+        """Run `prepare_batch` on tensors, uncompiled."""
+        return prepare(batch)
+
+    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
+        """Leave the gradients of the module's minibatches in its parameters."""
+        (update,) = group
+        module_id = update.member.module_id
+        configs = {name: self._config_of(name, module_id) for name in self._plugins}
+        for batch, weight in zip(update.minibatches, update.weights, strict=True):
+            names = update.ready_names
+            columns = {
+                name: batch[name]
+                for name in batch
+                if name not in SIDE_TABLES or self._member.sequences
+            }
+            loss, found = self._region(columns, names, configs, self._scale(columns))
+            unpacked = None if loss is None else _unpacked(loss)
+            total = None if unpacked is None else unpacked.total
+            if update.note(unpacked, total, batch, weight):
+                for name, gradients in found.items():
+                    params = self._optimizers[name].params if name else self._shared
+                    _add_gradients(params, gradients, weight)
+            if update.stopped:
+                break
+
+    def _scale(self, columns: dict[str, Any]) -> Tensor | None:
+        scaler = self._precision.scaler
+        if scaler is None:
+            return None
+        scale: Tensor = scaler.scale(torch.ones((), device=first_leaf(columns).device))
+        return scale
+
+    def _trace(
+        self,
+        columns: dict[str, Any],
+        names: tuple[str, ...],
+        configs: dict[str, Any],
+        scale: Tensor | None,
+    ) -> Any:
+        with self._precision.autocast():
+            loss = self._losses.traced(self._member, Batch(columns), names, configs)
+        if loss is None:
+            return None, {}
+        ready = [self._optimizers[name] for name in names]
+        gradients = {}
+        for one in acting_on(ready, loss.named, common=bool(loss.common)):
+            own = loss.for_optimizer(one.name)
+            if own is not None:
+                gradients[one.name] = _traced_gradients(own, one.params, scale)
+        if self._shared:
+            gradients[""] = _traced_gradients(loss.total, self._shared, scale)
+        return _packed(loss), gradients
+
+
 class TermGradients:
     """Gradients of each term of the loss, where a hook or their balance wants them."""
 
@@ -98,7 +183,7 @@ class TermGradients:
                 weighted = gradient if weight == 1.0 else gradient * weight
                 own[name] = own[name] + weighted if name in own else weighted
         total = summed(list(found.values()))
-        add_gradients([member.named[name] for name in total], list(total.values()), weight)
+        _add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
     def finish(self, update: ModuleUpdate, factor: float) -> None:
         """Unscale and average as the whole gradient was; balance if asked for."""
@@ -159,7 +244,17 @@ class GradientHooks:
             member.named[name].grad = like_parameter(gradient, member.named[name])
 
 
-def add_gradients(
+def can_trace_gradients() -> bool:
+    """Whether this torch traces `autograd.grad`; if so, let it."""
+    import torch._dynamo.config as settings
+
+    if not hasattr(settings, "trace_autograd_ops"):
+        return False
+    settings.trace_autograd_ops = True
+    return True
+
+
+def _add_gradients(
     params: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], weight: float
 ) -> None:
     """Add gradients to those of earlier minibatches of the same step."""
@@ -195,7 +290,7 @@ def _per_optimizer(
         passes.append((loss.total, shared))
     for index, (value, params) in enumerate(passes):
         retain = index < len(passes) - 1
-        add_gradients(params, _autograd(value, params, precision, retain=retain), weight)
+        _add_gradients(params, _autograd(value, params, precision, retain=retain), weight)
 
 
 def _per_term(
@@ -259,3 +354,28 @@ def _check_view(plugin: str, names: set[str], view: Mapping[str, Any]) -> None:
             f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
             f"it was shown: {', '.join(sorted(names)) or 'none'}",
         )
+
+
+def _traced_gradients(loss: Tensor, params: Sequence[Any], scale: Tensor | None) -> Any:
+    scaled = loss if scale is None else loss * scale
+    return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=True)
+
+
+def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
+    """What may leave a compiled region: tensors and containers of them."""
+    return (
+        loss.total.detach(),
+        loss.metrics,
+        list(loss.named),
+        len(loss.common),
+        loss.rows,
+        loss.stop,
+    )
+
+
+def _unpacked(packed: tuple[Any, ...]) -> MinibatchLoss:
+    loss = MinibatchLoss()
+    loss.total, loss.metrics, named, common, loss.rows, loss.stop = packed
+    loss.named = dict.fromkeys(named, loss.total)
+    loss.common = [loss.total] * common
+    return loss

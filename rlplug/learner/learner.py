@@ -16,7 +16,7 @@ from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
-from rlplug.errors import RequestError, did_you_mean
+from rlplug.errors import RequestError
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
 from rlplug.learner.member import Member
@@ -93,8 +93,7 @@ class Learner(ByHand):
             if value < least:
                 raise RequestError(f"{name} must be at least {least}, got {value}.")
         for module_id, batch in batches.items():
-            if module_id not in self.members:
-                raise self._unknown(module_id)
+            self.member(module_id)
             batch.check()
             if "actions" in batch:
                 _check_actions(batch, self.spaces.get(module_id))
@@ -397,13 +396,6 @@ class Learner(ByHand):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
             for name, value in reported.items():
                 metrics[prefix + name] = value
-
-    def _unknown(self, module_id: str) -> RequestError:
-        return RequestError(
-            f"the batch holds module {module_id!r}, which the learner does not have. "
-            f"{did_you_mean(module_id, self.members, sentence=True)}".rstrip(),
-            f"it has: {', '.join(self.members) or 'none: call build() first'}",
-        )
 
 
 def _check_actions(batch: Batch, known: Any) -> None:

@@ -380,38 +380,19 @@ class ModuleUpdate:
         return list(dict.fromkeys(found))
 
     def _step_with_closure(self, one: RegisteredOptimizer, evaluate: Callable[[], object]) -> bool:
-        """Step an optimizer that evaluates the loss several times; metrics are of the first.
-
-        A step in which any evaluation is to be skipped leaves everything as it was, and is none.
-        """
-        params = [param.detach().clone() for param in one.params]
-        state = {param: copy.deepcopy(kept) for param, kept in one.optimizer.state.items()}
+        """Step an optimizer that evaluates the loss several times; metrics are of the first."""
         evaluated = True
 
-        def closure() -> float:
+        def closure() -> float | None:
             nonlocal evaluated
             if not evaluated:
                 evaluate()
             evaluated = False
             if bool(self.nonfinite.get(one.name, False)):
-                raise _SkippedError
+                return None
             return float(sum(loss * weight for loss, weight in self.losses))
 
-        one.idle_minibatches = -1
-        try:
-            one.optimizer.step(closure)
-        except _SkippedError:
-            with torch.no_grad():
-                for param, before in zip(one.params, params, strict=True):
-                    param.copy_(before)
-            one.optimizer.state.clear()
-            one.optimizer.state.update(state)
-            return False
-        return True
-
-
-class _SkippedError(Exception):
-    """Raised inside a closure of LBFGS to abort the step."""
+        return one.step_with_closure(closure)
 
 
 _NAME = attrgetter("name")

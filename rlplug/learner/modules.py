@@ -26,6 +26,7 @@ from rlplug.learner.optimizers import (
     check_lbfgs,
     default_optimizer,
     optimizers_from,
+    without_effect,
 )
 from rlplug.learner.process_group import ProcessGroup
 from rlplug.nn.arrays import FrozenWeights
@@ -291,7 +292,7 @@ class LearnerModules:
             )
         one.set_rate(lr_or_lr_schedule)
         if module_id == ALL_MODULES and not self._assembling and self._shared_member is None:
-            raise _without_effect(optimizer_name)
+            raise without_effect(optimizer_name)
         with self._all_or_nothing():
             self.optimizers.add(one)
             if module_id != ALL_MODULES:
@@ -344,7 +345,7 @@ class LearnerModules:
                 registered_metrics=self.registered_metrics,
             )
         shared = find_shared(members)
-        _refuse_held(self.optimizers, shared)
+        self.optimizers.refuse_holding(shared)
         dtype = torch.float64 if self.compute.dtype == "float64" else None
         for member in new:
             for part in member.parts():
@@ -400,7 +401,7 @@ class LearnerModules:
         registered, both = self.optimizers.of(ALL_MODULES), self._shared_member
         if both is None:
             if registered:
-                raise _without_effect(registered[0].name)
+                raise without_effect(registered[0].name)
             return
         if registered != both.optimizers or (registered and self.shared_update is None):
             self._use_optimizers(both)
@@ -422,21 +423,3 @@ class LearnerModules:
         if shared is None:
             return self.module_updates
         return {**self.module_updates, ALL_MODULES: shared}
-
-
-def _without_effect(name: str) -> PluginError:
-    return PluginError(
-        f"optimizer {name!r} is registered under {ALL_MODULES!r}, but no two modules share a "
-        "parameter: it would never step.",
-        "register it under the id of the module that holds its parameters",
-    )
-
-
-def _refuse_held(optimizers: Optimizers, shared: frozenset[int]) -> None:
-    for one in optimizers:
-        if one.module_id != ALL_MODULES and any(id(param) in shared for param in one.params):
-            raise PluginError(
-                f"a new module shares parameters that optimizer {one.name!r} of module "
-                f"{one.module_id!r} moves.",
-                "build modules that share parameters together, from the start",
-            )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlplug.optim.fused_adam import FusedAdam
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.no_grad import OptimizerStep
 from rlplug.optim.schedulers import Schedulers
+from rlplug.plugin import ALL_MODULES
 
 __all__ = [
     "OptimizerCycle",
@@ -26,6 +28,7 @@ __all__ = [
     "default_optimizer",
     "labelled",
     "optimizers_from",
+    "without_effect",
 ]
 
 _IDLE_LIMIT = 1000
@@ -119,6 +122,36 @@ class RegisteredOptimizer:
             guarded_step(self.optimizer, nonfinite)
         return True
 
+    def step_with_closure(self, evaluate: Callable[[], float | None]) -> bool:
+        """Step an optimizer that evaluates the loss several times; None: not to be stepped by.
+
+        A step with any such evaluation leaves everything as it was; returns whether it stepped.
+        """
+        params = [param.detach().clone() for param in self.params]
+        state = {param: copy.deepcopy(kept) for param, kept in self.optimizer.state.items()}
+
+        def closure() -> float:
+            loss = evaluate()
+            if loss is None:
+                raise _SkippedError
+            return loss
+
+        self.idle_minibatches = -1
+        try:
+            self.optimizer.step(closure)
+        except _SkippedError:
+            with torch.no_grad():
+                for param, before in zip(self.params, params, strict=True):
+                    param.copy_(before)
+            self.optimizer.state.clear()
+            self.optimizer.state.update(state)
+            return False
+        return True
+
+
+class _SkippedError(Exception):
+    """Raised inside a closure of LBFGS to abort the step."""
+
 
 class Optimizers:
     """A registry by module id and optimizer name.
@@ -176,6 +209,16 @@ class Optimizers:
             del self._optimizers[module_id, one.name]
             for param in one.params:
                 self._holders.pop(id(param), None)
+
+    def refuse_holding(self, shared: frozenset[int]) -> None:
+        """Refuse optimizers of one module that hold what modules share, given by ids."""
+        for one in self:
+            if one.module_id != ALL_MODULES and any(id(param) in shared for param in one.params):
+                raise PluginError(
+                    f"a new module shares parameters that optimizer {one.name!r} of module "
+                    f"{one.module_id!r} moves.",
+                    "build modules that share parameters together, from the start",
+                )
 
     def copy(self) -> Optimizers:
         """A registry of the same optimizers."""
@@ -274,6 +317,15 @@ def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scal
             )
         if scaled:
             raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
+
+
+def without_effect(name: str) -> PluginError:
+    """The error of an optimizer for all modules where no two share anything."""
+    return PluginError(
+        f"optimizer {name!r} is registered under {ALL_MODULES!r}, but no two modules share a "
+        "parameter: it would never step.",
+        "register it under the id of the module that holds its parameters",
+    )
 
 
 @cache
