@@ -95,8 +95,11 @@ class Learner(ByHand):
         for module_id, batch in batches.items():
             self.member(module_id)
             batch.check()
-            if "actions" in batch:
-                _check_actions(batch, self.spaces.get(module_id))
+            known = self.spaces.get(module_id)
+            if known is not None and "actions" in batch and isinstance(known[1], _WHOLE_NUMBERS):
+                actions = batch.array("actions")
+                if actions.dtype.kind not in "iub":
+                    whole_numbers(actions, "action")
         wanted = self.modules_to_train
         if isinstance(wanted, str):
             raise RequestError(
@@ -398,18 +401,11 @@ class Learner(ByHand):
                 metrics[prefix + name] = value
 
 
-def _check_actions(batch: Batch, known: Any) -> None:
-    """Refuse discrete actions that are not whole; `known` are the spaces of the module."""
-    if known is not None and isinstance(known[1], spaces.Discrete | spaces.MultiDiscrete):
-        actions = batch.array("actions")
-        if actions.dtype.kind not in "iub":
-            whole_numbers(actions, "action")
-
-
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
 
 _METRIC_HOOKS = ("additional_update", "update_finished")
 """Hooks that see the metrics of an update."""
 
 _NOTHING = nullcontext()
+_WHOLE_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete)
 _WEIGHT, _STEPPED, _STOPPED = map(attrgetter, ("weight", "stepped", "stopped"))
