@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlplug.optim.clipping import clip, measure
+from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.no_grad import OptimizerStep
 
 
@@ -29,6 +29,43 @@ def test_gradients_of_3_4_and_12_have_the_norm_13_and_shrink_to_the_limit(togeth
     assert flat.tolist() == [3.0, 4.0, 12.0]
     assert clip(gradients, norms, 6.5, "global_norm") == pytest.approx(6.5)
     assert torch.cat(gradients).tolist() == pytest.approx([1.5, 2.0, 6.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_gradients_of_any_precision_are_measured_and_clipped(dtype: torch.dtype) -> None:
+    gradients = [torch.tensor([3.0, 4.0], dtype=dtype), torch.tensor([12.0], dtype=dtype)]
+    norms = measure(gradients)
+    # NumPy has no such numbers: their norm stays a tensor, which nobody has to read.
+    assert isinstance(norms.total, float) == (dtype in (torch.float32, torch.float64))
+    assert float(norms.total) == 13.0
+    assert float(clip(gradients, norms, 26.0, "global_norm")) == 13.0
+    assert torch.cat(gradients).tolist() == [3.0, 4.0, 12.0]
+    assert float(clip(gradients, norms, 6.5, "global_norm")) == pytest.approx(6.5)
+    assert torch.cat(gradients).tolist() == pytest.approx([1.5, 2.0, 6.0])
+
+
+@pytest.mark.parametrize("by", ["global_norm", "norm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiny_gradients_shrink_as_torch_shrinks_them(by: str, dtype: torch.dtype) -> None:
+    # clip_grad_norm_ scales by limit / (norm + 1e-6): here that is 1 / (3 + 1).
+    gradients = [torch.tensor([3e-6], dtype=dtype)]
+    clip(gradients, measure(gradients), 1e-6, by)
+    assert gradients[0].tolist() == pytest.approx([0.75e-6], rel=1e-2)
+
+
+def test_other_norms_than_the_second_are_those_of_all_numbers() -> None:
+    gradients, flat = side_by_side([3.0, -4.0, 12.0])
+    norms = measure(gradients, 1.0, flat)
+    assert (float(norms.total), norms.each.tolist()) == (19.0, [7.0, 12.0])
+    assert float(clip(gradients, norms, 9.5, "global_norm")) == pytest.approx(9.5)
+    assert flat.tolist() == pytest.approx([1.5, -2.0, 6.0])
+    assert float(measure(gradients, math.inf).total) == pytest.approx(6.0)
+
+
+def test_numbers_that_are_not_finite_become_zero() -> None:
+    gradients = [torch.tensor([math.nan, 1.0]), torch.tensor([math.inf, -math.inf])]
+    zero_nonfinite(gradients)
+    assert [one.tolist() for one in gradients] == [[0.0, 1.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan, 1e38])

@@ -51,6 +51,25 @@ def test_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
     assert [int(state["step"]) for state in optimizer.state.values()] == [4, 4]
 
 
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+def test_the_kind_says_how_weights_decay_where_its_group_does_not(kind: Any) -> None:
+    # Older versions of torch make groups without this key.
+    moved = []
+    for drop in (False, True):
+        parameters, optimizer = pair(kind, weight_decay=0.5)
+        gradients = [torch.ones_like(one) for one in parameters]
+        for one, gradient in zip(parameters, gradients, strict=True):
+            one.grad = gradient
+        optimizer.step()
+        if drop:
+            optimizer.param_groups[0].pop("decoupled_weight_decay", None)
+        fused = FusedAdam.of(optimizer)
+        assert fused is not None
+        assert fused.step([10 * one for one in gradients])
+        moved.append([one.tolist() for one in parameters])
+    assert moved[0] == moved[1]
+
+
 def test_an_optimizer_that_somebody_watches_steps_by_itself() -> None:
     watches: list[Any] = [
         lambda one: one.register_step_pre_hook(lambda *_: None),
