@@ -284,6 +284,8 @@ def test_a_reader_that_goes_away_early_is_no_error(site: Path, arguments: str, f
         ("plugins list >&-", "0"),
         ("run --algo good --dry-run >&-", "0"),
         ("run --algo goood 2>&1 | true", "2"),
+        ("--version | true", "0"),
+        ("--help | true", "0"),
     ],
 )
 def test_the_exit_code_is_the_same_where_nobody_reads(site: Path, command: str, code: str) -> None:

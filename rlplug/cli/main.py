@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -39,11 +39,22 @@ class ReaderLeftError(Exception):
 
 
 class _Program(Group):
+    def make_context(self, *args: Any, **given: Any) -> click.Context:
+        # Here `--help` and `--version` print.
+        with _reader_may_leave():
+            return super().make_context(*args, **given)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _reader_may_leave():
             return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise ReaderLeftError from error
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderLeftError from error
 
 
 @click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
