@@ -185,8 +185,12 @@ class Config:
     hidden: tuple[int, ...] = option((64, 64), "Units per layer.")
 
 class Good(Algorithm):
-    """Learns well enough for a test."""
+    """Learns well enough for a test.
+
+    By steps along [bold], as they were.
+    """
     Config = Config
+    presets = {"small": {"gamma": 0.5, "hidden": [8]}}
     default_env = "LinearBandit-v0"
     default_steps = 1_000
     defaults = {"sampling.num_envs": 4}
@@ -211,6 +215,14 @@ class Scale(AddOn):
     def postprocess_gradients(self, gradients, config):
         for gradient in gradients.values():
             gradient.mul_(config.scale)
+'''
+
+QUIET = '''
+from rlplug import AddOn
+
+class Quiet(AddOn):
+    """Does nothing."""
+    def update_finished(self): ...
 '''
 
 MEANS = '''
@@ -292,6 +304,18 @@ DISTRIBUTIONS = [
         module="scale_plugin",
         source=GRAD,
         addons={"scale": "scale_plugin:Scale"},
+    ),
+    Distribution(
+        name="rlplug-quiet",
+        module="quiet_plugin",
+        source=QUIET,
+        addons={"quiet": "quiet_plugin:Quiet"},
+    ),
+    Distribution(
+        name="rlplug-odd",
+        module="odd_plugin",
+        source="raise AssertionError('must not be imported')\n",
+        addons={"Odd_name": "odd_plugin:X"},
     ),
     Distribution(
         name="twin-one",
