@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
-import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlplug.cli import main
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
@@ -37,73 +40,126 @@ def taken(first_port: int) -> Iterator[int]:
         yield port
 
 
-def command(root: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    environment = {**os.environ, "RLPLUG_HOME": str(root)}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return [sys.executable, "-m", "rlplug", "ui", *arguments], environment
+@pytest.fixture
+def ui(rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run `rlplug ui` on a folder in this process."""
+
+    def invoke(root: Path, *arguments: str, uri: str = "") -> Any:
+        monkeypatch.setenv("RLPLUG_HOME", str(root))
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        if uri:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        return rlplug("ui", *arguments)
+
+    return invoke
 
 
-def run(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    line, environment = command(root, *arguments)
-    return subprocess.run(
-        line, env={**environment, **variables}, capture_output=True, text=True, timeout=60
+def link(port: int) -> str:
+    return (
+        f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
+        "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
     )
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """SIGTERM is an error where no server waits for it."""
+
+    def stray(*_: Any) -> None:
+        raise RuntimeError("nobody waited for SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stray)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("signals")
 def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
-    root: Path, first_port: int
+    root: Path, first_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port("127.0.0.1", first_port)
-    line, environment = command(root, "--port", str(port))
-    process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+    monkeypatch.setenv("RLPLUG_HOME", str(root))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    printed, stdout = os.pipe()
+    monkeypatch.setattr("sys.stdout", os.fdopen(stdout, "w", encoding="utf-8"))
+    said: list[str] = []
+    codes: list[Any] = []
+
+    def ui(*arguments: str) -> None:
+        with pytest.raises(SystemExit) as left:
+            main(["ui", "--port", str(port), *arguments])
+        codes.append(left.value.code)
+
+    def run_again_then_stop() -> None:
+        """Reads what is printed until the server is ready, and what a second command prints."""
+        with os.fdopen(printed, encoding="utf-8") as lines:
+            try:
+                for line in lines:
+                    said.append(line)
+                    if line.startswith("Press"):
+                        ui()
+                        said.extend([lines.readline(), lines.readline()])
+                        break
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    second = threading.Thread(target=run_again_then_stop)
+    second.start()
     try:
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(3)]
-        link = (
-            f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
-            "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
-        )
-        assert said[1:] == [link, "Press Ctrl-C to stop.\n"]
-        again = run(root, "--port", str(port))
-        assert (again.returncode, again.stdout) == (
-            0,
-            f"MLflow already shows these runs on port {port}.\n{link}",
-        )
+        ui("--host", "0.0.0.0", "--allowed-hosts", " here,, there ")
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    assert process.returncode == 0
+        sys.stdout.close()
+        second.join()
+    assert codes == [0, 0]
+    assert said == [
+        "There is no login: anyone who can reach this machine can see and change all runs.\n",
+        "Starting MLflow, which takes a few seconds …\n",
+        link(port),
+        "Press Ctrl-C to stop.\n",
+        f"MLflow already shows these runs on port {port}.\n",
+        link(port),
+    ]
     assert is_free("127.0.0.1", port)
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
 
 
-def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
-    done = run(tmp_path)
-    assert done.returncode == 2
-    assert f"there are no runs yet: {tmp_path / 'mlflow.db'} does not exist" in done.stderr
-    assert "try: rlplug run" in done.stderr
+def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path, ui: Callable[..., Any]) -> None:
+    done = ui(tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert f"there are no runs yet: {tmp_path / 'mlflow.db'} does not exist" in done.err
+    assert "try: rlplug run" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error(root: Path, taken: int) -> None:
-    done = run(root, "--port", str(taken))
-    assert done.returncode == 2
-    assert f"port {taken} is taken by another program" in done.stderr
-    assert "or leave --port out" in done.stderr
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(
+    root: Path, taken: int, ui: Callable[..., Any], host: str
+) -> None:
+    done = ui(root, "--host", host, "--port", str(taken))
+    assert (done.code, done.out) == (2, "")
+    assert f"port {taken} is taken by another program" in done.err
+    (other,) = re.findall(r"try: --port (\d+), or leave --port out", done.err)
+    assert taken < int(other) <= taken + 50
 
 
-def test_other_machines_are_let_in_only_by_name(root: Path) -> None:
-    done = run(root, "--host", "0.0.0.0")
-    assert done.returncode == 2
-    assert "try: --allowed-hosts" in done.stderr
+@pytest.mark.parametrize("names", [[], ["--allowed-hosts", " , "]])
+def test_other_machines_are_let_in_only_by_name(
+    root: Path, ui: Callable[..., Any], names: list[str]
+) -> None:
+    done = ui(root, "--host", "0.0.0.0", *names)
+    assert (done.code, done.out) == (2, "")
+    assert "--host 0.0.0.0 serves other machines" in done.err
+    assert "try: --allowed-hosts" in done.err
 
 
-def test_of_a_server_elsewhere_only_the_link_is_printed(tmp_path: Path) -> None:
-    done = run(tmp_path, MLFLOW_TRACKING_URI="https://me:hunter2@mlflow.example/team/")
-    assert (done.returncode, done.stderr) == (0, "")
-    link = "https://mlflow.example/team/#/experiments?workflowType=machine_learning\n"
-    assert done.stdout == link
+def test_of_a_server_elsewhere_only_the_link_is_printed(
+    tmp_path: Path, ui: Callable[..., Any]
+) -> None:
+    done = ui(tmp_path, uri="https://me:hunter2@mlflow.example/team/")
+    assert (done.code, done.err) == (0, "")
+    home = "https://mlflow.example/team/#/experiments?workflowType=machine_learning\n"
+    assert done.out == home
 
 
 def test_the_next_free_port_is_taken(taken: int) -> None:
