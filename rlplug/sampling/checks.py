@@ -213,7 +213,8 @@ _FLOAT32_MAX = 1e38
 
 def _first_bad(leaf: Any, times: Any = None) -> tuple[int, str]:
     """The first row, or the row of the earliest time, with a number out of range, and why."""
-    rows = leaf.reshape(len(leaf), -1)
+    # The limit is no number of 16 bits.
+    rows = leaf.reshape(len(leaf), -1).astype(numpy.float64)
     bad = numpy.flatnonzero(~(numpy.abs(rows) < _FLOAT32_MAX).all(1))
     if not len(bad):
         # Each number is in range, but their sum of squares is not.
