@@ -6,13 +6,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy
 import pytest
 import torch
 from gymnasium import spaces
 
 from rlplug.errors import RequestError, UnsupportedSpaceError
-from rlplug.feeds import Experience, Feed, FeedSetting, FinalObservations, OpenFeed, Replay
+from rlplug.feeds import (
+    Experience,
+    Feed,
+    FeedSetting,
+    FinalObservations,
+    OpenFeed,
+    Replay,
+    Rollout,
+    Stream,
+)
 from rlplug.feeds.allocation import (
     allocate,
     available_memory,
@@ -220,6 +230,46 @@ def test_a_feed_must_say_how_it_is_opened_and_what_it_takes() -> None:
     assert (feed.describe(), feed.get_state()) == ("", {})
     assert (feed.steps_per_collect, feed.wants_next) == (1, True)
     assert (feed.by_environment, feed.state_interval) == (False, 0)
+
+
+def test_a_feed_without_options_is_that_of_the_papers() -> None:
+    assert attrs.asdict(Replay()) == {
+        "buffer_size": 1_000_000,
+        "batch_size": 32,
+        "learning_starts": 100,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "gamma": 0.99,
+        "n_step": 1,
+        "prioritized": False,
+        "priority_alpha": 0.6,
+        "priority_beta": 0.4,
+        "priority_eps": 1e-6,
+    }
+    assert attrs.asdict(Rollout()) == {
+        "n_steps": 2048,
+        "batch_size": 64,
+        "n_epochs": 1,
+        "truncated_bptt": 0,
+    }
+    assert attrs.asdict(Stream()) == {"steps_per_update": 1, "one_step_episodes": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "lowest"),
+    [
+        *((Replay, name, 1) for name in ("buffer_size", "batch_size", "train_freq", "n_step")),
+        (Replay, "learning_starts", 0),
+        (Replay, "gradient_steps", -1),
+        *((Rollout, name, 1) for name in ("n_steps", "n_epochs")),
+        *((Rollout, name, 0) for name in ("batch_size", "truncated_bptt")),
+        (Stream, "steps_per_update", 1),
+    ],
+)
+def test_numbers_below_their_range_are_refused(kind: Any, name: str, lowest: int) -> None:
+    assert getattr(kind(**{name: lowest}), name) == lowest
+    with pytest.raises(ValueError, match=f"'{name}' must be >= {lowest}"):
+        kind(**{name: lowest - 1})
 
 
 def test_the_memory_of_a_buffer_is_that_of_its_arrays() -> None:
