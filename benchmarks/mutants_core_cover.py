@@ -1,4 +1,8 @@
-"""Which test runs which line of the core: recorded once, by contexts of coverage."""
+"""Which test runs which line of the core: recorded once, by contexts of coverage.
+
+Lines that only run in other processes than that of the tests are left to the tests named after
+their file.
+"""
 
 from __future__ import annotations
 
@@ -137,6 +141,8 @@ class Covered:
         if not found and str(bug.line) in lines:
             # Only run when the file is imported: by every test that uses the file.
             found = sorted({test for tests in lines.values() for test in tests})
+        if not found:
+            found = self._named_after(bug)
         own = own_tests(bug.room)
         ordered = sorted(
             (self.tests[number] for number in found),
@@ -149,6 +155,13 @@ class Covered:
             names.append(name)
             total += took
         return names, total, len(ordered)
+
+    def _named_after(self, bug: Bug) -> list[int]:
+        """The tests named after a file: those may run a line in processes of their own."""
+        room, name = bug.room, Path(bug.file).stem
+        files = [f"tests/{room}/test_{name}.py", f"tests/test_{room}_{name}.py"]
+        files += [f"tests/test_{name}.py"]
+        return [n for n, (test, _) in enumerate(self.tests) if test.partition("::")[0] in files]
 
 
 def digest(path: Path) -> str:
