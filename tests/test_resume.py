@@ -257,14 +257,14 @@ def test_pickles_of_environments_can_be_refused(
     exact = library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops()])
     assert torch.equal(whole.module.state_dict()["sums"], exact.module.state_dict()["sums"])
     assert "start anew" not in caplog.text
-    refusing = {**ALONE, "checkpoint.environments": False}
+    refusing = {**ALONE, "checkpoint.save_environments": False}
     folder = stopped(home, at=450, algorithm=Sums, env=Picklable, options=refusing)
     library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops()])
-    assert "were not saved (checkpoint.environments is false)" in caplog.text
+    assert "were not saved (checkpoint.save_environments is false)" in caplog.text
     folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
     library.resume(
         folder.name,
-        options={"checkpoint.environments": False},
+        options={"checkpoint.save_environments": False},
         allow_drift=True,
         algorithm=Sums,
         env=Picklable,

@@ -299,7 +299,7 @@ class CheckpointSection:
     )
     updates: int = option(0, "Updates between checkpoints; 0 disables.", at_least(0))
     minutes: float = option(5.0, "Maximum minutes between checkpoints; 0 disables.", at_least(0))
-    environments: bool = option(
+    save_environments: bool = option(
         True,
         "Save environments that can be pickled; otherwise a resumed run starts new episodes. Such "
         "a pickle is read only by rlplug resume, of runs in the runs folder.",
@@ -311,7 +311,7 @@ class CheckpointSection:
     keep_every: int = option(
         0, "Steps of which the first checkpoint after each is kept for ever; 0: none.", at_least(0)
     )
-    replay: bool = option(
+    save_replay: bool = option(
         True,
         "Save the replay buffer, up to twice its size on disk; false: a resumed run starts with "
         "an empty one.",

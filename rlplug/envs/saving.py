@@ -53,7 +53,7 @@ def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> An
         raise RequestError(
             f"the saved environments cannot be read: {type(error).__name__}: {error}.",
             "try: the versions of the environment that the run was started with, or "
-            "--set checkpoint.environments=false --allow-drift, which starts new episodes",
+            "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
         ) from error
     if type(vector) is SyncVector:
         if not isinstance(inner, list) or len(inner) != vector.num_envs:

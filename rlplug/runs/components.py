@@ -83,7 +83,7 @@ class Components:
             evaluator=evaluator,
             make_video_env=make_video_env,
             has_id=isinstance(maker, str),
-            run_state=partial(self.get_state, environments=config.checkpoint.environments),
+            run_state=partial(self.get_state, environments=config.checkpoint.save_environments),
         )
         interrupts.checkpoint = periodic.save_soon
         return periodic

@@ -95,7 +95,7 @@ class Resumed:
         if not restore_feed(self.checkpoint, components.feed, training):
             _LOG.warning(
                 "rlplug: the replay buffer is empty %s: the checkpoint was saved without it "
-                "(checkpoint.replay).",
+                "(checkpoint.save_replay).",
                 here,
             )
         if reset:

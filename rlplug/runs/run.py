@@ -26,6 +26,7 @@ from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
+from rlplug.seeding import derive, forked
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
 
@@ -137,6 +138,8 @@ def carry_out(
                 if resumed is not None:
                     stack.callback(resumed.lock.release)
                 stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
+                # For environments and plugins that draw from them.
+                stack.enter_context(forked(derive(prepared.config.run.seed, "global")))
                 components = make_components(
                     prepared, maker, interrupts, stack, resumed=resumed is not None
                 )

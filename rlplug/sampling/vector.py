@@ -89,7 +89,7 @@ class VectorSampler:
     def get_state(self, *, environments: bool = True) -> dict[str, Any]:
         """All that the next collection depends on; `not_saved` tells why without environments."""
         act = self._io.act
-        saved = SavedEnvironments(reason="checkpoint.environments is false")
+        saved = SavedEnvironments(reason="checkpoint.save_environments is false")
         if environments:
             saved = save_environments(self._vector, self._io.get_state())
         return {
