@@ -2,10 +2,10 @@
 
 python benchmarks/kills.py [--kills 300] [--seed 0] [--workers 2] [--cases ppo,dqn] [--keep FOLDER]
 
-Every trial starts one run with SQLite tracking and kills its process (SIGKILL) at a moment drawn
-uniformly from its whole life: start-up, training, evaluation, writing of checkpoints, uploads,
-closing. Sometimes the resume is killed, too, once or twice. In the end the run is resumed until it
-has finished, and these must hold:
+Every trial starts one run with SQLite tracking and kills its process (SIGKILL) at a random moment,
+of its whole life or, four times out of five, of its life after the start-up: training, evaluation,
+writing of checkpoints, uploads, closing. Sometimes the resume is killed, too, once or twice. In the
+end the run is resumed until it has finished, and these must hold:
 
 - it has the id that its first process printed, and the same state at its end as the reference run
   (the digest of the last checkpoint, which covers weights, optimizers, generators and counters);
@@ -150,6 +150,10 @@ class Trials:
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
             start = _start_command if commands else self._start_fork
             process = start(home, arguments)
+            if draw.random() < 0.8:
+                # Most moments should fall into what comes after the start-up.
+                while process.exitcode is None and not process.printed():
+                    process.join(0.02)
             process.join(draw.uniform(0.0, longest))
             finished = process.exitcode is not None
             process.kill()
@@ -273,7 +277,9 @@ def _run_of(home: Path) -> Path | None:
 
 def _printed(log: Path) -> str:
     """The beginning of the id in the first line that a run prints."""
-    first, _, _ = log.read_text().partition("\n")
+    first, end, _ = log.read_text().partition("\n") if log.exists() else ("", "", "")
+    if not end:
+        return ""
     return first.rpartition(", run ")[2] if ", run " in first else ""
 
 

@@ -215,7 +215,8 @@ class PeriodicTasks:
         }
         training["feed"] = copy.deepcopy(self.feed.get_state_without_rows())
         training["run"] = copy.deepcopy(dict(self.run_state()))
-        replay = self.checkpoints.copy_replay(self.feed) if self.config.checkpoint.save_replay else None
+        wanted = self.config.checkpoint.save_replay
+        replay = self.checkpoints.copy_replay(self.feed) if wanted else None
         return Snapshot(
             manifest=manifest,
             config=self._options,
