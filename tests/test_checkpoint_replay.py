@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from rlplug.checkpoint import (
     read_manifest,
     restore_feed,
 )
-from rlplug.errors import RequestError
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
 from rlplug.feeds.replay import OpenReplay
 
@@ -292,16 +292,54 @@ def test_an_empty_buffer_is_filled_again_before_it_is_learned_from(tmp_path: Pat
     assert found[0] == 151
 
 
-def test_files_that_do_not_have_all_rows_are_refused(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     feed = opened()
     story = Story(feed, 1)
     for _ in range(20):
         story.goes_on(feed)
     path = save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, 5)
+    other, back = opened(size=200), opened()
+    assert not restore_feed(path, other)
+    assert "1 environments with 301 rows each, here there are 1 with 201" in caplog.text
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["replay"] = dict([next(iter(manifest["replay"].items()))])
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(RequestError, match="blocks of the replay buffer are in none of its files"):
-        restore_feed(path, opened())
-    with pytest.raises(RequestError, match="1 environments with 301 rows each, here"):
-        restore_feed(path, opened(size=200))
+    assert not restore_feed(path, back)
+    assert "blocks of the replay buffer are in none of its files" in caplog.text
+    assert not back._ring.holds_any()
+    assert not other._ring.holds_any()
+    # Its numbers start anew: nothing of it is taken for saved.
+    again = Checkpoints(tmp_path / "checkpoints", keep=1)
+    again.resume_from(path, replay=False)
+    story = Story(other, 2)
+    for _ in range(20):
+        story.goes_on(other)
+    found = opened(size=200)
+    assert restore_feed(save(again, other, 6), found)
+    same(other, found)
+
+
+def test_only_the_latest_checkpoints_keep_their_replay_buffers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, keep_every=1)
+    feed = opened()
+    story = Story(feed, 1)
+    for step in (1, 2):
+        for _ in range(20):
+            story.goes_on(feed)
+        save(checkpoints, feed, step)
+        checkpoints.prune()
+    first, second = sorted((tmp_path / "checkpoints").iterdir())
+    assert {one.name for one in (tmp_path / "replay").iterdir()} == set(
+        read_manifest(second).replay
+    )
+    shutil.rmtree(second)
+    # There is no other: rather the weights alone than nothing.
+    assert newest_valid(tmp_path) == first
+    back = opened()
+    assert not restore_feed(first, back)
+    assert "cannot be read: FileNotFoundError" in caplog.text
+    assert not back._ring.holds_any()

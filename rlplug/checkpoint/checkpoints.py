@@ -69,8 +69,9 @@ class Checkpoints:
     """Writes checkpoints into one folder; a crash at any time leaves earlier ones intact.
 
     The latest `keep` are kept, the `keep_best` with the best evaluations, and for ever the first
-    one after every multiple of `keep_every` steps. `before_commit` is called before a checkpoint
-    counts: what a resumed run will not report again has to be on the disk by then.
+    one after every multiple of `keep_every` steps; replay buffers only of the latest.
+    `before_commit` is called before a checkpoint counts: what a resumed run will not report again
+    has to be on the disk by then.
     """
 
     def __init__(
@@ -167,16 +168,16 @@ class Checkpoints:
         self._join()
         return self._prune()[0]
 
-    def resume_from(self, checkpoint: Path) -> list[str]:
-        """Go on from a checkpoint: rows that it has saved are not saved anew.
+    def resume_from(self, checkpoint: Path, *, replay: bool = True) -> list[str]:
+        """Go on from a checkpoint; rows are not saved anew if its `replay` buffer was restored.
 
         Later ones, which are damaged or of a course that the run does not take, are set aside
         under other names, which are returned.
         """
         self._join()
-        manifest = read_manifest(checkpoint)
-        if manifest.replay and self._replay.folder.is_dir():
-            self._replay.resume_from(manifest.replay)
+        files = read_manifest(checkpoint).replay
+        if files and replay:
+            self._replay.resume_from(files)
         aside = []
         for later in self.folder.glob("step-*"):
             if later.name > checkpoint.name:
@@ -259,8 +260,12 @@ class Checkpoints:
         return [one.name for one in gone], self._delete_rows()
 
     def _delete_rows(self) -> list[str]:
-        """Delete the files of the replay buffer that no checkpoint refers to."""
-        needed = {name for manifest in self._readable().values() for name in manifest.replay}
+        """Delete the files of the replay buffer that none of the latest checkpoints refers to.
+
+        A run goes on from one of those; each older one would take as much space as a whole buffer.
+        """
+        latest = list(self._readable().values())[-self._keep :]
+        needed = {name for manifest in latest for name in manifest.replay}
         return self._replay.delete_all_but(needed)
 
     def _readable(self) -> dict[Path, Manifest]:

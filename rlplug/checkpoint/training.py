@@ -28,28 +28,28 @@ __all__ = ["newest_valid", "read_training", "restore_feed"]
 _LOG = logging.getLogger("rlplug")
 
 
-def newest_valid(folder: Path, run_id: str = "", *, replay: bool = True) -> Path | None:
+def newest_valid(folder: Path, run_id: str = "") -> Path | None:
     """The newest checkpoint in a run's folder whose files are all as they were written.
 
-    Each one that is not is told in a warning; one of another run is none. None if there is no
-    checkpoint at all. `replay`: whether the files of the replay buffer are needed as well.
+    Each one that is not is told in a warning; one of another run is none. Only if there is no
+    other, one without its replay buffer. None if there is no checkpoint at all.
     """
-    problems = []
-    for path in sorted((folder / "checkpoints").glob(STEPS), reverse=True):
-        try:
-            # A run that was fetched from elsewhere may have come without its replay buffer.
-            manifest = verify(path, replay=replay and replay_folder(path).is_dir())
-            _check_resumable(path, manifest, run_id)
-        except RequestError as error:
-            problems.append(error)
-        else:
-            for problem in problems:
-                _LOG.warning(
-                    "rlplug: warning: %s The run goes on from step %s.",
-                    problem.message,
-                    f"{manifest.step:,}",
-                )
-            return path
+    for replay in (True, False):
+        problems = []
+        for path in sorted((folder / "checkpoints").glob(STEPS), reverse=True):
+            try:
+                manifest = verify(path, replay=replay)
+                _check_resumable(path, manifest, run_id)
+            except RequestError as error:
+                problems.append(error)
+            else:
+                for problem in problems:
+                    _LOG.warning(
+                        "rlplug: warning: %s The run goes on from step %s.",
+                        problem.message,
+                        f"{manifest.step:,}",
+                    )
+                return path
     if not problems:
         return None
     raise RequestError(
@@ -77,23 +77,27 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 def restore_feed(
     checkpoint: Path, feed: OpenFeed, training: Mapping[str, Any] | None = None
 ) -> bool:
-    """Restore a feed; returns False if its replay buffer was not saved and starts empty.
+    """Restore a feed; returns False if it starts with an empty replay buffer.
 
-    `training` is what `read_training` gave, if it was read before.
+    That is where the buffer was not saved, or where what was saved cannot be used, which is told
+    in a warning. `training` is what `read_training` gave, if it was read before.
     """
-    manifest = read_manifest(checkpoint)
+    files = read_manifest(checkpoint).replay
     saved = (read_training(checkpoint) if training is None else training)["feed"]
     with reading(checkpoint, "feed"):
         if feed.rows is None:
             feed.set_state(saved)
             return True
-        folder = replay_folder(checkpoint)
-        here = bool(manifest.replay) and folder.is_dir()
-        feed.set_state_without_rows(saved, empty=not here)
-    if here:
-        with reading(checkpoint, "replay buffer"):
-            restore_rows(folder, manifest.replay, feed)
-    return here
+        if files:
+            try:
+                with reading(checkpoint, "replay buffer"):
+                    restore_rows(replay_folder(checkpoint), files, feed)
+            except RequestError as error:
+                _LOG.warning("rlplug: warning: %s", error)
+                feed.rows.clear()
+                files = {}
+        feed.set_state_without_rows(saved, empty=not files)
+    return bool(files)
 
 
 def _check_resumable(checkpoint: Path, manifest: Manifest, run_id: str) -> None:

@@ -313,8 +313,8 @@ class CheckpointSection:
     )
     save_replay: bool = option(
         True,
-        "Save the replay buffer, up to twice its size on disk; false: a resumed run starts with "
-        "an empty one.",
+        "Save the replay buffer with the latest checkpoints, in about twice its size on disk; "
+        "false: a resumed run starts with an empty one.",
     )
     upload_replay: bool = option(False, "Upload the saved replay buffer to MLflow, too.")
 

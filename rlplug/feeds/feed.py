@@ -83,6 +83,9 @@ class Rows(Protocol):
     def put_rows(self, env: int, first: int, columns: Mapping[str, Any]) -> None:
         """Put a copy back."""
 
+    def clear(self) -> None:
+        """Forget all rows."""
+
     def restart(self, newest: Sequence[int], rows: int) -> None:
         """Forget all rows and continue after these; refused if another number of them is kept."""
 

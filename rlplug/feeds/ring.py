@@ -317,6 +317,10 @@ class RingBuffer:
                 )
             array[slots] = column
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.heads = numpy.zeros(self.num_envs, numpy.int64)
+
     def restart(self, newest: Sequence[int], rows: int) -> None:
         """Forget all rows and continue after these, in as many rows."""
         if rows != self.rows or len(newest) != self.num_envs:

@@ -90,7 +90,7 @@ class RunHooks:
     def checkpoint_saved(self, step: int, path: Path) -> None:
         """A checkpoint is complete on disk.
 
-        Called: after each checkpoint, before it is uploaded.
+        Called: for each checkpoint, between updates after it was written, before its upload.
         step: environment steps so far.
         path: its folder.
 

@@ -12,7 +12,7 @@ import attrs
 from rlplug.checkpoint import Checkpoints, find_checkpoint
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
-from rlplug.config.sections import RunConfig
+from rlplug.config.sections import CheckpointSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
@@ -87,6 +87,15 @@ class Components:
         )
         interrupts.checkpoint = periodic.save_soon
         return periodic
+
+    def describe_feed(self, section: CheckpointSection) -> str:
+        """The feed's buffers, their memory, and whether checkpoints save them; maybe empty."""
+        buffers = self.feed.describe()
+        if not buffers or self.feed.rows is None:
+            return buffers
+        if section.replay:
+            return f"{buffers}; checkpoints save it, in about twice as much on disk"
+        return f"{buffers}; not saved: a resumed run starts with an empty one"
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""

@@ -62,6 +62,7 @@ class Resumed:
     _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The global generators."""
+    _has_feed: bool = attrs.field(init=False, default=True)
 
     @property
     def step(self) -> int:
@@ -92,10 +93,11 @@ class Resumed:
             seed = derive(self.prepared.config.run.seed, "resume", self.step)
             reset = components.sampler.set_state(run["sampler"], seed=seed)
         here = f"at step {self.step:,}"
-        if not restore_feed(self.checkpoint, components.feed, training):
+        self._has_feed = restore_feed(self.checkpoint, components.feed, training)
+        if not self._has_feed:
             _LOG.warning(
-                "rlplug: the replay buffer is empty %s: the checkpoint was saved without it "
-                "(checkpoint.save_replay).",
+                "rlplug: the replay buffer is empty %s: it was not saved (checkpoint.save_replay),"
+                "or cannot be used.",
                 here,
             )
         if reset:
@@ -109,7 +111,7 @@ class Resumed:
             components.sampler.start()
             return
         periodic.set_state(self._periodic, self.manifest)
-        for name in periodic.checkpoints.resume_from(self.checkpoint):
+        for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
         state.set_random_state(self._random)
 

@@ -195,7 +195,7 @@ def _info(
         participants=calls.participants,
         hook_order=calls.order(),
         environment=components.environments.name,
-        feed=components.feed.describe(),
+        feed=components.describe_feed(config.checkpoint),
         steps=config.run.steps,
         progress=lambda: trainer.step,
         step=0 if resumed is None else resumed.step,
