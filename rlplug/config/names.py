@@ -78,11 +78,9 @@ def unknown_option(name: str, known: Iterable[str], owners: Owners = core_owners
     known, meant = list(known), meant_by(name)
     if meant in known:
         return f"unknown option, did you mean {meant!r}?"
-    guess = did_you_mean(name, known)
     for one in (name, meant):
         found = owners(one)
         if found:
             return f"unknown option: {one!r} is an option of {', '.join(found)}"
-        if guess:
-            return f"unknown option, {guess}"
-    return "unknown option"
+    guess = did_you_mean(name, known)
+    return f"unknown option, {guess}" if guess else "unknown option"
