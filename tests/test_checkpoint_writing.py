@@ -232,3 +232,18 @@ main(sys.argv[1:])
     assert list((folder / "checkpoints").iterdir()) == []
     # Nor are there rows of a replay buffer that no checkpoint needs.
     assert list((folder / "replay").iterdir()) == []
+
+
+def test_a_replay_buffer_is_uploaded_where_it_is_asked_for_and_only_what_is_kept(
+    home: Path,
+) -> None:
+    options = {"learning_starts": 50, "buffer_size": 400, "evaluation.episodes": 0}
+    for upload in (False, True):
+        settings = {**options, "checkpoint.every": 100, "checkpoint.upload_replay": upload}
+        result = rlplug.run("dqn", "CartPole-v1", steps=1_000, options=settings)
+        here = {one.name for one in (result.folder / "replay").iterdir()}
+        assert len(here) > 2
+        there = {one.name for one in home.glob(f"artifacts/*/{result.run_id}/artifacts/replay/*")}
+        assert there == (here if upload else set())
+        saved = home.glob(f"artifacts/*/{result.run_id}/artifacts/checkpoints/*/manifest.json")
+        assert len(list(saved)) == 2

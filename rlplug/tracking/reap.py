@@ -174,7 +174,13 @@ def mark_dead(folder: Path) -> RunStatus | None:
         ended=now(_last_sign_of_life(folder)),
         pending=Pending(tags=1),
     )
-    for pattern in ("checkpoints/.unfinished-*", "*.new-*", "*.tmp", "*.acked.new"):
+    for pattern in (
+        "checkpoints/.unfinished-*",
+        "replay/.unfinished-*",
+        "*.new-*",
+        "*.tmp",
+        "*.acked.new",
+    ):
         for leftover in folder.glob(pattern):
             _remove(leftover)
     status.write(folder)
