@@ -40,6 +40,8 @@ _LOG = logging.getLogger("rlplug")
 _AT_ONCE = -1
 """Due after each collection: only to look whether something has become due."""
 
+_CLOSING_SECONDS = 2.0
+
 _CHECKS = 320
 """How often in a run clock and weights are read: rarely enough to cost nothing."""
 
@@ -102,7 +104,8 @@ class PeriodicTasks:
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
         self._tell(self.checkpoints.finished())
-        if self.due == _AT_ONCE and step < self._planned and not self._is_update_due():
+        planned = min(self._planned, self._save_at)
+        if self.due == _AT_ONCE and step < planned and not self._is_update_due():
             self._plan_next()
             return ""
         self._divergence.check(step)
@@ -141,8 +144,11 @@ class PeriodicTasks:
         self._tell(self.checkpoints.finished(wait=True, seconds=seconds))
 
     def close(self) -> None:
-        """Wait for the checkpoint being written, and close the evaluation environments."""
-        self.checkpoints.finished(wait=True)
+        """Close the evaluation environments; a checkpoint being written is waited for briefly.
+
+        However a run ends in order, `settle` was called before.
+        """
+        self.checkpoints.finished(wait=True, seconds=_CLOSING_SECONDS)
         if self.evaluator is not None:
             self.evaluator.close()
 
@@ -279,7 +285,8 @@ class PeriodicTasks:
 
     def _plan_next(self) -> None:
         often = self.config.checkpoint.updates or self.checkpoints.is_writing
-        self.due = _AT_ONCE if often else self._planned
+        # Last: `save_soon` may be called at any moment.
+        self.due = _AT_ONCE if often else min(self._planned, self._save_at)
 
 
 def _next_multiple(step: int, every: int) -> int:
