@@ -96,7 +96,7 @@ class Resumed:
         self._has_feed = restore_feed(self.checkpoint, components.feed, training)
         if not self._has_feed:
             _LOG.warning(
-                "rlplug: the replay buffer is empty %s: it was not saved (checkpoint.save_replay),"
+                "rlplug: the replay buffer is empty %s: it was not saved (checkpoint.save_replay), "
                 "or cannot be used.",
                 here,
             )
