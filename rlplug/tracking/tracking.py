@@ -170,26 +170,25 @@ class Tracking:
             ended = self._ended
         self._closing, self._ended = True, ended
         review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
-        try:
-            # First of all, for closing may be interrupted; the status is not in MLflow then.
-            pending = self._writer.pending
-            self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
-            step = f"{self.listener.step:,}"
-            self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
-            if seconds is None:
-                self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
-            else:
-                self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
-            self._write_status(ended, self._writer.pending)
-            end_heartbeat(self.folder)
-            self._warn_of_missing()
-            if seconds is None:
-                # Else the writer's thread may still be using it.
-                self._close_journal()
-            self._closed = True
-        finally:
-            self._log.close()
-            self._lock.release()
+        # First of all, for closing may be interrupted; the status is not in MLflow then.
+        pending = self._writer.pending
+        self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
+        step = f"{self.listener.step:,}"
+        self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
+        if seconds is None:
+            self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
+        else:
+            self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
+        self._write_status(ended, self._writer.pending)
+        end_heartbeat(self.folder)
+        self._warn_of_missing()
+        if seconds is None:
+            # Else the writer's thread may still be using it.
+            self._close_journal()
+        self._closed = True
+        self._log.close()
+        # An interrupted closing is done again, and keeps it until then.
+        self._lock.release()
 
     def _close_journal(self) -> None:
         try:
