@@ -47,7 +47,7 @@ class TrackingListener:
                 add_tags(self._folder, tags)
             self._writer.do(partial(store.set_tags, tags))
             upload = partial(store.log_text, self._config, "config/resolved.toml")
-            self._writer.do(upload, files=1)
+            self._writer.do(upload, files=[self._folder / "config.toml"])
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self.step = step

@@ -62,7 +62,7 @@ class Review:
         self._writer.do_first(partial(store.set_tags, {**tags, PENDING_TAG: "true"}))
         for folder in ("plots", "logs"):
             for file in files_in(self._folder / folder):
-                self._writer.do(partial(upload_file, store.log_file, file, folder), files=1)
+                self._writer.do(partial(upload_file, store.log_file, file, folder), files=[file])
         self._writer.do(partial(self._complete, store))
 
     def _complete(self, store: Store) -> None:

@@ -126,13 +126,13 @@ class Tracking:
         """Upload a file to a folder of the run's artifacts, in the background."""
         if self._store is not None:
             upload = partial(upload_file, self._store.log_file, file, folder)
-            self._writer.do(upload, files=1)
+            self._writer.do(upload, files=[file])
 
     def artifacts(self, folder: Path, into: str, *, last: str) -> None:
         """Upload a folder recursively, the file named `last` at the end."""
         if self._store is not None:
             upload = partial(upload_folder, self._store.log_file, folder, into, last)
-            self._writer.do(upload, files=len(files_in(folder)))
+            self._writer.do(upload, files=files_in(folder))
 
     def write_journal(self) -> None:
         """Return when all metrics reported so far are on the disk; from any thread."""

@@ -83,7 +83,7 @@ def upload_run(
         writer.do(partial(store.set_tags, tags))
         writer.do(partial(store.terminate, status.status, milliseconds(status.ended)))
         for file, into in chosen:
-            writer.do(partial(_log, store, file, into), files=1)
+            writer.do(partial(_log, store, file, into), files=[file])
         if len(chosen) == len(missing):
             writer.do(partial(_complete, writer, store))
         writer.start()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -71,8 +72,8 @@ class Writer:
         self._disk_failed = False
         self._nudge = threading.Event()
         self._closing = threading.Event()
-        self._jobs: list[tuple[Job, int]] = []
-        """Jobs, and how many files each of them uploads."""
+        self._jobs: list[tuple[Job, Sequence[Path]]] = []
+        """Jobs, and the files that each of them uploads."""
         self._refused = 0
         """Number of files that MLflow refused."""
         self._finish: Callable[[], None] | None = None
@@ -93,13 +94,13 @@ class Writer:
         """Queue a copy of the metrics."""
         self._queue.put((step, time.time(), dict(metrics)))
 
-    def do(self, job: Job, *, files: int = 0) -> None:
+    def do(self, job: Job, *, files: Sequence[Path] = ()) -> None:
         """Queue another job for the thread, after the metrics queued so far."""
         self._jobs.append((job, files))
 
     def do_first(self, job: Job) -> None:
         """Queue a job before the others; only for the `finish` of `close`."""
-        self._jobs.insert(0, (job, 0))
+        self._jobs.insert(0, (job, ()))
 
     def write_now(self) -> None:
         """Return when all metrics put so far are in the journal and synced, if the disk allows it.
@@ -148,7 +149,7 @@ class Writer:
                 self._take_all()
             finally:
                 self._taking.release()
-        unfinished = (last, 0)
+        unfinished: tuple[Job, Sequence[Path]] = (last, ())
         self._jobs.append(unfinished)
 
         def do_last() -> None:
@@ -166,7 +167,7 @@ class Writer:
         items, jobs = list(self._unsent), list(self._jobs)
         return Pending(
             points=_points(items),
-            artifacts=self._refused + sum(files for _, files in jobs),
+            artifacts=self._refused + sum(_present(files) for _, files in jobs),
             tags=sum(not files for _, files in jobs),
         )
 
@@ -308,7 +309,7 @@ class Writer:
             try:
                 done[0]()
             except StoreRefusedError as error:
-                self._refused += done[1]
+                self._refused += _present(done[1])
                 self._warn(f"MLflow refused a part of this run's record: {error}.")
             self._answered = time.monotonic()
             self._jobs.remove(done)
@@ -356,6 +357,11 @@ class Writer:
                 f"{self._journal.path} cannot be written ({error.strerror or error}); "
                 "the run continues, and its metrics are kept in memory."
             )
+
+
+def _present(files: Sequence[Path]) -> int:
+    """Number of files that are still there; old checkpoints are deleted."""
+    return sum(file.exists() for file in files)
 
 
 def _points(items: Sequence[_Item]) -> int:
