@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -209,6 +211,26 @@ def test_a_run_that_was_deleted_in_mlflow_is_refused_with_the_command_that_resto
     assert f"mlflow runs restore --run-id {first.run_id}" in told.value.hints[0]
     client.restore_run(first.run_id)
     assert opened(resume=first.folder).run_id == first.run_id
+
+
+def test_a_run_that_mlflow_refuses_to_continue_has_the_status_that_it_had(
+    opened: Open, client: MlflowClient, root: Path
+) -> None:
+    first = opened()
+    first.close("KILLED")
+    before = (first.folder / "status.json").read_text()
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as database:
+        database.execute(
+            "CREATE TRIGGER stop BEFORE UPDATE ON runs BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        database.commit()
+        with pytest.raises(RequestError, match=f"MLflow cannot continue run {first.run_id}"):
+            opened(resume=first.folder)
+        database.execute("DROP TRIGGER stop")
+        database.commit()
+    assert (first.folder / "status.json").read_text() == before
+    assert not (first.folder / "heartbeat").exists()
+    assert client.get_run(first.run_id).info.status == "KILLED"
 
 
 def test_a_run_whose_store_is_gone_is_refused_and_no_new_store_is_made(

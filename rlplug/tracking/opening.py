@@ -25,7 +25,7 @@ from rlplug.tracking.location import (
 )
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
-from rlplug.tracking.status import RUNNING, RunStatus, now, write_durably
+from rlplug.tracking.status import RUNNING, RunStatus, end_heartbeat, now, write_durably
 from rlplug.tracking.store import Store
 
 __all__ = ["OpenRun", "continue_run", "create_run"]
@@ -145,10 +145,12 @@ def continue_run(
             marks = {} if store is None else store.marks
             recorded = recorded_in(journal.path, journal.acknowledged, marks)
             before_creation()
+            # Before MLflow says so: if this process is killed now, others find the run.
+            failed.callback(_restore, before, folder)
+            status.write(folder)
             if store is not None:
                 failed.callback(_give_up, store)
                 _mark_as_continued(store, attempt, step, drift, folder)
-            status.write(folder)
         failed.pop_all()
     return OpenRun(
         run_id=run.run_id,
@@ -195,6 +197,14 @@ def _replace_config(folder: Path, options: str) -> None:
             number += 1
         write_durably(folder / f"config-{number}.toml", before)
     write_durably(path, options.encode())
+
+
+def _restore(before: RunStatus, folder: Path) -> None:
+    """A run that does not go on has the status that it had."""
+    with contextlib.suppress(OSError):
+        before.write(folder)
+    if before.status != RUNNING:
+        end_heartbeat(folder)
 
 
 def _give_up(store: Store) -> None:
