@@ -79,22 +79,12 @@ class Process:
 Start = Callable[..., Process]
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database without runs, which takes seconds to create."""
-    from mlflow import MlflowClient
-
-    file = tmp_path_factory.mktemp("database") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}").search_experiments()
-    return file
-
-
 @pytest.fixture
-def start(site: Path, tmp_path: Path, database: Path) -> Iterator[Start]:
+def start(site: Path, tmp_path: Path, empty_store: Path) -> Iterator[Start]:
     """Start `rlplug run` with options: `start("--algo", "means")`."""
     processes: list[subprocess.Popen[str]] = []
     (tmp_path / "runs").mkdir()
-    shutil.copy(database, tmp_path / "runs")
+    shutil.copy(empty_store, tmp_path / "runs")
 
     def starting(*options: str, terminal: int | None = None) -> Process:
         paths = [str(site), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -144,7 +144,7 @@ def test_an_error_in_a_hook_ends_the_run_as_failed_and_keeps_what_was_recorded()
     assert (
         notes[0] == "raised in hook 'additional_update' of algorithm 'means' (rlplug-means 0.1.0)"
     )
-    assert notes[1] == "recorded up to step 500; no checkpoint was written:"
+    assert notes[1] == "recorded up to step 500; there is no checkpoint:"
     folder = Path(re.search(r" in (\S+)$", notes[2])[1])  # type: ignore[index] # asserted by the test
     assert load_file(folder / "module.safetensors")["counts"].sum() == 499
     assert "ArithmeticError: planted" in (folder / "logs" / "traceback.txt").read_text()
@@ -217,7 +217,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
         "rlplug: error: environment 'Bursts-v0' failed in step after 0 steps: OSError: burst"
     )
     assert hint.startswith("  try: fix the environment")
-    assert recorded == "  nothing is recorded; no checkpoint was written:"
+    assert recorded == "  nothing is recorded; there is no checkpoint:"
     assert run_id.split()[0] == "run"
 
 

@@ -284,7 +284,7 @@ def test_an_environment_that_dies_on_its_first_reset_is_named(home: Path) -> Non
     said = "'StillBorn' failed in reset after 0 steps: OSError: no display"
     with pytest.raises(EnvironmentFailedError, match=said) as raised:
         run(FromReplay, StillBorn, steps=400, options=OFF)
-    assert raised.value.__notes__[0] == "nothing is recorded; no checkpoint was written:"
+    assert raised.value.__notes__[0] == "nothing is recorded; there is no checkpoint:"
     (traceback,) = home.rglob("traceback.txt")
     assert "no display" in traceback.read_text()
 

@@ -122,7 +122,7 @@ class RunHooks:
 
         Called: once, instead of `run_finished`.
         step: environment steps taken.
-        error: the exception; a `KeyboardInterrupt` for Ctrl-C and SIGTERM.
+        error: the exception; a `KeyboardInterrupt` for signals such as Ctrl-C's and SIGTERM.
 
         Example:
             @hookimpl

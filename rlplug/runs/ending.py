@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.components import Components
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.result import RunInterrupted, RunResult
-from rlplug.runs.signals import ANSWER_SECONDS, Interrupted
+from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
 from rlplug.tracking import Status, Tracking
 from rlplug.tracking.journal import read_journal
 
@@ -37,6 +37,23 @@ class Ending:
         self._tracking = tracking
         self._status: Status = "KILLED"
         self._told = False
+
+    def of(self, train: Callable[[], None], interrupts: Interrupts) -> RunResult:
+        """Train, and end the run; raises what ended it early."""
+        try:
+            try:
+                train()
+            except BaseException as error:
+                if interrupts.at_once:
+                    # Also where other code has made another exception of it.
+                    raise interrupts.received() from error
+                if isinstance(error, KeyboardInterrupt):
+                    raise self.interrupted(error) from None
+                self.failed(error)
+                raise
+            return self.finished()
+        except Interrupted as error:
+            raise self.at_once(error) from self.error
 
     def finished(self) -> RunResult:
         """The run has taken all its steps and has been saved."""

@@ -48,7 +48,7 @@ class RunResult:
     def saved(self) -> str:
         """Which checkpoint is on disk, for messages."""
         if not self.checkpoints:
-            return "no checkpoint was written"
+            return "there is no checkpoint"
         return f"checkpoint of step {self.checkpoints[-1]:,}"
 
     def as_json(self) -> dict[str, Any]:

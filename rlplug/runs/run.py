@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from rlplug.registry import Registry
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
-from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult
@@ -153,31 +153,53 @@ def carry_out(
                     **({} if resumed is None else resumed.of_tracking()),
                 )
                 ending = Ending(components, tracking)
-                try:
-                    interrupts.release()
-                    consoles = [console_for()] if show else []
-                    for console in consoles:
-                        stack.callback(console.close)
-                    components.calls.listen([tracking.listener, *consoles])
-                    ending.periodic = components.periodic(
-                        prepared.config, maker, tracking, interrupts
-                    )
-                    stack.callback(ending.periodic.close)
-                    info = _info(prepared.config, components, tracking, rerunnable, resumed)
-                    _train(info, components, ending.periodic, resumed)
-                except KeyboardInterrupt as error:
-                    if interrupts.at_once:
-                        raise
-                    raise ending.interrupted(error) from None
-                except BaseException as error:
-                    ending.failed(error)
-                    raise
-                return ending.finished()
+                made = prepared, maker, components, tracking, ending, interrupts, stack
+                train = partial(_train, *made, rerunnable=rerunnable, show=show, resumed=resumed)
+                return ending.of(train, interrupts)
         except Interrupted as error:
-            # A second signal, wherever the run was, or the first one while it started.
+            # While the run started, or while its environments were closed.
             if ending is None:
                 raise
             raise ending.at_once(error) from ending.error
+
+
+def _train(
+    prepared: Prepared,
+    maker: EnvMaker,
+    components: Components,
+    tracking: Tracking,
+    ending: Ending,
+    interrupts: Interrupts,
+    stack: ExitStack,
+    *,
+    rerunnable: bool,
+    show: bool,
+    resumed: Resumed | None,
+) -> None:
+    """Train, and save what was trained."""
+    interrupts.release()
+    calls, trainer, config = components.calls, components.trainer, prepared.config
+    consoles = [console_for()] if show else []
+    for console in consoles:
+        stack.callback(console.close)
+    calls.listen([tracking.listener, *consoles])
+    ending.periodic = periodic = components.periodic(config, maker, tracking, interrupts)
+    stack.callback(periodic.close)
+    try:
+        calls.run_started(_info(config, components, tracking, rerunnable, resumed))
+        if resumed is None:
+            components.sampler.start()
+        else:
+            resumed.start(components, periodic)
+        trainer.run()
+        trainer.report()
+        periodic.finish(trainer.step, trainer.metrics)
+        calls.run_finished(trainer.step, trainer.metrics)
+    except SystemExit as error:
+        failed = RunFailedError(f"the run ended by itself: SystemExit: {error}.")
+        for note in getattr(error, "__notes__", ()):
+            failed.add_note(note)
+        raise failed from error
 
 
 def _info(
@@ -202,28 +224,6 @@ def _info(
         resumed=resumed is not None,
         rerunnable=rerunnable,
     )
-
-
-def _train(
-    info: RunInfo, components: Components, periodic: PeriodicTasks, resumed: Resumed | None
-) -> None:
-    """Train, and save what was trained."""
-    calls, trainer = components.calls, components.trainer
-    try:
-        calls.run_started(info)
-        if resumed is None:
-            components.sampler.start()
-        else:
-            resumed.start(components, periodic)
-        trainer.run()
-        trainer.report()
-        periodic.finish(trainer.step, trainer.metrics)
-        calls.run_finished(trainer.step, trainer.metrics)
-    except SystemExit as error:
-        failed = RunFailedError(f"the run ended by itself: SystemExit: {error}.")
-        for note in getattr(error, "__notes__", ()):
-            failed.add_note(note)
-        raise failed from error
 
 
 def check(prepared: Prepared) -> str:

@@ -67,11 +67,15 @@ class Interrupts:
         if self._number is not None:
             self._raise()
 
+    def received(self) -> Interrupted:
+        """The exception for the first signal."""
+        return Interrupted(self._number or signal.SIGINT)
+
     def check(self) -> None:
         """Raise a deferred signal, or save a checkpoint if SIGUSR1 came."""
         self._held = True
         if self._number is not None:
-            raise Interrupted(self._number)
+            raise self.received()
         if self._wants_checkpoint:
             self._wants_checkpoint = False
             self.checkpoint()
@@ -122,9 +126,8 @@ class Interrupts:
         self._wants_checkpoint = True
 
     def _raise(self) -> None:
-        assert self._number is not None
         self.at_once, self._since = True, time.monotonic()
-        raise Interrupted(self._number)
+        raise self.received()
 
     def _tell(self) -> None:
         """Answer a person; `print` may be what the signal interrupted."""

@@ -133,7 +133,9 @@ class Journal:
             return set()
 
     def close(self) -> None:
-        """fsync and close the file."""
+        """fsync and close the file, if it is open."""
+        if self._file.closed:
+            return
         try:
             os.fsync(self._file.fileno())
         finally:

@@ -159,8 +159,8 @@ class Tracking:
     def close(self, status: Status | None = None, seconds: float | None = None) -> None:
         """Upload the rest and end the run, with the status from its events or the given one.
 
-        With `seconds`, only the status is set, if MLflow answers within them, also where closing is
-        in progress and was interrupted.
+        With `seconds`, only the status is set: on disk, and in MLflow if it answers in time. This
+        call may follow one that was interrupted.
         """
         if self._closed or (self._closing and seconds is None):
             return
@@ -182,8 +182,8 @@ class Tracking:
         self._write_status(ended, self._writer.pending)
         end_heartbeat(self.folder)
         self._warn_of_missing()
-        if seconds is None:
-            # Else the writer's thread may still be using it.
+        # The writer's thread may still be using it.
+        if seconds is None or self._writer.has_ended:
             self._close_journal()
         self._closed = True
         self._log.close()

@@ -140,15 +140,16 @@ class Writer:
 
         In a thread of its own, for the writer's may be waiting for an answer.
         """
-        self._abandoned.set()
-        self._closing.set()
-        self._nudge.set()
         deadline = time.monotonic() + seconds
         if self._taking.acquire(timeout=seconds / 2):
             try:
                 self._take_all()
             finally:
                 self._taking.release()
+        # From here on, the thread may close the journal.
+        self._abandoned.set()
+        self._closing.set()
+        self._nudge.set()
         unfinished: tuple[Job, Sequence[Path]] = (last, ())
         self._jobs.append(unfinished)
 
@@ -170,6 +171,11 @@ class Writer:
             artifacts=self._refused + sum(_present(files) for _, files in jobs),
             tags=sum(not files for _, files in jobs),
         )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread no longer uses the journal."""
+        return not self._thread.is_alive()
 
     def points_lost(self) -> int:
         """Number of metric values that are in no place: the journal is read again for it.
@@ -199,6 +205,9 @@ class Writer:
             # Drawing may have taken long; nothing was asked meanwhile.
             self._answered = max(self._answered, time.monotonic() - SILENT_SECONDS / 2)
             self._upload_rest()
+        if self._abandoned.is_set():
+            with contextlib.suppress(OSError):
+                self._journal.close()
 
     def _beat(self) -> None:
         now = time.monotonic()
