@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy
 import pytest
 
 from rlplug import AddOn, RunFailedError, run
-from rlplug.cli.outcome import print_result
+from rlplug.cli.outcome import finish, print_result
 from rlplug.runs.result import RunInterrupted
 
 pytestmark = pytest.mark.usefixtures("home", "installed")
@@ -317,6 +318,21 @@ def test_environments_whose_close_raises_take_no_result_away(
 
 
 # -- true words ---------------------------------------------------------------------------------
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_exits_with_1(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def in_the_way() -> None:
+        (folder,) = home.glob("work/*/checkpoints")
+        shutil.rmtree(folder)
+        folder.touch()
+
+    blocks = Then("update_finished", in_the_way)
+    carry_out = partial(run, "means", Steady, steps=100, addons=[blocks], options=OFF)
+    assert finish(carry_out, quiet=True, as_json=False) == 1
+    said = "the run is not complete on disk: there is no checkpoint, and it ended at step 100."
+    assert said in capsys.readouterr().err
 
 
 def test_what_is_said_of_checkpoints_is_said_of_those_on_disk(

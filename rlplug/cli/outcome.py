@@ -42,7 +42,14 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         print_json(result)
     elif not quiet:
         print_result(result)
-    return 0
+    if result.step in result.checkpoints:
+        return 0
+    print(
+        f"rlplug: error: the run is not complete on disk: {result.saved}, and it ended at "
+        f"step {result.step:,}.\n  try: free disk space, and run it again",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def print_result(result: RunResult) -> None:
