@@ -93,7 +93,7 @@ class Components:
         buffers = self.feed.describe()
         if not buffers or self.feed.rows is None:
             return buffers
-        if section.replay:
+        if section.save_replay:
             return f"{buffers}; checkpoints save it, in about twice as much on disk"
         return f"{buffers}; not saved: a resumed run starts with an empty one"
 
