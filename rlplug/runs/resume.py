@@ -236,7 +236,14 @@ def _refuse_finished(resumed: Resumed, *, longer: bool) -> None:
     status = RunStatus.read(resumed.folder)
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
+    how = f"try: rlplug resume {resumed.folder.name} --steps {2 * max(status.step, 1)}"
+    if status.step < steps:
+        # An evaluation or a limit ended it, and would end it again.
+        how = (
+            f"try: rlplug resume {resumed.folder.name} --set OPTION=VALUE --allow-drift, with the "
+            "limit that ended it"
+        )
     raise FinishedError(
         f"run {resumed.folder.name} finished at step {status.step:,}: there is nothing to resume.",
-        f"try: rlplug resume {resumed.folder.name} --steps {2 * max(status.step, 1)}",
+        how,
     )
