@@ -24,8 +24,7 @@ from rlplug.learner.gradients import (
 )
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
-from rlplug.learner.snapshot import Snapshot
-from rlplug.learner.state import update_digest
+from rlplug.learner.state import Snapshot, update_digest
 from rlplug.learner.vmap import VmapEngine, VmapGroups
 from rlplug.nn.arrays import UnsupportedError
 
