@@ -112,7 +112,10 @@ class Trainer:
         self._counts_nonfinite = learner.device.type == "cpu"
 
     def run(self) -> None:
-        """Train; `stop` is called after every update and may end the run by raising."""
+        """Train; `stop` is called after the updates of a collection and may end the run by raising.
+
+        Not between them: a run could not go on from there.
+        """
         clock = time.perf_counter
         self._started = clock()
         self._reported = self._started - self._unreported
@@ -139,7 +142,6 @@ class Trainer:
             self.step += experience.count
             for work in take(experience, self.step):
                 self._update(work)
-                self._stop()
             absorb()
             if counting:
                 limits.collected(experience)
