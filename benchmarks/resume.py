@@ -30,7 +30,7 @@ from rlplug.registry import Registry
 from rlplug.runs.components import make_components
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.result import Interrupts
+from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
 
 ROUNDS = 15
