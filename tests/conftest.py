@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -380,13 +380,34 @@ DISTRIBUTIONS = [
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has installed all of `DISTRIBUTIONS`."""
-    wheels = tmp_path_factory.mktemp("wheels")
     folder = tmp_path_factory.mktemp("site")
-    paths = [str(one.wheel(wheels)) for one in DISTRIBUTIONS]
+    pip_install(DISTRIBUTIONS, folder, tmp_path_factory.mktemp("wheels"))
+    return folder
+
+
+@pytest.fixture
+def another_site(tmp_path: Path) -> Callable[..., Path]:
+    """Install some of `DISTRIBUTIONS` elsewhere: `another_site("new", {"rlplug-means": "0.2"})`."""
+
+    def install(name: str, versions: dict[str, str]) -> Path:
+        folder, wheels = tmp_path / name, tmp_path / f"{name}-wheels"
+        wheels.mkdir()
+        chosen = [
+            attrs.evolve(one, version=versions[one.name])
+            for one in DISTRIBUTIONS
+            if one.name in versions
+        ]
+        pip_install(chosen, folder, wheels)
+        return folder
+
+    return install
+
+
+def pip_install(distributions: Sequence[Distribution], folder: Path, wheels: Path) -> None:
+    paths = [str(one.wheel(wheels)) for one in distributions]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command += ["--disable-pip-version-check", "--root-user-action=ignore", "--target", str(folder)]
     subprocess.run([*command, *paths], check=True)
-    return folder
 
 
 @pytest.fixture

@@ -388,3 +388,32 @@ def test_a_requeued_job_starts_resumes_and_then_has_nothing_to_do(home: Path, rl
     longer = rlplug(*job[:4], "4000", *job[5:], *options, "--json")
     assert json.loads(longer.out)["step"] == 4_000
     assert len([one for one in home.glob("work/*") if one.is_dir()]) == 1
+
+
+# -- other plugins than the run was started with ------------------------------------------------
+
+
+def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
+    home: Path, rlplug: Cli, another_site: Callable[..., Path]
+) -> None:
+    options = ("--set", "tracking.enabled=false", "--set", "checkpoint.every=500")
+    failing = ("--algo", "means", "--with", "scale", "--steps", "2000", "--set", "fail_at=1200")
+    assert rlplug("run", *failing, *options).code == 1
+    alone = another_site("alone", {"rlplug-means": "0.1.0"})
+    newer = another_site("newer", {"rlplug-means": "0.2.0", "rlplug-scale": "0.1.0"})
+    fixed = ("--set", "fail_at=0", "--allow-drift")
+    cases = (
+        (alone, (), 2, "unknown add-on 'scale'"),
+        (
+            newer,
+            (),
+            2,
+            "plugin means: rlplug-means 0.1.0 → rlplug-means 0.2.0.",
+        ),
+        (newer, fixed, 0, "resumed at step 1,000"),
+    )
+    for folder, more, code, said in cases:
+        process = command(home, folder, "resume", "last", *more)
+        printed, _ = process.communicate(timeout=300)
+        assert process.returncode == code, printed
+        assert said in printed
