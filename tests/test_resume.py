@@ -316,6 +316,21 @@ def test_a_run_that_is_made_longer_equals_one_that_was_as_long(home: Path, rlplu
         assert torch.equal(tensor, longer.module.state_dict()[name])
 
 
+def test_a_run_that_took_more_steps_than_asked_for_is_finished_and_its_end_can_be_resumed(
+    home: Path, rlplug: Cli
+) -> None:
+    # 300 environments at once: four collections.
+    options = ("--set", "num_envs=300", "--set", "tracking.enabled=false")
+    assert rlplug("run", "--algo", "means", "--steps", "1000", *options).code == 0
+    assert "finished at step 1,200: there is nothing to resume." in rlplug("resume", "last").err
+    (folder,) = home.glob("work/*")
+    # As if it had been killed while it closed.
+    status = folder / "status.json"
+    status.write_text(status.read_text().replace("FINISHED", "FAILED"))
+    assert rlplug("resume", "last").code == 0
+    assert '"FINISHED"' in status.read_text()
+
+
 def test_a_run_in_progress_is_not_resumed_by_a_second_process(
     home: Path, site: Path, rlplug: Cli
 ) -> None:

@@ -174,7 +174,7 @@ def _resumed(
             rerunnable=plugins.rerunnable,
         )
         _refuse_drift(resumed, allow_drift)
-        _refuse_finished(resumed, longer=new.config.run.steps > old.config.run.steps)
+        _refuse_finished(resumed, old)
     except BaseException:
         lock.release()
         raise
@@ -226,24 +226,23 @@ def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
         )
 
 
-def _refuse_finished(resumed: Resumed, *, longer: bool) -> None:
-    steps = resumed.prepared.config.run.steps
-    if steps < resumed.step:
+def _refuse_finished(resumed: Resumed, old: Prepared) -> None:
+    run, steps = resumed.folder.name, resumed.prepared.config.run.steps
+    if steps < old.config.run.steps and steps < resumed.step:
         raise RequestError(
-            f"run {resumed.folder.name} is at step {resumed.step:,} already, beyond {steps:,}.",
+            f"run {run} is at step {resumed.step:,} already, beyond {steps:,}.",
             f"try: --steps {2 * resumed.step}",
         )
     status = RunStatus.read(resumed.folder)
+    longer = steps > old.config.run.steps
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
-    how = f"try: rlplug resume {resumed.folder.name} --steps {2 * max(status.step, 1)}"
+    how = f"try: rlplug resume {run} --steps {2 * max(status.step, 1)}"
     if status.step < steps:
         # An evaluation or a limit ended it, and would end it again.
         how = (
-            f"try: rlplug resume {resumed.folder.name} --set OPTION=VALUE --allow-drift, with the "
-            "limit that ended it"
+            f"try: rlplug resume {run} --set OPTION=VALUE --allow-drift, with the limit it reached"
         )
     raise FinishedError(
-        f"run {resumed.folder.name} finished at step {status.step:,}: there is nothing to resume.",
-        how,
+        f"run {run} finished at step {status.step:,}: there is nothing to resume.", how
     )
