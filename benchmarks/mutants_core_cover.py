@@ -139,8 +139,9 @@ class Covered:
         lines = self.files.get(bug.file, {}).get("lines", {})
         found = lines.get(str(bug.line), [])
         if not found and str(bug.line) in lines:
-            # Only run when the file is imported: by every test that uses the file.
-            found = sorted({test for tests in lines.values() for test in tests})
+            # Only run when the file is imported: by every test that uses the file, and by those of
+            # its room, which may look at constants and defaults alone.
+            found = sorted({*(test for tests in lines.values() for test in tests), *self._of(bug)})
         if not found:
             found = self._named_after(bug)
         own = own_tests(bug.room)
@@ -155,6 +156,11 @@ class Covered:
             names.append(name)
             total += took
         return names, total, len(ordered)
+
+    def _of(self, bug: Bug) -> list[int]:
+        """The tests of a room."""
+        own = own_tests(bug.room)
+        return [n for n, (test, _) in enumerate(self.tests) if test.startswith(own)]
 
     def _named_after(self, bug: Bug) -> list[int]:
         """The tests named after a file: those may run a line in processes of their own."""

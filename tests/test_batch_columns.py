@@ -41,6 +41,8 @@ def test_columns_become_tensors_or_arrays_and_stay_nested() -> None:
     for made in (tensors, arrays):
         assert (type(made), type(made["b"]), type(made["b"][1])) == (dict, tuple, dict)
         assert [leaf.tolist() for leaf in leaves(made)] == [[1, 2], [3.0], [4]]
+    # Also of what is trained.
+    assert to_arrays(torch.nn.Parameter(torch.ones(2))).tolist() == [1.0, 1.0]
     # What is neither is handed on.
     assert to_arrays((1.5, None)) == (1.5, None)
 

@@ -114,6 +114,16 @@ def problems(*settings: str, **arguments: Any) -> dict[str, str]:
         ("learning_rate", [[0, 1], [0, 2]], "the steps of a schedule must increase, got [0, 0]"),
         ("learning_rate", "abc", "expected float or a schedule, [[step, value], …], got str 'abc'"),
         ("learning_rate", [1, 2], "a schedule is a list of [step, value] pairs, got 1"),
+        (
+            "learning_rate",
+            [[0.5, 1.0]],
+            "a schedule's pairs are [whole number, number], got [0.5, 1.0]",
+        ),
+        (
+            "learning_rate",
+            [[0, True]],
+            "a schedule's pairs are [whole number, number], got [0, True]",
+        ),
         ("learning_rat", 0.1, "unknown option, did you mean 'learning_rate'?"),
         ("zzz", 0.1, "unknown option"),
     ],

@@ -17,6 +17,7 @@ from gymnasium.error import DependencyNotInstalled
 from rlplug import Acted, Module
 from rlplug.envs import Environments, make_environments
 from rlplug.errors import RequestError
+from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing, record
 
 
@@ -74,6 +75,36 @@ def test_a_video_has_a_frame_for_each_step_before_the_end_and_even_sides(tmp_pat
     program = import_module("imageio_ffmpeg").get_ffmpeg_exe()
     said = subprocess.run([program, "-i", str(file)], capture_output=True, text=True).stderr
     assert " 4 fps," in said
+
+
+def test_environments_are_closed_whatever_comes_of_them(tmp_path: Path) -> None:
+    closed: list[str] = []
+
+    class Closes(Bright):
+        draws = True
+
+        def close(self) -> None:
+            closed.append("closed")
+
+        def render(self) -> Any:
+            return super().render() if self.draws else None
+
+    record(Ones(), lambda: environments(Closes), tmp_path / "episode.mp4", seed=0)
+    check_drawing(lambda: environments(Closes), 0)
+    assert len(closed) == 2
+    Closes.draws = False
+    with pytest.raises(RequestError):
+        record(Ones(), lambda: environments(Closes), tmp_path / "episode.mp4", seed=0)
+    with pytest.raises(RequestError):
+        check_drawing(lambda: environments(Closes), 0)
+    assert len(closed) == 4
+    one = Evaluator(lambda n: make_environments(Closes, n, {}), episodes=2, parallel=2, seed=0)
+    one.close()
+    assert len(closed) == 4
+    one.evaluate(Ones(), 0)
+    one.close()
+    one.close()
+    assert len(closed) == 6
 
 
 def test_a_video_that_cannot_be_written_says_why(tmp_path: Path) -> None:

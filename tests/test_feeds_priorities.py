@@ -87,3 +87,12 @@ def test_new_rows_have_the_highest_priority_that_any_row_ever_had() -> None:
     # Priorities 1, 1 and 4.
     rows, _ = priorities.draw(numpy.random.default_rng(0), 6, 0)
     assert rows.tolist() == [0, 1, 2, 2, 2, 2]
+
+
+def test_what_rounding_leads_astray_is_drawn_again_until_it_is_a_row() -> None:
+    tree = SumTree(64)
+    # The smallest number there is: half of it is rounded to nothing, or to all of it, where the
+    # tree ends.
+    tree.set(numpy.array([3]), numpy.array([5e-324]))
+    random = numpy.random.default_rng(0)
+    assert {tree.draw(random, 1).item() for _ in range(100)} == {3}

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import threadpoolctl
 import torch
+from torch import nn
 
 from rlplug import Batch, Module, run
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.device import Precision, apply_compute, choose_device
+from rlplug.learner.device import Precision, apply_compute, choose_device, is_small
 
 
 class Net(Module):
@@ -265,3 +266,13 @@ def test_anomalies_are_traced_to_the_operation_that_made_them(make: Any) -> None
     ):
         learner.update(ROWS, timestep=1)
     assert not torch.is_anomaly_enabled()
+
+
+def test_networks_of_a_million_parameters_or_with_convolutions_are_not_small() -> None:
+    def layer(count: int) -> nn.Module:
+        return nn.ParameterList([nn.Parameter(torch.empty(count))])
+
+    assert is_small([])
+    assert is_small([layer(400_000), layer(599_999)])
+    assert not is_small([layer(400_000), layer(600_000)])
+    assert not is_small([nn.Conv2d(1, 1, 1)])

@@ -202,3 +202,18 @@ def test_lbfgs_acts_alone_and_without_a_scaler() -> None:
     check_lbfgs([lbfgs(1), other], shared=False, scaled=False)
     with pytest.raises(RequestError, match=r"cannot work with compute\.precision 'fp16'"):
         check_lbfgs([lbfgs()], shared=False, scaled=True)
+
+
+def test_an_optimizer_may_wait_for_its_first_loss_for_999_minibatches() -> None:
+    one = RegisteredOptimizer("m", "one", "alg", SGD([nn.Parameter(torch.ones(1))], 1.0))
+    for _ in range(999):
+        one.note_idle()
+    with pytest.raises(
+        PluginError, match="'one' of plugin 'alg' for module 'm' got no loss in 1000"
+    ):
+        one.note_idle()
+    other = RegisteredOptimizer("m", "one", "alg", SGD([nn.Parameter(torch.ones(1))], 1.0))
+    other.step([], True, None)
+    # Once it had a gradient, it may rest for as long as it likes.
+    for _ in range(2000):
+        other.note_idle()
