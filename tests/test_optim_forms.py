@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from rlplug.errors import PluginError
-from rlplug.optim.forms import read_forms
+from rlplug.optim.forms import OptimizerPlan, SchedulerPlan, read_forms
 
 
 def sgd() -> Optimizer:
@@ -75,6 +75,17 @@ def test_every_key_of_a_scheduler_config_is_read() -> None:
     (scheduler,) = plan.schedulers
     assert (scheduler.interval, scheduler.every, scheduler.monitor) == ("step", 3, "loss")
     assert (scheduler.strict, scheduler.name) == (False, "slow")
+
+
+def test_plans_without_keys_are_those_of_lightning() -> None:
+    (plan,) = read_forms({"optimizer": A, "lr_scheduler": STEP}, "a test")
+    (read,) = plan.schedulers
+    assert read == SchedulerPlan(scheduler=STEP)
+    assert (read.interval, read.every, read.monitor) == ("epoch", 1, "")
+    assert (read.strict, read.name) == (True, "")
+    assert plan == OptimizerPlan(name="default", optimizer=A, schedulers=(read,))
+    assert plan.frequency == 0
+    assert OptimizerPlan(name="x", optimizer=A).schedulers == ()
 
 
 def test_both_meanings_of_frequency_stay_apart() -> None:
