@@ -151,10 +151,12 @@ def test_a_dry_run_prints_toml_whatever_keys_and_values_are(
     ]
     given = [part for text in settings for part in ("--set", text)]
     given += ["--env", spec.id]
-    done = rlplug("run", "--algo", "good", "--tag", 'a.b="c"', *given, "--dry-run")
+    tags = ("--tag", 'a.b="c"', "--tag", "who=Zoë")
+    done = rlplug("run", "--algo", "good", *tags, *given, "--dry-run")
     assert done.code == 0
     read = tomllib.loads(done.out.partition("\nplugins\n")[0])
-    assert read["tracking"]["tags"] == {"a.b": '"c"'}
+    assert read["tracking"]["tags"] == {"a.b": '"c"', "who": "Zoë"}
+    assert 'who = "Zoë"' in done.out
     assert read["env"]["start"] == datetime.date(2024, 1, 1)
     assert str(read["env"]["table"]) == "{'a': [1, {'b': nan}]}"
     assert read["env"]["low"] == -math.inf

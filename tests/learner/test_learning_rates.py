@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from rlplug import Batch, Module
 from rlplug.config import Schedule
+from rlplug.config.schedule import ScheduledValue
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.optimizers import RegisteredOptimizer, check_lbfgs, default_optimizer, labelled
 
@@ -174,6 +175,17 @@ def test_without_a_hook_there_is_an_adam_at_the_learning_rate() -> None:
     assert (type(made), rates(made), made.param_groups[0]["fused"]) == (Adam, [0.5], True)
     with pytest.raises(PluginError, match="'alg' has parameters but neither an option"):
         default_optimizer(object(), "alg", params)
+
+
+def test_a_registered_optimizer_holds_plain_numbers_from_the_start() -> None:
+    rate = ScheduledValue(0.5, FALLING)
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=rate)
+    one = RegisteredOptimizer("m", "one", "alg", optimizer)
+    assert ([type(lr) for lr in rates(optimizer)], rates(optimizer)) == ([float], [0.5])
+    one.at_step(5)
+    assert rates(optimizer) == [0.5]
+    one.at_step(8)
+    assert rates(optimizer) == [pytest.approx(0.2)]
 
 
 def test_rates_are_labelled_by_optimizers_that_have_names() -> None:
