@@ -1,6 +1,7 @@
 """Kill runs at random moments, resume them, and compare them with runs that were not killed.
 
-python benchmarks/kills.py [--kills 300] [--seed 0] [--workers 2] [--cases ppo,dqn] [--keep FOLDER]
+python benchmarks/kills.py [--kills 300] [--seed 0] [--workers 2] [--cases ppo,dqn] [--short]
+    [--keep FOLDER]
 
 Every trial starts one run with SQLite tracking and kills its process (SIGKILL) at a random moment,
 of its whole life or, four times out of five, of its life after the start-up: training, evaluation,
@@ -77,9 +78,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--short", action="store_true", help="runs of a quarter of the steps")
     parser.add_argument("--keep", type=Path, help="keep the folders of failed trials here")
     options = parser.parse_args()
     names = options.cases.split(",")
+    cases = {name: _shortened(CASES[name]) if options.short else CASES[name] for name in names}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rlplug.runs.run", "mlflow", "rlplug.cli.resume", "gymnasium"])
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
@@ -87,10 +90,12 @@ def main() -> int:
         template = root / "empty"
         _finish(context, template, ("run", "--algo", "ucb1", "--steps", "10", "--quiet"))
         _forget_runs(template)
-        references = {name: _reference(context, root, template, name) for name in names}
+        references = {
+            name: _reference(context, root, template, name, cases[name]) for name in names
+        }
         for name, one in references.items():
             print(f"{name}: {one.seconds:.1f} s, {len(one.points)} points", flush=True)
-        trials = Trials(context, root, template, references, options)
+        trials = Trials(context, root, template, references, cases, options)
         with ThreadPoolExecutor(options.workers) as pool:
             list(pool.map(trials.one, range(10**6)))
         trials.report()
@@ -106,12 +111,14 @@ class Trials:
         root: Path,
         template: Path,
         references: dict[str, Reference],
+        cases: dict[str, tuple[str, ...]],
         options: argparse.Namespace,
     ) -> None:
         self._context = context
         self._root = root
         self._template = template
         self._references = references
+        self._cases = cases
         self._options = options
         self.kills = 0
         self.failures: list[str] = []
@@ -146,7 +153,7 @@ class Trials:
         """What is wrong after kills and resumes; an empty string if nothing is."""
         reference = self._references[name]
         longest = reference.seconds * 1.15 + (6.0 if commands else 0.3)
-        arguments = ("run", "--algo", name, *CASES[name])
+        arguments = ("run", "--algo", name, *self._cases[name])
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
             start = _start_command if commands else self._start_fork
             process = start(home, arguments)
@@ -259,11 +266,25 @@ def _finish(context: Any, home: Path, arguments: tuple[str, ...]) -> tuple[int, 
     return process.exitcode or 0, process.log.read_text()
 
 
-def _reference(context: Any, root: Path, template: Path, name: str) -> Reference:
+def _shortened(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The same with a quarter of the steps, and checkpoints four times as often."""
+    short = list(arguments)
+    for place, one in enumerate(arguments):
+        option, _, value = one.rpartition("=")
+        if option == "checkpoint.every":
+            short[place] = f"{option}={int(value) // 4}"
+        elif arguments[place - 1] == "--steps":
+            short[place] = str(int(one) // 4)
+    return tuple(short)
+
+
+def _reference(
+    context: Any, root: Path, template: Path, name: str, arguments: tuple[str, ...]
+) -> Reference:
     home = root / f"reference-{name}"
     shutil.copytree(template, home)
     began = time.perf_counter()
-    code, said = _finish(context, home, ("run", "--algo", name, *CASES[name]))
+    code, said = _finish(context, home, ("run", "--algo", name, *arguments))
     seconds = time.perf_counter() - began
     if code:
         raise SystemExit(f"the reference run of {name} failed: {said}")

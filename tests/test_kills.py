@@ -1,0 +1,25 @@
+"""Kill -9 at random moments over all shipped algorithms, and compare with runs that were not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "kills.py"
+
+
+def test_twenty_kills_at_random_moments_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--kills", "20", "--workers", "1", "--short"]
+    done = subprocess.run(
+        [*command, "--keep", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = re.search(r"^(\d+) kills: .*; 0 failures$", done.stdout, re.MULTILINE)
+    assert said is not None
+    assert int(said[1]) >= 20
