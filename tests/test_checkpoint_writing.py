@@ -226,8 +226,10 @@ main(sys.argv[1:])
     command += ["--set", "checkpoint.every=100", "--set", "learning_starts=50"]
     command += ["--set", "evaluation.episodes=0"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0
     assert done.stderr.count("no checkpoint at step 100 (File too large); the run continues") == 1
+    # It took all its steps, but what it learned is not on the disk.
+    assert done.returncode == 1
+    assert "the run is not complete on disk: there is no checkpoint" in done.stderr
     (folder,) = home.glob("work/*")
     assert list((folder / "checkpoints").iterdir()) == []
     # Nor are there rows of a replay buffer that no checkpoint needs.
