@@ -1,8 +1,10 @@
-"""What checkpoints cost: python benchmarks/resume.py [--only commit|replay]
+"""What checkpoints and resuming cost: python benchmarks/resume.py [--only commit|replay|resume]
 
 commit: a checkpoint of 100 MB against a plain write, fsync and SHA-256 of as many bytes, and how
 long the training thread is held against a plain copy of the tensors. replay: what a buffer of
-1,000,000 CartPole transitions adds to a checkpoint. What is compared is measured in turns.
+1,000,000 CartPole transitions adds to a checkpoint. resume: from the call of `rlplug.resume`, all
+imports done, to the first new environment step, with MLflow in SQLite. What is compared is measured
+in turns.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import numpy
 from gymnasium import spaces
 from torch import Tensor
 
+import rlplug
+from rlplug import AddOn
 from rlplug.checkpoint.replay_files import ReplayFiles, restore_rows
 from rlplug.config.sources import Setting
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
@@ -48,13 +52,49 @@ ROWS, NEW = 1_000_000, 5_000
 def main() -> None:
     """Measure all parts, or one of them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=("commit", "replay"))
+    parser.add_argument("--only", choices=("commit", "replay", "resume"))
     parser.add_argument("--folder", type=Path, help="on the disk to measure; default: here")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder or Path(), prefix=".resume-") as folder:
-        for name, part in (("commit", commit), ("replay", replay)):
+        for name, part in (("commit", commit), ("replay", replay), ("resume", resume)):
             if given.only in (None, name):
                 part(Path(folder).absolute() / name)
+
+
+class FirstStep(AddOn):
+    """Notes when the first update after the start was made."""
+
+    at = 0.0
+
+    def update_finished(self) -> None:
+        if not FirstStep.at:
+            FirstStep.at = time.perf_counter()
+
+    def save_state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing is kept."""
+
+
+def resume(folder: Path) -> None:
+    """Runs that are made a little longer, again and again."""
+    os.environ["RLPLUG_HOME"] = str(folder)
+    for algorithm, env, options in (
+        ("linucb", "", {}),
+        ("ppo", "CartPole-v1", {"n_steps": 64}),
+        ("dqn", "CartPole-v1", {"learning_starts": 1000}),
+    ):
+        settings = {"evaluation.episodes": 0, **options}
+        steps = 50_000
+        run = rlplug.run(algorithm, env, steps=steps, options=settings, addons=[FirstStep()])
+        seconds = []
+        for _ in range(5):
+            steps += 2_000
+            FirstStep.at, began = 0.0, time.perf_counter()
+            rlplug.resume(run.run_id, steps=steps, addons=[FirstStep()])
+            seconds.append(FirstStep.at - began)
+        print(f"resume {algorithm}: {statistics.median(seconds):.2f} s to the first new update")
 
 
 def commit(folder: Path) -> None:
