@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
@@ -20,7 +21,9 @@ from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.record import record_of
 from rlplug.tracking.status import RunStatus
+from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -260,3 +263,18 @@ def test_a_run_is_found_in_the_store_that_it_was_started_in(
     first.close("KILLED")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert opened(resume=first.folder).uri == f"sqlite:///{other}"
+
+
+def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
+    tmp_path: Path, empty_store: Path
+) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    config = RunConfig(run=RunSection(algorithm="a", env="E-v0"), algorithm=NoOptions())
+    record = record_of(config, "E-v0", tmp_path)
+    # Longer than MLflow takes.
+    record = attrs.evolve(record, environment_digest="x" * 100)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with pytest.raises(RequestError, match="MLflow cannot record the run"):
+        Store.create_run(uri, record, tmp_path)
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        assert database.execute("select status from runs").fetchall() == [("FAILED",)]

@@ -85,7 +85,13 @@ class Store:
             with _quiet(), translated():
                 client, experiment, run = _create(uri, record, root, before)
             store = cls(client, experiment, run)
-            store._describe(record)
+            try:
+                store._describe(record)
+            except BaseException:
+                # The run is in MLflow, and nothing else would end it.
+                with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
+                    store.terminate("FAILED")
+                raise
         except (StoreRefusedError, StoreUnreachableError) as error:
             raise RequestError(
                 f"MLflow cannot record the run at {without_secrets(uri)}: {error}.", _advice(error)
