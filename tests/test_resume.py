@@ -331,6 +331,18 @@ def test_a_run_that_took_more_steps_than_asked_for_is_finished_and_its_end_can_b
     assert '"FINISHED"' in status.read_text()
 
 
+def test_a_finished_run_without_its_last_checkpoint_can_be_resumed(home: Path) -> None:
+    whole = library.run("means", steps=1_000, options=ALONE)
+    last = checkpoints_in(whole.folder / "checkpoints")[-1]
+    assert read_manifest(last).step == 1_000
+    # As if the disk had been full at the end.
+    shutil.rmtree(last)
+    resumed = library.resume(whole.run_id)
+    assert (resumed.step, steps_in(whole.folder)[-1]) == (1_000, 1_000)
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, resumed.module.state_dict()[name])
+
+
 def test_a_run_in_progress_is_not_resumed_by_a_second_process(
     home: Path, site: Path, rlplug: Cli
 ) -> None:

@@ -237,6 +237,9 @@ def _refuse_finished(resumed: Resumed, old: Prepared) -> None:
     longer = steps > old.config.run.steps
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
+    if resumed.step < status.step:
+        # Its last checkpoint could not be written: what it learned since is not on the disk.
+        return
     how = f"try: rlplug resume {run} --steps {2 * max(status.step, 1)}"
     if status.step < steps:
         # An evaluation or a limit ended it, and would end it again.
