@@ -26,8 +26,9 @@ from rlplug.checkpoint.manifest import (
     read_manifest,
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
+from rlplug.durable import sync_folder, write_content
 from rlplug.errors import RequestError
-from rlplug.learner.trees import sync_folder, write_content, write_tree
+from rlplug.learner.trees import write_tree
 
 if TYPE_CHECKING:
     from torch import nn

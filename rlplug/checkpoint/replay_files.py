@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.batch.nested import first_leaf
+from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
-from rlplug.learner.trees import pack, read_file, sync_folder, write_file
+from rlplug.learner.trees import pack, read_file, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor

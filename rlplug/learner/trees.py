@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from rlplug.durable import sync_folder, write_content
 from rlplug.errors import RequestError
 
 __all__ = [
@@ -32,9 +33,7 @@ __all__ = [
     "read_file",
     "read_tree",
     "replace_tree",
-    "sync_folder",
     "unpack",
-    "write_content",
     "write_file",
     "write_tree",
 ]
@@ -161,25 +160,6 @@ def read_file(path: Path, sha256: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return tree
-
-
-def write_content(path: Path, content: bytes) -> str:
-    """Write a file and sync it; returns its SHA-256."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashlib.sha256(content).hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, which makes a rename durable, where the system supports it."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def compared(name: str) -> bool:

@@ -8,8 +8,8 @@ import shlex
 import sqlite3
 from pathlib import Path
 
+from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
-from rlplug.tracking.status import sync_folder
 
 __all__ = ["prepare_database"]
 

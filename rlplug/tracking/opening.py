@@ -12,6 +12,7 @@ import attrs
 
 from rlplug.config.secrets import masked, masked_toml
 from rlplug.config.sections import RunConfig
+from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
@@ -25,7 +26,7 @@ from rlplug.tracking.location import (
 )
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
-from rlplug.tracking.status import RUNNING, RunStatus, end_heartbeat, now, write_durably
+from rlplug.tracking.status import RUNNING, RunStatus, end_heartbeat, now
 from rlplug.tracking.store import Store
 
 __all__ = ["OpenRun", "continue_run", "create_run"]

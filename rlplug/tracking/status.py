@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import attrs
 
+from rlplug.durable import write_durably
+
 __all__ = [
     "HEARTBEAT",
     "RUNNING",
@@ -24,8 +26,6 @@ __all__ = [
     "end_heartbeat",
     "kept_tags",
     "now",
-    "sync_folder",
-    "write_durably",
 ]
 
 STATUS = "status.json"
@@ -127,29 +127,3 @@ def end_heartbeat(folder: Path) -> None:
 def now(seconds: float | None = None) -> str:
     """The time, or that of these seconds since the epoch, as `started` and `ended` are written."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file beside, fsync it, and rename it into place."""
-    partial = path.with_name(f"{path.name}.new-{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync a folder, which makes a rename durable, where the system supports it."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
