@@ -124,6 +124,7 @@ class Trainer:
         limits = self._limits
         counting = limits.is_counting
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
+        self._reach_if_due()
         while True:
             # First: a state is saved between an evaluation and the report that shows it.
             if self.step >= due:
@@ -145,8 +146,7 @@ class Trainer:
             absorb()
             if counting:
                 limits.collected(experience)
-            if self.periodic is not None and self.step >= self.periodic.due:
-                self._reach(self.periodic)
+            self._reach_if_due()
             self._stop()
 
     def _update(self, work: Work) -> None:
@@ -167,7 +167,10 @@ class Trainer:
         if self._has_update_listeners:
             self._calls.update_finished(self.step, self._updates, results, learner)
 
-    def _reach(self, periodic: PeriodicTasks) -> None:
+    def _reach_if_due(self) -> None:
+        periodic = self.periodic
+        if periodic is None or self.step < periodic.due:
+            return
         began = time.perf_counter()
         reason = periodic.reached(self.step, self.metrics)
         self.stopped = self.stopped or reason

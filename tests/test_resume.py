@@ -25,6 +25,7 @@ from rlplug import Acted, AddOn, Algorithm, Module
 from rlplug.checkpoint import checkpoints_in, read_manifest
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
+from rlplug.runs.result import RunInterrupted
 from rlplug.tracking.status import RunStatus
 
 Cli = Callable[..., Any]
@@ -74,9 +75,14 @@ class Sums(Algorithm):
 class Stops(AddOn):
     """Ends the process's part of a run by an error."""
 
-    def __init__(self, at: int = 0) -> None:
+    def __init__(self, at: int = 0, *, when_saved: bool = False) -> None:
         super().__init__(None)
         self.at = at
+        self.when_saved = when_saved
+
+    def checkpoint_saved(self) -> None:
+        if self.when_saved:
+            raise ArithmeticError("stopped")
 
     def save_state(self) -> dict[str, Any]:
         return {}
@@ -271,6 +277,57 @@ def test_pickles_of_environments_can_be_refused(
         addons=[Stops()],
     )
     assert "start anew at step 400" in caplog.records[-1].getMessage()
+
+
+class Interrupting(Picklable):
+    """Raises SIGINT in the first step of the evaluation of a run, once."""
+
+    made = 0
+    armed = False
+
+    def __init__(self) -> None:
+        Interrupting.made += 1
+        self.number = Interrupting.made
+
+    def step(self, action: Any) -> Any:
+        if Interrupting.armed and self.number == 2:
+            Interrupting.armed = False
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+EVALUATED = {**OFF, "evaluation.every": 100, "evaluation.episodes": 3, "evaluation.parallel": 1}
+
+
+def evaluations(folder: Path) -> dict[int, float]:
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {
+        row["step"]: row["metrics"]["eval/return_mean"]
+        for row in rows
+        if "eval/return_mean" in row["metrics"]
+    }
+
+
+def test_an_evaluation_that_ctrl_c_cut_short_is_made_when_the_run_goes_on(home: Path) -> None:
+    whole = library.run(Sums, Interrupting, steps=300, options=EVALUATED)
+    Interrupting.made, Interrupting.armed = 0, True
+    with pytest.raises(RunInterrupted) as raised:
+        library.run(Sums, Interrupting, steps=300, options=EVALUATED)
+    assert raised.value.result.step == 100
+    resumed = library.resume(raised.value.result.run_id, algorithm=Sums, env=Interrupting)
+    assert list(evaluations(whole.folder)) == [100, 200, 300]
+    assert evaluations(resumed.folder) == evaluations(whole.folder)
+    assert torch.equal(whole.module.state_dict()["sums"], resumed.module.state_dict()["sums"])
+
+
+def test_a_run_that_was_killed_when_an_evaluation_had_ended_it_ends_there(home: Path) -> None:
+    options = {**EVALUATED, "evaluation.stop_at_return": 0.0}
+    whole = library.run(Sums, Picklable, steps=1_000, options=options, addons=[Stops()])
+    assert (whole.step, whole.status) == (100, "FINISHED")
+    with pytest.raises(ArithmeticError, match="stopped"):
+        library.run(Sums, Picklable, steps=1_000, options=options, addons=[Stops(when_saved=True)])
+    resumed = library.resume("last", algorithm=Sums, env=Picklable, addons=[Stops()])
+    assert (resumed.step, resumed.status, resumed.stopped) == (100, "FINISHED", whole.stopped)
 
 
 # -- other options, and what is refused -----------------------------------------------------------

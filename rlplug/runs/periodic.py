@@ -100,6 +100,9 @@ class PeriodicTasks:
         self._divergence.set_state(saved["divergence"])
         self._saved = manifest.step
         self._plan(manifest.step)
+        if saved["evaluate_at"] <= manifest.step:
+            # It was cut short, or the end of the run that followed from it was.
+            self._evaluate_at = self.due = manifest.step
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due at this step; why training should stop, or an empty string."""
@@ -112,8 +115,11 @@ class PeriodicTasks:
         evaluation: Mapping[str, float] = {}
         better, stop_reason = False, ""
         if step >= self._evaluate_at:
-            evaluation, better = self._evaluate(step, metrics)
-            self.learner.optimizers.metrics_reported(evaluation)
+            if self._evaluated == step:
+                evaluation = self._evaluation
+            else:
+                evaluation, better = self._evaluate(step, metrics)
+                self.learner.optimizers.metrics_reported(evaluation)
             stop_reason = self.limits.evaluated(self._scored(step, evaluation), self.best)
         if better or step >= self._save_at or self._is_update_due() or self._is_overdue():
             self._save(step, evaluation)
@@ -216,6 +222,7 @@ class PeriodicTasks:
         training["periodic"] = {
             "best": self.best.get_state(),
             "evaluated": self._evaluated,
+            "evaluate_at": self._evaluate_at,
             "nonfinite_step": self.weights.nonfinite_step,
             "divergence": self._divergence.get_state(),
         }
