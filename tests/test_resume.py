@@ -244,7 +244,7 @@ def test_environments_that_cannot_be_saved_start_anew_and_always_alike(
         caplog.clear()
         result = library.resume(folder.name, algorithm=Sums, env=env, addons=[Stops()])
         assert result.step == 1_000
-        assert "episodes start anew at step 400: the environments were not saved" in caplog.text
+        assert "episodes start anew at step 400: the environments are not restored" in caplog.text
         assert reason in caplog.text
         sums.append(result.module.state_dict()["sums"])
     assert torch.equal(*sums)
@@ -266,7 +266,7 @@ def test_pickles_of_environments_can_be_refused(
     refusing = {**ALONE, "checkpoint.save_environments": False}
     folder = stopped(home, at=450, algorithm=Sums, env=Picklable, options=refusing)
     library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops()])
-    assert "were not saved (checkpoint.save_environments is false)" in caplog.text
+    assert "are not restored (checkpoint.save_environments is false)" in caplog.text
     folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
     library.resume(
         folder.name,
@@ -359,6 +359,28 @@ def test_drift_is_recorded_in_mlflow(home: Path, empty_store: Path, rlplug: Cli)
     assert tags["rlplug.resumed_from_step"] == "100"
     (folder,) = (one for one in home.glob("work/*") if one.is_dir())
     assert steps_in(folder)[-1] == 300
+
+
+def test_changed_options_take_effect_on_optimizers_and_environments(home: Path) -> None:
+    options = {**ALONE, "n_steps": 64, "checkpoint.every": 512}
+    run = library.run("ppo", "Pendulum-v1", steps=1_024, options=options)
+    copy = shutil.copytree(run.folder, home / "copy")
+
+    def resumed(**changed: Any) -> Any:
+        shutil.rmtree(run.folder)
+        shutil.copytree(copy, run.folder)
+        return library.resume(run.run_id, steps=1_536, options=changed, allow_drift=True)
+
+    def weights(result: Any) -> Any:
+        return torch.cat([one.flatten() for one in result.module.parameters()])
+
+    plain = resumed()
+    assert torch.equal(weights(plain), weights(resumed()))
+    faster = resumed(learning_rate=0.01)
+    assert faster.metrics["train/learning_rate"] == 0.01
+    assert not torch.equal(weights(plain), weights(faster))
+    for changed in ({"env.g": 2.0}, {"checkpoint.save_environments": False}):
+        assert not torch.equal(weights(plain), weights(resumed(**changed)))
 
 
 def test_a_run_that_is_made_longer_equals_one_that_was_as_long(home: Path, rlplug: Cli) -> None:

@@ -256,6 +256,36 @@ class ByHand(LearnerModules):
         self._set_timestep(self.timestep)
         state.set_random_state(saved["random"])
 
+    def optimizer_settings(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """Learning rate, betas and the like, per optimizer and group of parameters.
+
+        Not the learning rate of those that a scheduler moves.
+        """
+        self.build()
+        return {
+            (module_id, one.name): [
+                {
+                    key: value
+                    for key, value in group.items()
+                    if key not in ("params", "initial_lr")
+                    and not (key == "lr" and one.scheduler is not None)
+                }
+                for group in one.optimizer.param_groups
+            ]
+            for module_id, member in {**self.members, **self._shared_members()}.items()
+            for one in member.optimizers
+        }
+
+    def set_optimizer_settings(
+        self, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Set them, over those of a state that was loaded."""
+        for (module_id, name), groups in settings.items():
+            held = self.get_optimizer(module_id, name).param_groups
+            for group, values in zip(held, groups, strict=True):
+                group.update(values)
+        self._set_timestep(self.timestep)
+
     def get_optimizer_state(
         self, module_ids: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,7 @@ __all__ = ["FinishedError", "Resumed", "resumable", "resumable_by_name"]
 
 _LOG = logging.getLogger("rlplug")
 
+_OF_OPTIMIZERS = ("algorithm.", "addons.")
 _FREE = ("run.preset",)
 """Options that may differ: all that a preset sets is in the file of the run."""
 
@@ -55,6 +56,8 @@ class Resumed:
     prepared: Prepared
     drift: Mapping[str, str]
     """Options that are changed on purpose: name → `old → new`."""
+    changed: Mapping[str, str]
+    """Options that are not those of the checkpoint: an earlier resume may have changed them."""
     checkpoint: Path | None
     """None: there is none, and the run starts from its first step."""
     manifest: Manifest | None
@@ -87,11 +90,16 @@ class Resumed:
             if self.drift:
                 # Another version of a plugin was allowed.
                 training["learner"]["plugins"] = learner.get_state()["plugins"]
+            # The groups of a saved optimizer have the settings that it was saved with.
+            options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
+            settings = learner.optimizer_settings() if options_changed else {}
             learner.set_state(training["learner"])
+            learner.set_optimizer_settings(settings)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
             seed = derive(self.prepared.config.run.seed, "resume", self.step)
-            reset = components.sampler.set_state(run["sampler"], seed=seed)
+            sampler = self._without_stale_environments(run["sampler"])
+            reset = components.sampler.set_state(sampler, seed=seed)
         here = f"at step {self.step:,}"
         self._has_feed = restore_feed(self.checkpoint, components.feed, training)
         if not self._has_feed:
@@ -102,8 +110,19 @@ class Resumed:
             )
         if reset:
             _LOG.warning(
-                "rlplug: episodes start anew %s: the environments were not saved (%s).", here, reset
+                "rlplug: episodes start anew %s: the environments are not restored (%s).",
+                here,
+                reset,
             )
+
+    def _without_stale_environments(self, sampler: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Without the pickle, if it is refused or was made with other options."""
+        reason = ""
+        if not self.prepared.config.checkpoint.save_environments:
+            reason = "checkpoint.save_environments is false"
+        elif changed := [name for name in self.changed if name.startswith("env.")]:
+            reason = f"{changed[0]} has changed"
+        return {**sampler, "environments": b"", "not_saved": reason} if reason else sampler
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
         """Go on, after everything else of this process was set up."""
@@ -162,13 +181,15 @@ def _resumed(
         checkpoint = newest_valid(folder, folder.name)
         manifest = None if checkpoint is None else read_manifest(checkpoint)
         # The file has all options: a preset that has changed since must not override them.
-        request = Request(config=folder / CONFIG, flags={"run": {"preset": ""}})
+        request = _request(folder / CONFIG)
         old, new = prepare(request, plugins.registry, plugins.instances), options(request)
+        saved = old if checkpoint is None else _prepared(checkpoint / CONFIG, plugins)
         resumed = Resumed(
             folder=folder,
             lock=lock,
             prepared=new,
             drift=_drift(old, new, manifest),
+            changed=_drift(saved, new, manifest),
             checkpoint=checkpoint,
             manifest=manifest,
             rerunnable=plugins.rerunnable,
@@ -179,6 +200,14 @@ def _resumed(
         lock.release()
         raise
     return resumed
+
+
+def _request(config: Path) -> Request:
+    return Request(config=config, flags={"run": {"preset": ""}})
+
+
+def _prepared(config: Path, plugins: InlinePlugins) -> Prepared:
+    return prepare(_request(config), plugins.registry, plugins.instances)
 
 
 def _own_folder(run: str | Path) -> Path:

@@ -41,6 +41,8 @@ class OpenRun:
     run_id: str
     run_name: str
     experiment: str
+    experiment_id: str
+    """Empty: the run is not in MLflow."""
     uri: str
     """The tracking URI; empty: without MLflow."""
     folder: Path
@@ -99,6 +101,7 @@ def create_run(
         run_id=run_id,
         run_name=record.run_name,
         experiment=record.experiment,
+        experiment_id=experiment_id,
         uri=uri,
         folder=own,
         store=store,
@@ -157,6 +160,7 @@ def continue_run(
         run_id=run.run_id,
         run_name=run.run_name,
         experiment=run.experiment,
+        experiment_id=run.experiment_id,
         uri=uri,
         folder=folder,
         store=store,

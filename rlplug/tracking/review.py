@@ -45,7 +45,8 @@ class Review:
         tags = self._tags_at_end(listener, status)
         if self._store is not None:
             self._store.terminate(status)
-            self._store.set_tags(tags)
+            # The log, plots and the last checkpoint, at least, are not uploaded.
+            self._store.set_tags({**tags, PENDING_TAG: "true"})
 
     def conclude(self, listener: TrackingListener, status: Status) -> None:
         """Write the files for reviewing the run, and queue the upload of all that is left.

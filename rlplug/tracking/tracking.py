@@ -70,12 +70,13 @@ class Tracking:
         self.root = run.root
         self.folder = run.folder
         self._store = run.store
+        self._recorded = bool(run.experiment_id)
         self._lock = run.lock
         self._status = run.status
         self._log = RunLog(run.folder)
         self._log.write("INFO", f"{self._beginning()}: {command_line()}")
         self._given_warn = warn
-        self._closing = self._closed = False
+        self._closing = self._closed = self._cut_short = False
         self._ended: Status = "FAILED"
         self._journal = run.journal
         self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
@@ -168,10 +169,10 @@ class Tracking:
         if self._closing:
             # The status that was to be set when closing was interrupted.
             ended = self._ended
-        self._closing, self._ended = True, ended
+        self._closing, self._ended, self._cut_short = True, ended, seconds is not None
         review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
         # First of all, for closing may be interrupted; the status is not in MLflow then.
-        pending = self._writer.pending
+        pending = self.pending
         self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
         step = f"{self.listener.step:,}"
         self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
@@ -179,7 +180,7 @@ class Tracking:
             self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
         else:
             self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
-        self._write_status(ended, self._writer.pending)
+        self._write_status(ended, self.pending)
         end_heartbeat(self.folder)
         self._warn_of_missing()
         # The writer's thread may still be using it.
@@ -213,7 +214,11 @@ class Tracking:
     @property
     def pending(self) -> Pending:
         """What is not in MLflow."""
-        return self._writer.pending
+        pending = self._writer.pending
+        if self._recorded and (self._store is None or self._cut_short):
+            # Resumed without tracking, or ended at once: `sync` finds out what is missing.
+            return attrs.evolve(pending, tags=pending.tags + 1)
+        return pending
 
     def _warn_of_missing(self) -> None:
         pending = self.pending
