@@ -146,8 +146,9 @@ class Trainer:
             absorb()
             if counting:
                 limits.collected(experience)
-            self._reach_if_due()
+            # First: a signal may ask for a checkpoint.
             self._stop()
+            self._reach_if_due()
 
     def _update(self, work: Work) -> None:
         learner = self._learner

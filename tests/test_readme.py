@@ -47,9 +47,40 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    if arguments[0] in ("ui", "eval") or arguments[:2] == ["plugins", "check"]:
+    if arguments[0] in ("ui", "eval", "resume") or arguments[:2] == ["plugins", "check"]:
         arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0
+
+
+def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
+    rlplug: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    short = ("--set", "n_steps=64", "--set", "evaluation.episodes=1")
+    assert (
+        rlplug("run", *["--algo", "ppo", "--env", "CartPole-v1", "--steps", "512"], *short).code
+        == 0
+    )
+    lines = block("Pull the plug whenever you like", "text").splitlines()
+    said = []
+    for line in lines:
+        arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
+        written = {"RUN_ID": "last", "200000": "1024"}
+        arguments = [written.get(one, one) for one in arguments]
+        if arguments[0] == "run":
+            arguments += ["--steps", "256", *short]
+        done = rlplug(*arguments)
+        said.append((arguments[0], done.code))
+    # The first has nothing to resume: the run has finished.
+    assert said == [
+        ("resume", 2),
+        ("resume", 0),
+        ("resume", 0),
+        ("run", 0),
+        ("runs", 0),
+        ("sync", 0),
+    ]
 
 
 def test_the_python_of_the_readme_runs_as_written(

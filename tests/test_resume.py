@@ -41,6 +41,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Also(AddOn):
+    """Takes part in no run here."""
+
+
 class SumModule(Module):
     """Draws its actions from the sampler's generator, and adds up rewards."""
 
@@ -169,10 +173,15 @@ def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
 # -- from where ------------------------------------------------------------------------------------
 
 
-def test_a_run_without_a_checkpoint_starts_from_its_first_step_under_its_id(home: Path) -> None:
+def test_a_run_without_a_checkpoint_starts_from_its_first_step_under_its_id(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = stopped(home, at=50)
     assert steps_in(folder) == []
     resumed = library.resume(folder.name, addons=[Stops()])
+    said = "there is no checkpoint: the run, which was at step 50, starts from its first step."
+    assert said in caplog.text
+    assert said in (folder / "logs" / "run.log").read_text()
     assert (resumed.run_id, resumed.step, resumed.status) == (folder.name, 1_000, "FINISHED")
     whole = library.run("means", steps=1_000, addons=[Stops()], options=OFF)
     for name, tensor in whole.module.state_dict().items():
@@ -228,13 +237,14 @@ class WithoutState(EzPickle, Unpicklable):
         (WithoutState, "environment WithoutState pickles without its state (EzPickle)"),
     ],
 )
-def test_environments_that_cannot_be_saved_start_anew_and_always_alike(
+def test_environments_that_cannot_be_saved_start_anew_and_always_alike_and_that_is_said_before(
     home: Path,
     env: Any,
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = stopped(home, at=450, algorithm=Sums, env=env)
+    assert caplog.text.count("a resumed run will start new episodes") == 1
     copy = shutil.copytree(folder, home / "copy")
     sums = []
     for again in range(2):
@@ -468,7 +478,10 @@ def test_what_was_passed_from_python_has_to_be_passed_again(home: Path, rlplug: 
     folder = stopped(home, at=450, algorithm=Sums, env=Picklable)
     refused = rlplug("resume", folder.name)
     assert refused.code == 2
-    assert "sums" in refused.err
+    assert "unknown algorithm 'sums'" in refused.err
+    assert f"rlplug.resume('{folder.name[:8]}', algorithm=…, env=…, addons=…)" in refused.err
+    with pytest.raises(RequestError, match="has no add-on 'also'"):
+        library.resume(folder.name, algorithm=Sums, env=Picklable, addons=[Stops(), Also()])
     with pytest.raises(RequestError, match="no default environment"):
         library.resume(folder.name, algorithm=Sums, addons=[Stops()])
 

@@ -55,7 +55,7 @@ def newest_valid(folder: Path, run_id: str = "") -> Path | None:
     raise RequestError(
         f"no checkpoint in {folder / 'checkpoints'} can be resumed from:",
         *(problem.message for problem in problems),
-        "try: a new run, with --init-from where the weights can be read",
+        "try: the version of rlplug that wrote them, or a new run with --init-from",
     )
 
 

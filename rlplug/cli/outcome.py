@@ -46,7 +46,7 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         return 0
     print(
         f"rlplug: error: the run is not complete on disk: {result.saved}, and it ended at "
-        f"step {result.step:,}.\n  try: free disk space, and run it again",
+        f"step {result.step:,}.\n  try: free disk space, then rlplug resume {result.run_id}",
         file=sys.stderr,
     )
     return 1

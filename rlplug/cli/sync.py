@@ -19,13 +19,13 @@ __all__ = ["sync"]
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN", required=False)
+@click.argument("run", metavar="[RUN]", required=False)
 @debug_option
 def sync(run: str | None) -> int:
     """Upload metrics and files of ended runs that are not in MLflow yet.
 
-    RUN is the id of a run or its first characters, or its name; without it, all ended runs that
-    lack something are uploaded.
+    RUN is the id of a run or its first characters, its name, or last; without it, all ended runs
+    that lack something are uploaded.
     """
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.reap import reap_quietly

@@ -76,7 +76,8 @@ class Ending:
         result = self._close()
         recorded = _recorded(result.folder)
         kept = "nothing is recorded" if recorded is None else f"recorded up to step {recorded:,}"
-        for line in (f"{kept}; {result.saved}:", *result.where):
+        how = [f"resume it: rlplug resume {result.run_id}"] if result.checkpoints else []
+        for line in (f"{kept}; {result.saved}:", *result.where, *how):
             error.add_note(line)
 
     def at_once(self, error: Interrupted) -> RunInterrupted:

@@ -76,6 +76,7 @@ class PeriodicTasks:
     _options: str = attrs.field(init=False)
     _saved: int = attrs.field(init=False, default=0)
     _saved_at: float = attrs.field(init=False, factory=time.monotonic)
+    _environments_told: bool = attrs.field(init=False, default=False)
     _disk_failed: bool = attrs.field(init=False, default=False)
     _save_at_update: int = attrs.field(init=False)
     _planned: int = attrs.field(init=False)
@@ -228,6 +229,7 @@ class PeriodicTasks:
         }
         training["feed"] = copy.deepcopy(self.feed.get_state_without_rows())
         training["run"] = copy.deepcopy(dict(self.run_state()))
+        self._tell_of_environments(training["run"]["sampler"]["not_saved"])
         wanted = self.config.checkpoint.save_replay
         replay = self.checkpoints.copy_replay(self.feed) if wanted else None
         return Snapshot(
@@ -271,6 +273,16 @@ class PeriodicTasks:
                 f"{step:,}",
                 error.strerror or error,
                 self.checkpoints.folder,
+            )
+
+    def _tell_of_environments(self, reason: str) -> None:
+        """Say once why a resumed run will start new episodes, unless it was asked for."""
+        if reason and not self._environments_told and self.config.checkpoint.save_environments:
+            self._environments_told = True
+            _LOG.warning(
+                "rlplug: the state of the environments cannot be saved (%s): a resumed run will "
+                "start new episodes.",
+                reason,
             )
 
     def _is_update_due(self) -> bool:

@@ -63,6 +63,7 @@ class Resumed:
     manifest: Manifest | None
     rerunnable: bool
     _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    _warnings: list[str] = attrs.field(init=False, factory=list)
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The global generators."""
     _has_feed: bool = attrs.field(init=False, default=True)
@@ -79,6 +80,12 @@ class Resumed:
     def restore(self, components: Components) -> None:
         """Put learner, environments and counters back to where the checkpoint was written."""
         if self.checkpoint is None:
+            status = RunStatus.read(self.folder)
+            if status is not None and status.step:
+                self._warnings.append(
+                    f"there is no checkpoint: the run, which was at step {status.step:,}, starts "
+                    "from its first step."
+                )
             return
         learner, normalization = components.learner, components.environments.normalization
         training = read_training(self.checkpoint)
@@ -103,16 +110,13 @@ class Resumed:
         here = f"at step {self.step:,}"
         self._has_feed = restore_feed(self.checkpoint, components.feed, training)
         if not self._has_feed:
-            _LOG.warning(
-                "rlplug: the replay buffer is empty %s: it was not saved (checkpoint.save_replay), "
-                "or cannot be used.",
-                here,
+            self._warnings.append(
+                f"the replay buffer is empty {here}: it was not saved (checkpoint.save_replay), or "
+                "cannot be used."
             )
         if reset:
-            _LOG.warning(
-                "rlplug: episodes start anew %s: the environments are not restored (%s).",
-                here,
-                reset,
+            self._warnings.append(
+                f"episodes start anew {here}: the environments are not restored ({reset})."
             )
 
     def _without_stale_environments(self, sampler: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,6 +130,9 @@ class Resumed:
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
         """Go on, after everything else of this process was set up."""
+        # Only now is there a log that keeps them.
+        for warning in self._warnings:
+            _LOG.warning("rlplug: %s", warning)
         if self.checkpoint is None or self.manifest is None:
             components.sampler.start()
             return
@@ -152,7 +159,15 @@ def resumable(
         new = attrs.evolve(old, flags={"run": run_section}, settings=tuple(settings))
         return prepare(new, plugins.registry, plugins.instances)
 
-    return _resumed(_own_folder(run), plugins, options, allow_drift)
+    resumed = _resumed(_own_folder(run), plugins, options, allow_drift)
+    unused = sorted(set(plugins.addons) - set(resumed.prepared.config.run.addons))
+    if unused:
+        resumed.lock.release()
+        raise RequestError(
+            f"run {resumed.folder.name} has no add-on {unused[0]!r}.",
+            "try: only the add-ons that it was started with",
+        )
+    return resumed
 
 
 def resumable_by_name(name: str, wanted: Prepared, *, allow_drift: bool = False) -> Resumed | None:
@@ -182,7 +197,15 @@ def _resumed(
         manifest = None if checkpoint is None else read_manifest(checkpoint)
         # The file has all options: a preset that has changed since must not override them.
         request = _request(folder / CONFIG)
-        old, new = prepare(request, plugins.registry, plugins.instances), options(request)
+        try:
+            old = prepare(request, plugins.registry, plugins.instances)
+        except RequestError as error:
+            error.add_hint(
+                f"if it was started from Python: rlplug.resume({folder.name[:8]!r}, algorithm=…, "
+                "env=…, addons=…) with the same ones"
+            )
+            raise
+        new = options(request)
         saved = old if checkpoint is None else _prepared(checkpoint / CONFIG, plugins)
         resumed = Resumed(
             folder=folder,

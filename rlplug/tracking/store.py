@@ -138,9 +138,9 @@ class Store:
 
     def continue_run(self, tags: Mapping[str, str]) -> None:
         """Mark the run as running again, with tags that say so."""
+        for name in _TAGS_OF_THE_END & set(self.tags):
+            self.delete_tag(name)
         with translated():
-            for name in _TAGS_OF_THE_END & set(self.tags):
-                self._client.delete_tag(self.run_id, name)
             self.set_tags(tags)
             self._client.update_run(self.run_id, status="RUNNING")
 

@@ -175,7 +175,9 @@ class Tracking:
         pending = self.pending
         self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
         step = f"{self.listener.step:,}"
-        self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}")
+        error = self.listener.error if ended == "FAILED" else None
+        why = "" if error is None else f": {type(error).__name__}: {error}"
+        self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}{why}")
         if seconds is None:
             self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
         else:
