@@ -47,6 +47,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self.hangs = threading.Event()
+        self.waiting = threading.Event()
+        """A request came that gets no answer."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._held: list[socket.socket] = []
@@ -64,7 +66,9 @@ class Proxy:
             except OSError:
                 return
             self._held.append(client)
-            if not self.hangs.is_set():
+            if self.hangs.is_set():
+                self.waiting.set()
+            else:
                 server = socket.create_connection(("127.0.0.1", self._port))
                 self._held.append(server)
                 for one, other in ((client, server), (server, client)):
@@ -74,6 +78,7 @@ class Proxy:
         try:
             while content := source.recv(65_536):
                 if self.hangs.is_set():
+                    self.waiting.set()
                     return  # what was sent is swallowed, and no answer comes
                 target.sendall(content)
             target.shutdown(socket.SHUT_WR)
@@ -228,3 +233,21 @@ def test_of_a_deleted_journal_nothing_is_called_kept(
     assert any(f"{journal} cannot be written" in line for line in said)
     assert any(line.startswith("3 metric values are lost") for line in said)
     assert not any("The values are in" in line for line in said)
+
+
+def test_what_was_reported_while_a_request_hung_is_in_the_journal_when_the_run_has_closed(
+    proxy: Proxy, root: Path
+) -> None:
+    tracking = start(proxy.uri, root, [])
+    proxy.hangs.set()
+    # This one is sent, and no answer comes.
+    tracking.listener.metrics_reported(10, {"a": 1.0})
+    tracking.listener.checkpoint_saved(10)
+    while not proxy.waiting.is_set():
+        time.sleep(0.05)
+    tracking.listener.metrics_reported(20, {"a": 2.0})
+    tracking.listener.run_finished(20)
+    tracking.close()
+    steps = [report.step for report in read_journal(tracking.folder / "metrics.jsonl")]
+    assert steps == [10, 20]
+    assert (tracking.folder / "logs" / "run.log").is_file()

@@ -185,8 +185,8 @@ class Tracking:
         self._write_status(ended, self.pending)
         end_heartbeat(self.folder)
         self._warn_of_missing()
-        # The writer's thread may still be using it.
-        if seconds is None or self._writer.has_ended:
+        # Otherwise the writer's thread, which waits for an answer, closes it.
+        if self._writer.has_ended:
             self._close_journal()
         self._closed = True
         self._log.close()

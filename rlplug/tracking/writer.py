@@ -131,7 +131,10 @@ class Writer:
             now = time.monotonic()
             rest = min(self._deadline, self._answered + SILENT_SECONDS) - now
             if rest <= 0:
+                # The thread waits for an answer: what it has not done, this one does.
                 self._abandoned.set()
+                self._take()
+                self._finish_once()
                 break
             self._thread.join(rest)
 
@@ -200,14 +203,20 @@ class Writer:
             if time.monotonic() >= self._next_upload and not self._closing.is_set():
                 self._upload()
         self._take()
-        if self._finish is not None and not self._abandoned.is_set():
-            self._finish()
+        if not self._abandoned.is_set():
+            self._finish_once()
             # Drawing may have taken long; nothing was asked meanwhile.
             self._answered = max(self._answered, time.monotonic() - SILENT_SECONDS / 2)
             self._upload_rest()
         if self._abandoned.is_set():
             with contextlib.suppress(OSError):
                 self._journal.close()
+
+    def _finish_once(self) -> None:
+        with self._taking:
+            finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
 
     def _beat(self) -> None:
         now = time.monotonic()
