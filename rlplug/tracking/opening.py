@@ -182,6 +182,8 @@ def _mark_as_continued(
     if drift:
         tags["rlplug.param_drift"] = json.dumps(masked(drift))[:LONGEST_TAG]
     try:
+        # The process may have been killed while it uploaded.
+        store.remove_leftovers()
         store.continue_run(tags)
     except (StoreRefusedError, StoreUnreachableError) as error:
         raise RequestError(
