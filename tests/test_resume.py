@@ -188,6 +188,17 @@ def test_a_run_without_a_checkpoint_starts_from_its_first_step_under_its_id(
         assert torch.equal(tensor, resumed.module.state_dict()[name])
 
 
+def test_a_run_that_was_killed_before_its_folder_of_checkpoints_was_made_is_resumed(
+    home: Path, rlplug: Cli
+) -> None:
+    options = ("--set", "tracking.enabled=false")
+    assert rlplug("run", "--algo", "means", "--steps", "100", *options).code == 0
+    (folder,) = home.glob("work/*")
+    shutil.rmtree(folder / "checkpoints")
+    assert rlplug("resume", "last", "--steps", "200").code == 0
+    assert steps_in(folder) == [200]
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

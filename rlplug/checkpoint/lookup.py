@@ -87,7 +87,8 @@ def find_run(run: str) -> Path:
     By its id, the beginning of its id, its name, or `last` for the newest.
     """
     folder = Path(run)
-    if (folder / "checkpoints").is_dir():
+    # A fetched one has no run.json, and one that was killed early no checkpoints.
+    if (folder / "checkpoints").is_dir() or (folder / "run.json").is_file():
         return folder
     root = runs_folder()
     known = {one.run_id: one.run_name for one in runs_in(root)}
