@@ -79,8 +79,6 @@ class Store:
         cls, uri: str, record: Record, root: Path, before: Callable[[], None] = lambda: None
     ) -> Store:
         """Open or create the store, and create the run after a call of `before`."""
-        for name, value in _DEFAULTS.items():
-            os.environ.setdefault(name, value)
         try:
             with _quiet(), translated():
                 client, experiment, run = _create(uri, record, root, before)
@@ -103,13 +101,11 @@ class Store:
         """Open a run that exists, or raise what became of it."""
         check_exists(uri, run_id)
         check_reachable(uri)
-        for name, value in _DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        from mlflow import MlflowClient
-
         shown = without_secrets(uri)
         try:
             with _quiet(), translated():
+                from mlflow import MlflowClient
+
                 client = MlflowClient(tracking_uri=uri, registry_uri=uri)
                 run = client.get_run(run_id)
                 experiment = client.get_experiment(run.info.experiment_id)
@@ -256,13 +252,11 @@ def running_runs(uri: str, host: str) -> list[RunningRun]:
     if database is not None and not database.exists():
         return []
     check_reachable(uri)
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
-
     found = []
     try:
         with _quiet(), translated():
+            from mlflow import MlflowClient
+
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             experiments = [one.experiment_id for one in client.search_experiments()]
             condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
@@ -386,7 +380,9 @@ def _advice(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log of the first database migration."""
+    """Import mlflow with our defaults, and silence the log of the first database migration."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
     import mlflow  # noqa: F401 # sets the levels of its loggers on import
 
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
