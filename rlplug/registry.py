@@ -15,7 +15,16 @@ import attrs
 
 from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 
-__all__ = ["ADDON", "ALGORITHM", "FoundPlugin", "Kind", "Participant", "Registry", "core_version"]
+__all__ = [
+    "ADDON",
+    "ALGORITHM",
+    "FoundPlugin",
+    "Kind",
+    "Participant",
+    "Registry",
+    "core_version",
+    "packages",
+]
 
 Kind = Literal["algorithm", "addon"]
 ALGORITHM: Kind = "algorithm"
@@ -104,6 +113,11 @@ class Participant:
     @property
     def label(self) -> str:
         return self.found.label
+
+
+def packages(participants: Iterable[Participant]) -> dict[str, str]:
+    """The plugins of a run: name → distribution and version."""
+    return {one.name: one.found.package for one in participants}
 
 
 @attrs.frozen

@@ -21,6 +21,7 @@ from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
 from rlplug.learner.trees import read_tree, replace_tree
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+from rlplug.registry import packages
 
 __all__ = ["ByHand"]
 
@@ -160,7 +161,7 @@ class ByHand(LearnerModules):
         return copy.deepcopy(
             {
                 "format": state.FORMAT,
-                "plugins": {one.name: one.found.package for one in self.calls.participants},
+                "plugins": packages(self.calls.participants),
                 "counters": {"timestep": self.timestep, "updates": self.updates},
                 "modules_to_train": (
                     None if wanted is None or callable(wanted) else sorted(wanted)
@@ -217,8 +218,7 @@ class ByHand(LearnerModules):
                 f"a state is what get_state gave, not a {type(saved).__name__}.",
                 "load_state reads one from a folder",
             )
-        packages = {one.name: one.found.package for one in self.calls.participants}
-        state.check_origin(saved, packages)
+        state.check_origin(saved, packages(self.calls.participants))
         with self._all_or_nothing():
             self.build()
             state.check_modules(saved, self.members)

@@ -26,6 +26,7 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.registry import packages
 from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
@@ -216,7 +217,7 @@ class PeriodicTasks:
             run_id=self.tracking.run_id,
             step=step,
             updates=self.learner.updates,
-            plugins={one.name: one.found.package for one in self.calls.participants},
+            plugins=packages(self.calls.participants),
             evaluation=evaluation,
             finite=self.weights.finite_at(step),
         )
@@ -228,7 +229,7 @@ class PeriodicTasks:
             "divergence": self._divergence.get_state(),
         }
         training["feed"] = copy.deepcopy(self.feed.get_state_without_rows())
-        training["run"] = copy.deepcopy(dict(self.run_state()))
+        training["run"] = self.run_state()
         self._tell_of_environments(training["run"]["sampler"]["not_saved"])
         wanted = self.config.checkpoint.save_replay
         replay = self.checkpoints.copy_replay(self.feed) if wanted else None

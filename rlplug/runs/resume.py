@@ -19,7 +19,7 @@ from rlplug.config.toml import flat
 from rlplug.errors import RequestError
 from rlplug.learner import state
 from rlplug.plugin import Algorithm
-from rlplug.registry import Registry
+from rlplug.registry import Registry, packages
 from rlplug.runs.components import Components
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.periodic import PeriodicTasks
@@ -96,7 +96,7 @@ class Resumed:
                 normalization.set_state(training["policy"]["normalization"])
             if self.drift:
                 # Another version of a plugin was allowed.
-                training["learner"]["plugins"] = learner.get_state()["plugins"]
+                training["learner"]["plugins"] = packages(components.calls.participants)
             # The groups of a saved optimizer have the settings that it was saved with.
             options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
             settings = learner.optimizer_settings() if options_changed else {}
