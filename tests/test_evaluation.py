@@ -18,8 +18,8 @@ from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.evaluation import BestTracker, Evaluator, evaluate_policy
-from rlplug.evaluation.scores import interquartile_mean
 from rlplug.evaluation.video import check_drawing, record
+from rlplug.review.statistics import interquartile_mean
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 

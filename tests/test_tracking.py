@@ -146,7 +146,7 @@ def test_params_are_the_resolved_options_by_dotted_path(
 def test_more_params_than_fit_into_a_request_are_all_recorded(
     root: Path, client: MlflowClient
 ) -> None:
-    record = record_of(config_of(), "LinearBandit-v0", Path.cwd())
+    record = record_of(config_of(), "LinearBandit-v0", {}, Path.cwd())
     params = {f"algorithm.option_{index}": str(index) for index in range(205)}
     store = Store.create_run(
         f"sqlite:///{root / 'mlflow.db'}", attrs.evolve(record, params=params), root

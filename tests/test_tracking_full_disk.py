@@ -13,7 +13,7 @@ import pytest
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
-from rlplug.tracking.listing import listed
+from rlplug.tracking.recorded import recorded_runs
 from rlplug.tracking.status import RunStatus
 
 
@@ -76,5 +76,5 @@ def test_a_full_disk_at_the_end_loses_no_status_and_what_is_lost_is_said(
     else:
         assert any(line.startswith("4,000 metric values are lost") for line in said)
     ballast.unlink()
-    (row,) = listed(root)
+    (row,) = recorded_runs(root)
     assert row.status == "FINISHED"

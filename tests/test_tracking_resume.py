@@ -270,7 +270,7 @@ def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
 ) -> None:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     config = RunConfig(run=RunSection(algorithm="a", env="E-v0"), algorithm=NoOptions())
-    record = record_of(config, "E-v0", tmp_path)
+    record = record_of(config, "E-v0", {}, tmp_path)
     # Longer than MLflow takes.
     record = attrs.evolve(record, environment_digest="x" * 100)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

@@ -13,6 +13,7 @@ from rlplug.cli.command import Group
 from rlplug.cli.parameters import debug_option
 
 if TYPE_CHECKING:
+    from rlplug.review.record import RunRecord
     from rlplug.tracking.reap import Reaped
 
 __all__ = ["runs"]
@@ -31,22 +32,22 @@ def runs(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from rlplug.tracking.listing import listed
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.reap import reap_quietly
+    from rlplug.tracking.recorded import recorded_runs
 
     root = runs_folder()
     reap_quietly(root)
-    rows = listed(root)
+    rows = recorded_runs(root)
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row.as_json()))
+            click.echo(json.dumps(_record_json(row)))
         return
     if not rows:
         click.echo(f"there are no runs in {root} yet.")
         return
     heading = ("run", "name", "status", "step", "started", "return")
-    for line in _columns([heading, *(row.as_text() for row in rows)]):
+    for line in _columns([heading, *map(_record_text, rows)]):
         click.echo(line)
     for row in rows:
         if row.pending:
@@ -102,6 +103,25 @@ def _as_json(one: Reaped) -> dict[str, Any]:
         "points": 0 if done is None else done.points,
         "files": 0 if done is None else done.files,
         "problem": one.problem,
+    }
+
+
+def _record_text(run: RunRecord) -> tuple[str, ...]:
+    score = "" if run.score is None else f"{run.score:,.4g}"
+    started = run.started[:19].replace("T", " ")
+    return (run.short, run.name, run.status, f"{run.step:,}", started, score)
+
+
+def _record_json(run: RunRecord) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "status": run.status,
+        "step": run.step,
+        "started": run.started,
+        "return": run.score,
+        "pending": run.pending,
+        "folder": str(run.folder),
     }
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import attrs
 import numpy
 
-__all__ = ["EpisodeScores", "EvaluationResult", "interquartile_mean"]
+from rlplug.review.statistics import interquartile_mean
+
+__all__ = ["EpisodeScores", "EvaluationResult"]
 
 
 @attrs.frozen(eq=False)
@@ -76,10 +78,3 @@ class EpisodeScores:
         self._episodes[row].append((float(self._return[row]), int(self._length[row])))
         self._return[row] = 0.0
         self._length[row] = 0
-
-
-def interquartile_mean(values: Any) -> float:
-    """The mean without the lowest and the highest quarter of values, rounded down."""
-    ordered = numpy.sort(values)
-    quarter = len(ordered) // 4
-    return float(ordered[quarter : len(ordered) - quarter].mean())

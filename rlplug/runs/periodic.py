@@ -27,6 +27,7 @@ from rlplug.learner import Learner
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.registry import packages
+from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
@@ -171,12 +172,17 @@ class PeriodicTasks:
         module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
         found = self.evaluator.evaluate(module, step, normalize)
         self._evaluated, self._evaluation = step, found
-        metrics.update(found)
-        self.calls.evaluation_finished(step, found)
         better = self.best.update(step, self._scored(step, found))
+        reported = {**found, **self._best_so_far()}
+        metrics.update(reported)
+        self.calls.evaluation_finished(step, reported)
         if better and self.make_video_env is not None:
             self._record(self.make_video_env, module, step, normalize)
         return found, better
+
+    def _best_so_far(self) -> dict[str, float]:
+        best = self.best.best_evaluation
+        return {} if best is None else {BEST_STEP: best[0], BEST_RETURN: best[1]}
 
     def _scored(self, step: int, evaluation: Mapping[str, float]) -> Mapping[str, float]:
         """The evaluation as it counts: what weights that are not finite return is an accident."""

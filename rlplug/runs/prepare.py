@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.names import Owners
+from rlplug.config.names import Owners, core_owners
 from rlplug.config.sections import CORE_SECTIONS, RunConfig, RunSection
 from rlplug.config.sources import Layers, locate
 from rlplug.config.strict import structure
@@ -29,6 +29,8 @@ class Prepared:
 
     config: RunConfig
     origins: Mapping[str, str]
+    chosen: Mapping[str, Any]
+    """The options whose values differ from what the run would have had without a request."""
     algorithm: Participant
     addons: tuple[Participant, ...]
     registry: Registry
@@ -69,13 +71,17 @@ def prepare(
     inline = {name: one.config for name, one in instances.items()}
     config = attrs.evolve(config, addons={**config.addons, **inline})
     plugin = _instantiate(algorithm, kind, config.algorithm)
+    feed = None
     if kind.feed is not Algorithm.feed:
         with algorithm.calling("feed"):
             feed = plugin.feed()
         config = derive_evaluation(config, feed, resolved)
     origins = {".".join(path): origin for path, origin in resolved.origins.items()}
+    defaults = algorithm_defaults(kind, algorithm)
+    apply_preset(defaults, config.run.preset, kind, algorithm)
     return Prepared(
         config=config,
+        chosen=_chosen(config, defaults, kind, options, feed),
         origins={path: origins.get(path, "default") for path in flat(config)},
         algorithm=Participant(algorithm, plugin, config.algorithm),
         addons=tuple(
@@ -89,6 +95,26 @@ def prepare(
         ),
         registry=registry,
     )
+
+
+def _chosen(
+    config: RunConfig,
+    defaults: Layers,
+    kind: type[Any],
+    addons: Mapping[str, type[Any]],
+    feed: Any,
+) -> dict[str, Any]:
+    """The options that differ from the defaults, or from those of the preset and as many steps."""
+    defaults.put(("run", "algorithm"), config.run.algorithm, "request")
+    defaults.put(("run", "steps"), config.run.steps, "request")
+    default, problems = _structure(defaults, kind, addons, core_owners)
+    if problems or default is None:
+        # The algorithm's own defaults are not valid; what was asked for is.
+        return {}
+    if feed is not None:
+        default = derive_evaluation(default, feed, defaults)
+    plain = flat(default)
+    return {path: value for path, value in flat(config).items() if plain.get(path) != value}
 
 
 def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:

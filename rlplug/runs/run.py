@@ -149,6 +149,7 @@ def carry_out(
                 tracking = open_tracking(
                     prepared.config,
                     environment=components.environments.name,
+                    chosen=prepared.chosen,
                     before_creation=interrupts.hold,
                     **({} if resumed is None else resumed.of_tracking()),
                 )

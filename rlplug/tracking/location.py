@@ -18,6 +18,7 @@ import attrs
 
 from rlplug.config.secrets import MASK, without_secrets
 from rlplug.errors import RequestError
+from rlplug.review.record import ABOUT, RunAbout
 
 __all__ = [
     "RunFolder",
@@ -73,6 +74,7 @@ class RunFolder:
     experiment_id: str
     """Empty: it is not recorded in MLflow."""
     started: str
+    about: RunAbout
 
     @property
     def run_id(self) -> str:
@@ -81,10 +83,11 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> RunFolder | None:
         """The run of a folder; None if it has no valid `run.json`."""
-        names = [one.name for one in attrs.fields(cls) if one.name != "path"]
+        names = [one.name for one in attrs.fields(cls) if one.name not in ("path", ABOUT)]
         try:
             facts = json.loads((path / "run.json").read_text())
-            return cls(path=path, **{name: str(facts.get(name, "")) for name in names})
+            values = {name: str(facts.get(name, "")) for name in names}
+            return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values)
         except (OSError, ValueError, AttributeError, RecursionError):
             return None
 

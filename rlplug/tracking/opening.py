@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -14,6 +15,7 @@ from rlplug.config.secrets import masked, masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
+from rlplug.review.record import ABOUT, RunAbout
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
 from rlplug.tracking.location import (
@@ -32,6 +34,7 @@ from rlplug.tracking.store import Store
 __all__ = ["OpenRun", "continue_run", "create_run"]
 
 CONFIG = "config.toml"
+RUN = "run.json"
 
 
 @attrs.frozen(kw_only=True)
@@ -59,12 +62,16 @@ class OpenRun:
 
 
 def create_run(
-    config: RunConfig, environment: str, root: Path | None, before_creation: Callable[[], None]
+    config: RunConfig,
+    environment: str,
+    chosen: Mapping[str, Any],
+    root: Path | None,
+    before_creation: Callable[[], None],
 ) -> OpenRun:
     """Create the MLflow run, after `before_creation()`, and its folder, or raise what is wrong."""
     folder = runs_folder(root)
     check_writable(folder)
-    record = record_of(config, environment, folder)
+    record = record_of(config, environment, chosen, folder)
     uri, store, experiment_id = "", None, ""
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking.uri, folder)
@@ -85,6 +92,7 @@ def create_run(
         "uri": without_secrets(uri),
         "command": command_line(),
         "started": status.started,
+        ABOUT: attrs.asdict(record.about),
     }
     with contextlib.ExitStack() as failed:
         if store is not None:
@@ -93,7 +101,7 @@ def create_run(
             own.mkdir(parents=True, exist_ok=True)
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
-            write_durably(own / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
+            write_durably(own / RUN, (json.dumps(facts, indent=2) + "\n").encode())
             status.write(own)
             journal = Journal(own)
         failed.pop_all()
@@ -113,6 +121,7 @@ def create_run(
 
 def continue_run(
     config: RunConfig,
+    about: RunAbout,
     folder: Path,
     step: int,
     drift: Mapping[str, str],
@@ -144,6 +153,7 @@ def continue_run(
         status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
         with _writing(folder.parent.parent):
             _replace_config(folder, masked_toml(config))
+            _replace_about(folder, about)
             journal = Journal(folder)
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
@@ -204,6 +214,17 @@ def _replace_config(folder: Path, options: str) -> None:
             number += 1
         write_durably(folder / f"config-{number}.toml", before)
     write_durably(path, options.encode())
+
+
+def _replace_about(folder: Path, about: RunAbout) -> None:
+    """The options and the number of steps may have been changed."""
+    path = folder / RUN
+    facts = json.loads(path.read_text())
+    # Runs are found by their group, which does not change.
+    about = attrs.evolve(about, group=RunAbout.read(facts.get(ABOUT)).group or about.group)
+    if facts.get(ABOUT) != attrs.asdict(about):
+        content = json.dumps({**facts, ABOUT: attrs.asdict(about)}, indent=2) + "\n"
+        write_durably(path, content.encode())
 
 
 def _restore(before: RunStatus, folder: Path) -> None:

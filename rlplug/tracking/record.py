@@ -22,9 +22,19 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
+from rlplug.review.record import RunAbout
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["Record", "command_line", "git_tags", "place_tags", "record_of", "slug", "tags_at_start"]
+__all__ = [
+    "Record",
+    "about_run",
+    "command_line",
+    "git_tags",
+    "place_tags",
+    "record_of",
+    "slug",
+    "tags_at_start",
+]
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
@@ -46,10 +56,12 @@ class Record:
     environment: str
     environment_digest: str
     environment_source: str
+    about: RunAbout
 
 
-def record_of(config: RunConfig, environment: str, root: Path) -> Record:
+def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], root: Path) -> Record:
     """Make the record from the options, the command line, the runs folder and the machine."""
+    about = about_run(config, environment, chosen)
     environ = os.environ
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
@@ -61,10 +73,30 @@ def record_of(config: RunConfig, environment: str, root: Path) -> Record:
         run_name=config.tracking.run_name or slug(name),
         number_names=not config.tracking.run_name,
         params={name: _param(value) for name, value in flat(config).items()},
-        tags=_tags(config, environment, root),
+        tags=_tags(config, about, root),
+        about=about,
         environment=environment[:500],
         environment_digest=_digest(source, 8),
         environment_source=json.dumps(masked(source), default=str)[:60_000],
+    )
+
+
+def about_run(config: RunConfig, environment: str, chosen: Mapping[str, Any]) -> RunAbout:
+    """What the run is; `chosen` are the options that differ from the defaults."""
+    without_seed = {
+        name: value for name, value in _options(config, environment).items() if name != "run.seed"
+    }
+    return RunAbout(
+        algorithm=config.run.algorithm,
+        env=environment,
+        seed=config.run.seed,
+        group=slug(f"{config.run.algorithm}-{environment}-{_digest(without_seed, 4)}"),
+        steps=config.run.steps,
+        options={
+            name: _param(value)
+            for name, value in chosen.items()
+            if name not in ("run.env", "run.seed") and not name.startswith("tracking.")
+        },
     )
 
 
@@ -99,13 +131,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
 
 
-def _tags(config: RunConfig, environment: str, root: Path) -> dict[str, str]:
+def _options(config: RunConfig, environment: str) -> dict[str, Any]:
+    """The options that a result depends on."""
     options = {
         name: value for name, value in flat(config).items() if not name.startswith("tracking.")
     }
-    options["run.env"] = environment
-    without_seed = {name: value for name, value in options.items() if name != "run.seed"}
-    group = slug(f"{config.run.algorithm}-{environment}-{_digest(without_seed, 4)}")
+    return {**options, "run.env": environment}
+
+
+def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
@@ -114,11 +148,12 @@ def _tags(config: RunConfig, environment: str, root: Path) -> dict[str, str]:
         "rlplug.schema": "1",
         "rlplug.version": core_version(),
         "rlplug.kind": "run",
-        "rlplug.algo": config.run.algorithm,
-        "rlplug.env": environment,
-        "rlplug.seed": str(config.run.seed),
-        "rlplug.group": group,
-        "rlplug.config_hash": _digest(options, 12),
+        "rlplug.algo": about.algorithm,
+        "rlplug.env": about.env,
+        "rlplug.seed": str(about.seed),
+        "rlplug.group": about.group,
+        "rlplug.options": about.shown_options,
+        "rlplug.config_hash": _digest(_options(config, about.env), 12),
         **place_tags(root),
         "rlplug.attempt": "1",
         **config.tracking.tags,

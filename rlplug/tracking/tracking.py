@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -20,7 +20,7 @@ from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
-from rlplug.tracking.record import command_line
+from rlplug.tracking.record import about_run, command_line
 from rlplug.tracking.review import REASONS, Review
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
@@ -37,6 +37,7 @@ def open_tracking(
     config: RunConfig,
     *,
     environment: str,
+    chosen: Mapping[str, Any] | None = None,
     root: Path | None = None,
     warn: Callable[[str], None] | None = None,
     resume: Path | None = None,
@@ -47,15 +48,18 @@ def open_tracking(
 ) -> Tracking:
     """Create the MLflow run and its folder, or raise what is wrong.
 
+    `chosen` are the options that differ from the defaults.
+
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
     journal holds is reported again; `drift` tells which options were changed. A caller that has
     already read from the folder has taken its `lock`. `before_creation` is called right before the
     run is in MLflow, or in progress again.
     """
     if resume is None:
-        run = create_run(config, environment, root, before_creation)
+        run = create_run(config, environment, chosen or {}, root, before_creation)
     else:
-        run = continue_run(config, resume, step, drift or {}, lock, before_creation)
+        about = about_run(config, environment, chosen or {})
+        run = continue_run(config, about, resume, step, drift or {}, lock, before_creation)
     return Tracking(config, run, warn)
 
 

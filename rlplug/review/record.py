@@ -1,0 +1,100 @@
+"""What is known of a recorded run, wherever it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+__all__ = ["ABOUT", "RunAbout", "RunRecord"]
+
+ABOUT = "about"
+"""The part of `run.json` that holds a `RunAbout`."""
+
+
+@attrs.frozen(kw_only=True)
+class RunAbout:
+    """What a run is, fixed at its start; kept in its folder and as tags in MLflow."""
+
+    algorithm: str = ""
+    env: str = ""
+    seed: int = 0
+    group: str = ""
+    """The same for runs that differ only in their seeds."""
+    steps: int = 0
+    """Total number of environment steps it was asked for."""
+    options: Mapping[str, str] = attrs.field(factory=dict)
+    """Those that differ from the defaults; environment, seed and tracking are left out."""
+
+    @classmethod
+    def read(cls, facts: Any) -> RunAbout:
+        """Structure JSON values; what is missing or of another type gets its default."""
+        facts = facts if isinstance(facts, Mapping) else {}
+        known = cls()
+        values: dict[str, Any] = {}
+        for field in attrs.fields(cls):
+            default = getattr(known, field.name)
+            value = facts.get(field.name, default)
+            if isinstance(value, Mapping) and isinstance(default, Mapping):
+                values[field.name] = {str(name): str(one) for name, one in value.items()}
+            elif type(value) is type(default):
+                values[field.name] = value
+        return cls(**values)
+
+    @property
+    def shown_options(self) -> str:
+        """The options in one line: `alpha=2 num_envs=16`; names alone where they are unique."""
+        short = [path.rpartition(".")[2] for path in self.options]
+        return " ".join(
+            f"{name if short.count(name) == 1 else path}={value}"
+            for (path, value), name in zip(self.options.items(), short, strict=True)
+        )
+
+
+@attrs.frozen(kw_only=True)
+class RunRecord:
+    """One run, as its folder or MLflow has it."""
+
+    run_id: str
+    name: str
+    about: RunAbout
+    status: str
+    """RUNNING, FINISHED, FAILED or KILLED; `stale`: of another host, without a sign of life."""
+    reason: str = ""
+    """Why it ended: `finished`, `error`, `interrupted`, `process died`."""
+    started: str = ""
+    ended: str = ""
+    step: int = 0
+    """Environment steps so far."""
+    best: tuple[int, float] | None = None
+    """Step and mean return of the best evaluation; None without one."""
+    latest: Mapping[str, float] = attrs.field(factory=dict)
+    """The last value of each metric."""
+    pending: bool = False
+    """Whether something of it is not in MLflow."""
+    folder: Path | None = None
+    """Its folder; None if it is on another machine, or gone."""
+    uri: str = ""
+    """Where it is recorded, without passwords; empty: not in MLflow."""
+    experiment_id: str = ""
+
+    @property
+    def short(self) -> str:
+        """The first characters of the id."""
+        return self.run_id[:8]
+
+    @property
+    def score(self) -> float | None:
+        """What runs are ranked by: the best evaluation's return, else the training's headline."""
+        if self.best is not None:
+            return self.best[1]
+        return next((self.latest[name] for name in HEADLINES if name in self.latest), None)
+
+
+HEADLINES = ("eval/return_mean", "rollout/return_mean", "rollout/reward_mean")
+"""The metrics that say how good a run is, the first that it has."""
+
+BEST_RETURN, BEST_STEP = "eval/best_return_mean", "eval/best_step"
+"""The metrics of the best evaluation so far, reported with each evaluation."""

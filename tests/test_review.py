@@ -1,0 +1,78 @@
+"""Reading recorded runs: what a run is, its best evaluation, statistics of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+import rlplug
+from rlplug.review.record import RunAbout
+from rlplug.review.statistics import bootstrap, mean_interval
+from rlplug.tracking.recorded import recorded_runs
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_record_says_what_was_run_and_which_options_differ_from_the_defaults(home: Path) -> None:
+    options = {"tracking.enabled": False, "alpha": 2.0, "learner.max_grad_norm": 0.0}
+    for seed in (1, 2):
+        rlplug.run("linucb", steps=60, seed=seed, options=options)
+    rlplug.run("linucb", steps=60, options={"tracking.enabled": False})
+
+    newest, *others = (run.about for run in recorded_runs(home))
+
+    assert newest.options == {}
+    assert (newest.algorithm, newest.env, newest.steps) == ("linucb", "LinearBandit-v0", 60)
+    assert [about.seed for about in others] == [2, 1]
+    assert [about.shown_options for about in others] == ["alpha=2.0"] * 2
+    assert others[0].group == others[1].group != newest.group
+
+
+def test_a_longer_run_differs_in_its_steps_only(home: Path) -> None:
+    options = {"tracking.enabled": False, "evaluation.episodes": 1}
+    rlplug.run("a2c", "CartPole-v1", steps=80, options=options)
+    (run,) = recorded_runs(home)
+    assert run.about.options == {"evaluation.episodes": "1"}
+
+
+def test_the_best_evaluation_is_reported_with_each_evaluation(home: Path) -> None:
+    options = {"tracking.enabled": False, "evaluation.episodes": 2, "evaluation.every": 40}
+    result = rlplug.run("a2c", "CartPole-v1", steps=200, options=options)
+    (run,) = recorded_runs(home)
+    assert run.best == result.best
+    assert run.best is not None
+    assert run.score == run.best[1]
+    assert run.latest["eval/best_return_mean"] >= run.latest["eval/return_mean"]
+
+
+def test_options_of_one_name_are_shown_with_their_sections() -> None:
+    about = RunAbout(options={"algorithm.alpha": "2", "addons.a.scale": "1", "addons.b.scale": "3"})
+    assert about.shown_options == "alpha=2 addons.a.scale=1 addons.b.scale=3"
+
+
+def test_values_of_a_wrong_type_are_left_out_of_a_record() -> None:
+    facts = {"algorithm": 3, "seed": "1", "env": "X-v0", "options": {"alpha": 1.5}, "more": 1}
+    assert RunAbout.read(facts) == RunAbout(env="X-v0", options={"alpha": "1.5"})
+    assert RunAbout.read(None) == RunAbout()
+
+
+def test_bootstrap_intervals_contain_the_estimate_and_depend_on_the_seed_only() -> None:
+    scores = [1.0, 2.0, 3.0, 4.0, 100.0, 3.0, 2.0, 3.0]
+    found = bootstrap(scores)
+    assert found == bootstrap(scores)
+    # Without the lowest and the highest two: 2, 3, 3, 3.
+    assert found.estimate == 2.75
+    assert found.low <= found.estimate <= found.high
+    mean = mean_interval(scores)
+    assert mean.estimate == numpy.mean(scores)
+    assert mean.high > found.high
+
+
+def test_the_interval_of_one_score_is_that_score() -> None:
+    assert str(mean_interval([5.0])) == "5 [5, 5]"
