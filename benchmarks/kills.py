@@ -322,11 +322,14 @@ def _points(home: Path) -> dict[tuple[str, int], float]:
 
 
 def _forget_runs(home: Path) -> None:
-    """Leave the database and its experiments only."""
+    """Leave the database only: an experiment keeps the folder of artifacts it was created with."""
     shutil.rmtree(home / "work")
+    shutil.rmtree(home / "artifacts")
     with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
         for table in ("metrics", "latest_metrics", "params", "tags", "inputs", "runs"):
             database.execute(f"delete from {table}")  # of the list above
+        database.execute("delete from experiment_tags")
+        database.execute("delete from experiments where experiment_id != 0")
         database.commit()
 
 
