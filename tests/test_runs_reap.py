@@ -180,9 +180,12 @@ def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
             time.sleep(0.01)
         child.kill()
         child.communicate()
+    half_written = folder / f"status.json.new-{child.pid}"
+    half_written.touch()
     assert client.get_run(folder.name).info.status == "RUNNING"
     reap_quietly(store_root)
     assert client.get_run(folder.name).info.status == "FINISHED"
+    assert not half_written.exists()
     assert rlplug("runs").out.splitlines()[1].split()[2] == "FINISHED"
 
 

@@ -27,6 +27,7 @@ from rlplug.tracking.location import (
     without_secrets,
 )
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.reap import remove_half_written
 from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
 from rlplug.tracking.status import RUNNING, RunStatus, end_heartbeat, now
 from rlplug.tracking.store import Store
@@ -143,6 +144,7 @@ def continue_run(
         )
     with contextlib.ExitStack() as failed:
         lock = failed.enter_context(RunLock.take(folder) if lock is None else lock)
+        remove_half_written(folder)
         before = RunStatus.read(folder) or RunStatus(started=run.started)
         check_writable(folder.parent.parent)
         uri, store, attempt = "", None, before.attempt

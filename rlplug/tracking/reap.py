@@ -26,6 +26,7 @@ __all__ = [
     "reap",
     "reap_quietly",
     "reap_recorded",
+    "remove_half_written",
     "remove_leftovers",
 ]
 
@@ -34,8 +35,13 @@ STALE_SECONDS = 15 * 60
 """Age of a heartbeat at which a run of another host is shown as stale."""
 LEFTOVER_SECONDS = 3600
 """Age at which a temporary file belongs to nobody who is still at work."""
-
-
+_HALF_WRITTEN = (
+    "checkpoints/.unfinished-*",
+    "replay/.unfinished-*",
+    "*.new-*",
+    "*.tmp",
+    "*.acked.new",
+)
 QUIET_BYTES = 20_000_000
 """How much is uploaded without being asked for."""
 
@@ -163,6 +169,7 @@ def mark_dead(folder: Path) -> RunStatus | None:
     status = RunStatus.read(folder) or RunStatus()
     if not (folder / HEARTBEAT).exists() or RunFolder.read(folder) is None:
         return None
+    remove_half_written(folder)
     if status.status != RUNNING:
         end_heartbeat(folder)
         return status if status.pending else None
@@ -174,18 +181,16 @@ def mark_dead(folder: Path) -> RunStatus | None:
         ended=now(_last_sign_of_life(folder)),
         pending=Pending(tags=1),
     )
-    for pattern in (
-        "checkpoints/.unfinished-*",
-        "replay/.unfinished-*",
-        "*.new-*",
-        "*.tmp",
-        "*.acked.new",
-    ):
-        for leftover in folder.glob(pattern):
-            _remove(leftover)
     status.write(folder)
     end_heartbeat(folder)
     return status
+
+
+def remove_half_written(folder: Path) -> None:
+    """Remove what a killed process left half-written in the folder of a run; it is locked."""
+    for pattern in _HALF_WRITTEN:
+        for leftover in folder.glob(pattern):
+            _remove(leftover)
 
 
 def _upload(folder: Path, status: RunStatus, *, most: float) -> Reaped:
