@@ -8,7 +8,7 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["Interval", "bootstrap", "interquartile_mean", "mean_interval"]
+__all__ = ["Interval", "bootstrap", "bootstrap_rows", "interquartile_mean", "mean_interval"]
 
 Array = NDArray[numpy.float64]
 
@@ -43,11 +43,27 @@ def bootstrap(
 ) -> Interval:
     """The statistic with its percentile bootstrap interval, reproducible by the seed."""
     values = numpy.asarray(scores, dtype=numpy.float64)
-    generator = numpy.random.default_rng(seed)
-    drawn = values[generator.integers(len(values), size=(_RESAMPLES, len(values)))]
-    tail = (1 - confidence) / 2 * 100
-    low, high = numpy.percentile(statistic(drawn), [tail, 100 - tail])
+    low, high = _interval(statistic(values[_drawn(len(values), seed)]), confidence)
     return Interval(float(statistic(values)), float(low), float(high))
+
+
+def bootstrap_rows(rows: Array, *, confidence: float = 0.95, seed: int = 0) -> tuple[Array, Array]:
+    """The intervals of the mean over the rows, one per column; each resample draws whole rows."""
+    drawn = _drawn(len(rows), seed)
+    # How often each row was drawn, instead of a copy of the rows for each resample.
+    counts = numpy.apply_along_axis(numpy.bincount, 1, drawn, minlength=len(rows))
+    low, high = _interval(counts @ rows / len(rows), confidence)
+    return low, high
+
+
+def _drawn(count: int, seed: int) -> NDArray[numpy.int64]:
+    """The indices of each resample."""
+    return numpy.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+
+
+def _interval(statistics: Array, confidence: float) -> Array:
+    tail = (1 - confidence) / 2 * 100
+    return numpy.asarray(numpy.percentile(statistics, [tail, 100 - tail], axis=0))
 
 
 def mean_interval(scores: Sequence[float]) -> Interval:

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from rlplug.hooks.events import RunInfo
+from rlplug.review.curve import draw_curve, panels_of
+from rlplug.review.history import history_of
 from rlplug.tracking.artifacts import files_in, upload_file
-from rlplug.tracking.curve import draw_curve, panels_of
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import without_secrets
@@ -94,7 +95,7 @@ class Review:
             self._warn(f"{self._folder / what} cannot be written: {error}.")
 
     def _draw(self, reports: list[Report], run: RunInfo) -> None:
-        panels = panels_of(reports)
+        panels = panels_of(history_of((one.step, one.metrics) for one in reports))
         if not panels:
             return
         file = self._folder / "plots" / "learning_curve.png"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 import numpy
 
-from rlplug.tracking.journal import Report
-from rlplug.tracking.summary import headline_metric
+from rlplug.review.history import Array, History, Series
+from rlplug.review.record import BEST_RETURN, BEST_STEP, HEADLINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Panel", "draw_curve", "panels_of"]
+__all__ = ["Panel", "draw_curve", "panels_of", "short_number", "style_axes"]
 
 INK = "#1f2933"
 QUIET = "#7b8794"
@@ -26,6 +26,7 @@ LEFT, RIGHT = 0.75, 0.7
 """Margins of a panel in inches, for tick labels and the label of the last value."""
 
 EVAL_COLOR = "#2f855a"
+BEST_COLOR = "#b7791f"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -33,10 +34,12 @@ class Panel:
     """One metric over the run, optionally with evaluations."""
 
     name: str
-    steps: numpy.ndarray
-    values: numpy.ndarray
-    evaluated: numpy.ndarray
-    """Rows of step, mean and standard deviation; empty without evaluations."""
+    steps: Array
+    values: Array
+    evaluated: Array
+    """Rows of step, mean return, least and largest; empty without evaluations."""
+    best: tuple[int, float] | None = None
+    """Step and mean return of the best evaluation."""
 
     @property
     def is_sum(self) -> bool:
@@ -49,12 +52,11 @@ class Panel:
         return self.name.rpartition("/")[2].replace("_", " ")
 
 
-def panels_of(reports: Iterable[Report]) -> list[Panel]:
+def panels_of(history: History) -> list[Panel]:
     """The panels that a run has metrics for: its return or reward, then its regret."""
-    kept = list(reports)
-    names = {name for report in kept for name in report.metrics}
-    first = headline_metric(names)
-    panels = [_panel(kept, name, evaluated=name == first) for name in (first, _regret(names))]
+    first = next((name for name in HEADLINES[1:] if name in history), HEADLINES[-1])
+    panels = [_panel(history, first), _panel(history, _regret(history))]
+    panels[0] = attrs.evolve(panels[0], evaluated=_evaluations(history), best=_best(history))
     return [panel for panel in panels if len(panel.steps) or len(panel.evaluated)]
 
 
@@ -73,7 +75,8 @@ def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -
         left, bottom, width = LEFT + index * (across / len(panels)), 0.6, across / len(panels)
         inches = (left / across, bottom / high, (width - LEFT - RIGHT) / across, 2.95 / high)
         axes = figure.add_axes(inches)
-        _style(axes, panel)
+        style_axes(axes, panel.title)
+        _format_values(axes, panel)
         _draw(axes, panel, COLORS[index % len(COLORS)])
     partial = file.with_suffix(".new.png")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -82,25 +85,35 @@ def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -
     os.replace(partial, file)
 
 
-def _panel(reports: Sequence[Report], name: str, *, evaluated: bool) -> Panel:
-    seen = {one.step: one.metrics[name] for one in reports if name in one.metrics}
-    steps = sorted(seen)
-    means: dict[int, tuple[float, float]] = {}
-    if evaluated:
-        for one in reports:
-            if "eval/return_mean" in one.metrics:
-                spread = one.metrics.get("eval/return_std", 0.0)
-                means[one.step] = (one.metrics["eval/return_mean"], spread)
-    rows = [(step, *means[step]) for step in sorted(means)]
-    return Panel(
-        name=name,
-        steps=numpy.array(steps, dtype=float),
-        values=numpy.array([seen[step] for step in steps], dtype=float),
-        evaluated=numpy.array(rows, dtype=float).reshape(-1, 3),
-    )
+_NONE = Series(numpy.empty(0), numpy.empty(0))
 
 
-def _regret(names: Iterable[str]) -> str:
+def _panel(history: History, name: str) -> Panel:
+    steps, values = history.get(name, _NONE)
+    return Panel(name=name, steps=steps, values=values, evaluated=numpy.empty((0, 4)))
+
+
+def _evaluations(history: History) -> Array:
+    """Rows of step, mean, least and largest return."""
+    steps, means = history.get("eval/return_mean", _NONE)
+    spread = {
+        name: dict(zip(*history.get(f"eval/return_{name}", _NONE), strict=True))
+        for name in ("min", "max")
+    }
+    rows = [
+        (step, mean, spread["min"].get(step, mean), spread["max"].get(step, mean))
+        for step, mean in zip(steps, means, strict=True)
+    ]
+    return numpy.array(rows, dtype=float).reshape(-1, 4)
+
+
+def _best(history: History) -> tuple[int, float] | None:
+    if BEST_STEP not in history:
+        return None
+    return int(history[BEST_STEP].values[-1]), float(history[BEST_RETURN].values[-1])
+
+
+def _regret(names: Collection[str]) -> str:
     """The regret metric to plot: cumulative rather than mean; empty without any."""
     regrets = sorted(name for name in names if "regret" in name.rpartition("/")[2])
     sums = [name for name in regrets if any(w in name for w in ("total", "sum", "cumulative"))]
@@ -119,27 +132,44 @@ def _draw(axes: Axes, panel: Panel, color: str) -> None:
     if panel.is_sum and len(panel.steps):
         axes.fill_between(panel.steps, 0.0, panel.values, color=color, alpha=0.08, linewidth=0)
     if len(panel.evaluated):
-        steps, means, spreads = panel.evaluated.T
-        axes.plot(
-            steps, means, color=EVAL_COLOR, linewidth=1.6, marker="o", markersize=4, label="greedy"
-        )
-        axes.fill_between(
-            steps, means - spreads, means + spreads, color=EVAL_COLOR, alpha=0.15, linewidth=0
-        )
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+        _draw_evaluations(axes, panel)
     _label_last(axes, panel, color)
 
 
+def _draw_evaluations(axes: Axes, panel: Panel) -> None:
+    """The greedy policy's mean return, the range of its episodes, the best and the last value."""
+    steps, means, least, largest = panel.evaluated.T
+    axes.plot(
+        steps, means, color=EVAL_COLOR, linewidth=1.6, marker="o", markersize=4, label="greedy"
+    )
+    axes.fill_between(steps, least, largest, color=EVAL_COLOR, alpha=0.12, linewidth=0)
+    last = steps[-1], means[-1]
+    if numpy.isfinite(last[1]):
+        _label(axes, last, short_number(last[1]), EVAL_COLOR)
+    if panel.best is not None:
+        label = f"best: {short_number(panel.best[1])} at step {panel.best[0]:,}"
+        (marker,) = axes.plot(*panel.best, "*", color=BEST_COLOR, label=label, zorder=5)
+        marker.set(markersize=13, markeredgecolor="white")
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+
+
 def _label_last(axes: Axes, panel: Panel, color: str) -> None:
-    """Label the last value of the curve."""
+    """Label the last value of the curve, unless that of the greedy policy is close to it."""
     finite = numpy.flatnonzero(numpy.isfinite(panel.values))
     if not len(finite):
         return
     noisy = not panel.is_sum and len(panel.steps) >= 20
     shown = (_smooth(panel.values) if noisy else panel.values)[finite[-1]]
+    low, high = axes.get_ylim()
+    near = len(panel.evaluated) and abs(panel.evaluated[-1, 1] - shown) < (high - low) / 20
+    if not near:
+        _label(axes, (panel.steps[finite[-1]], shown), short_number(shown), color)
+
+
+def _label(axes: Axes, point: tuple[float, float], text: str, color: str) -> None:
     axes.annotate(
-        _short(shown),
-        (panel.steps[finite[-1]], shown),
+        text,
+        point,
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
@@ -150,26 +180,21 @@ def _label_last(axes: Axes, panel: Panel, color: str) -> None:
     )
 
 
-def _short(number: float) -> str:
+def short_number(number: float) -> str:
     """A short number, with unit prefixes as on the axes."""
     from matplotlib.ticker import EngFormatter
 
     return str(EngFormatter(places=1, sep="")(number)) if abs(number) >= 1e4 else f"{number:.4g}"
 
 
-def _style(axes: Axes, panel: Panel) -> None:
+def style_axes(axes: Axes, title: str) -> None:
+    """A quiet style, with environment steps on the x-axis."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axes.set_title(panel.title, loc="left", size=11, color=INK)
+    axes.set_title(title, loc="left", size=11, color=INK)
     axes.set_xlabel("environment steps", size=9.5, color=QUIET)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    seen = panel.values[numpy.isfinite(panel.values)]
-    largest, spread = numpy.abs(seen).max(initial=0.0), numpy.ptp(seen) if len(seen) else 0.0
-    if largest < 1e4:
-        axes.ticklabel_format(axis="y", useOffset=False)
-    elif spread > largest / 20:
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
@@ -180,7 +205,18 @@ def _style(axes: Axes, panel: Panel) -> None:
         axes.spines[side].set_color(GRID)
 
 
-def _smooth(values: numpy.ndarray) -> numpy.ndarray:
+def _format_values(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    seen = panel.values[numpy.isfinite(panel.values)]
+    largest, spread = numpy.abs(seen).max(initial=0.0), numpy.ptp(seen) if len(seen) else 0.0
+    if largest < 1e4:
+        axes.ticklabel_format(axis="y", useOffset=False)
+    elif spread > largest / 20:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _smooth(values: Array) -> Array:
     """A centered moving average that ignores NaN, with shorter windows at both ends."""
     half = max(1, len(values) // 40)
     finite = numpy.isfinite(values)

@@ -1,0 +1,84 @@
+"""Plot of several runs: the mean of each group over environment steps, with a band."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy
+
+from rlplug.review.curve import COLORS, EVAL_COLOR, INK, QUIET, short_number, style_axes
+from rlplug.review.history import Array, Series
+from rlplug.review.statistics import bootstrap_rows
+
+__all__ = ["draw_band", "on_common_steps"]
+
+_COLORS = (*COLORS, EVAL_COLOR, "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563")
+
+
+def draw_band(
+    groups: Mapping[str, Sequence[Series]], title: str, subtitle: str, file: Path, *, name: str = ""
+) -> None:
+    """Plot each group's mean over its runs, with 95% bootstrap intervals, into a PNG file.
+
+    One run is a line without a band. `name` labels the y-axis.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, 4.6), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
+    figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
+    axes = figure.add_axes((0.1, 0.13, 0.79, 0.66))
+    style_axes(axes, name)
+    for index, (group, runs) in enumerate(groups.items()):
+        steps, rows = on_common_steps(runs)
+        if not len(steps):
+            continue
+        color = _COLORS[index % len(_COLORS)]
+        means = rows.mean(axis=0)
+        seeds = f" ({len(rows)} runs)" if len(rows) > 1 else ""
+        axes.plot(steps, means, color=color, linewidth=2.0, label=f"{group}{seeds}")
+        if len(rows) > 1:
+            low, high = bootstrap_rows(rows)
+            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.annotate(
+            short_number(means[-1]),
+            (steps[-1], means[-1]),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            size=9.5,
+            weight="bold",
+            color=color,
+            annotation_clip=False,
+        )
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    partial = file.with_suffix(".new.png")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(partial, pil_kwargs={"compress_level": 1})
+    os.replace(partial, file)
+
+
+def on_common_steps(runs: Sequence[Series]) -> tuple[Array, Array]:
+    """The steps at which all runs of a group have values, and a row of values per run.
+
+    Runs of one group report at the same steps; for others, values between two reports are
+    interpolated at the steps of the first, as far as the shortest goes.
+    """
+    finite = [
+        Series(steps[numpy.isfinite(values)], values[numpy.isfinite(values)])
+        for steps, values in runs
+    ]
+    finite = [one for one in finite if len(one.steps)]
+    if not finite:
+        return numpy.empty(0), numpy.empty((0, 0))
+    first = max(one.steps[0] for one in finite)
+    last = min(one.steps[-1] for one in finite)
+    steps = finite[0].steps
+    steps = steps[(steps >= first) & (steps <= last)]
+    rows = [numpy.interp(steps, one.steps, one.values) for one in finite]
+    return steps, numpy.array(rows).reshape(len(finite), len(steps))

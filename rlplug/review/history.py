@@ -1,0 +1,37 @@
+"""The history of a run: each metric's values over environment steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import numpy
+from numpy.typing import NDArray
+
+__all__ = ["History", "Series", "history_of"]
+
+Array: TypeAlias = NDArray[numpy.float64]
+
+
+class Series(NamedTuple):
+    """One metric, in the order of steps."""
+
+    steps: Array
+    values: Array
+
+
+History: TypeAlias = Mapping[str, Series]
+
+
+def history_of(reports: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:
+    """The series of reports, each a step with its metrics; of two at one step the later counts."""
+    found: dict[str, dict[int, float]] = {}
+    for step, metrics in reports:
+        for name, value in metrics.items():
+            found.setdefault(name, {})[step] = value
+    return {
+        name: Series(
+            *(numpy.array(column, dtype=float) for column in zip(*sorted(one.items()), strict=True))
+        )
+        for name, one in found.items()
+    }
