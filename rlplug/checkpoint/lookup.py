@@ -1,4 +1,4 @@
-"""Find a checkpoint by the id or name of a run, or by its folder."""
+"""Find a checkpoint of a run, or by its folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from rlplug.checkpoint.manifest import (
     read_manifest,
     verify,
 )
-from rlplug.errors import RequestError, did_you_mean
+from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.location import runs_folder, runs_in, tracking_uri
+from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
+from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
 __all__ = ["find_checkpoint", "find_run"]
-
-_SHOWN = 5
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
@@ -29,7 +28,8 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
     weights are not finite never is. `RUN@STEP` is the one at a step of the run, `RUN@last` the
     last one.
     """
-    run, which = _apart(run, which)
+    run, after = split_checkpoint(run)
+    which = after or which
     if which not in ("best", "last") and not which.isdecimal():
         chosen = Path(which)
     elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
@@ -49,16 +49,6 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
             chosen = found[-1] if which == "last" else _best(run, found)
     verify(chosen)
     return chosen
-
-
-def _apart(run: str, which: str) -> tuple[str, str]:
-    """A run, and what follows its last @, unless that is part of a name."""
-    name, at, after = run.rpartition("@")
-    if not at or not (after.isdecimal() or after in ("best", "last")) or Path(run).exists():
-        return run, which
-    if any(one.run_name == run for one in runs_in(runs_folder())):
-        return run, which
-    return name, after
 
 
 def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:
@@ -81,43 +71,20 @@ def _best(run: str, found: Sequence[Path]) -> Path:
     )
 
 
-def find_run(run: str) -> Path:
+def find_run(run: str, *, best_of_group: bool = True) -> Path:
     """The folder of a run in the runs folder, or else downloaded from MLflow.
 
-    By its id, the beginning of its id, its name, or `last` for the newest.
+    `rlplug.tracking.resolve` says how a run is named; of a group, this is the best one.
     """
-    folder = Path(run)
-    # A fetched one has no run.json, and one that was killed early no checkpoints.
-    if (folder / "checkpoints").is_dir() or (folder / "run.json").is_file():
-        return folder
+    record = resolve_one(run, best_of_group=best_of_group)
+    if record.folder is not None:
+        return record.folder
     root = runs_folder()
-    known = {one.run_id: one.run_name for one in runs_in(root)}
-    if run == "last" and known:
-        return root / "work" / next(iter(known))
-    if run in known:
-        return root / "work" / run
-    named = [run_id for run_id, name in known.items() if name == run]
-    begun = [run_id for run_id in known if len(run) >= 4 and run_id.startswith(run)]
-    for candidates in (named, begun):
-        if len(candidates) == 1:
-            return root / "work" / candidates[0]
-        if candidates:
-            raise RequestError(
-                f"{run!r} matches {len(candidates)} runs:",
-                *(f"{run_id}  {known[run_id]}" for run_id in candidates[:_SHOWN]),
-                "try: the full id of one",
-            )
-    fetched = fetch_run(run, tracking_uri("", root), root)
-    if fetched is not None:
-        return fetched
-    guess = did_you_mean(run, [*known, *known.values()], sentence=True)
-    raise RequestError(
-        f"there is no run {run!r} in {root}, nor in MLflow. {guess}".rstrip(),
-        *_listed(known),
-        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it is recorded",
-    )
-
-
-def _listed(known: dict[str, str]) -> list[str]:
-    newest = list(known.items())[:_SHOWN]
-    return [f"{run_id}  {name}" for run_id, name in newest] or ["there are no runs yet"]
+    uri = tracking_uri("", root)
+    fetched = fetch_run(record.run_id, uri, root)
+    if fetched is None:
+        raise RequestError(
+            f"run {record.run_id} ({record.name}) is no longer at {without_secrets(uri)}.",
+            "try: rlplug runs",
+        )
+    return fetched

@@ -48,7 +48,7 @@ def resume(
     from rlplug.checkpoint.lookup import find_run
 
     # Before the import of torch, so that a wrong name is answered at once.
-    folder = find_run(run)
+    folder = find_run(run, best_of_group=False)
     from rlplug.cli.outcome import finish
     from rlplug.config.sources import parse_setting
     from rlplug.runs.resume import resumable

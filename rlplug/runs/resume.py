@@ -235,7 +235,7 @@ def _prepared(config: Path, plugins: InlinePlugins) -> Prepared:
 
 def _own_folder(run: str | Path) -> Path:
     """The folder of a run in the runs folder: its checkpoints may hold pickles."""
-    folder = find_run(str(run)).resolve()
+    folder = find_run(str(run), best_of_group=False).resolve()
     if folder.parent != (runs_folder() / "work").resolve():
         raise RequestError(
             f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["PENDING_TAG", "RunningRun", "Store", "running_runs"]
+__all__ = ["PENDING_TAG", "RunningRun", "Store", "quiet_mlflow", "running_runs"]
 
 LOCK_SECONDS = 120.0
 
@@ -80,7 +80,7 @@ class Store:
     ) -> Store:
         """Open or create the store, and create the run after a call of `before`."""
         try:
-            with _quiet(), translated():
+            with quiet_mlflow(), translated():
                 client, experiment, run = _create(uri, record, root, before)
             store = cls(client, experiment, run)
             try:
@@ -103,7 +103,7 @@ class Store:
         check_reachable(uri)
         shown = without_secrets(uri)
         try:
-            with _quiet(), translated():
+            with quiet_mlflow(), translated():
                 from mlflow import MlflowClient
 
                 client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -254,7 +254,7 @@ def running_runs(uri: str, host: str) -> list[RunningRun]:
     check_reachable(uri)
     found = []
     try:
-        with _quiet(), translated():
+        with quiet_mlflow(), translated():
             from mlflow import MlflowClient
 
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -379,7 +379,7 @@ def _advice(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_mlflow() -> Iterator[None]:
     """Import mlflow with our defaults, and silence the log of the first database migration."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)

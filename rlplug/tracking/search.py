@@ -1,0 +1,147 @@
+"""Runs as MLflow has them: found by a condition, and the history of their metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlplug.errors import RequestError
+from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout, RunRecord
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.location import check_reachable, sqlite_file, without_secrets
+from rlplug.tracking.status import now
+from rlplug.tracking.store import PENDING_TAG, quiet_mlflow
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["is_shared", "tracked_history", "tracked_runs"]
+
+Points = tuple[list[int], list[float]]
+"""The steps and values of a metric."""
+
+_RUNS = "tags.`rlplug.kind` = 'run'"
+_PAGE = 1000
+
+
+def is_shared(uri: str) -> bool:
+    """Whether runs of other machines may be recorded there."""
+    return sqlite_file(uri) is None
+
+
+def tracked_runs(uri: str, condition: str = "", *, most: int = 5000) -> list[RunRecord]:
+    """The runs at a tracking URI that meet a condition of MLflow's, newest first."""
+    wanted = f"{_RUNS} and {condition}" if condition else _RUNS
+    with _asking(uri) as client:
+        if client is None:
+            return []
+        experiments = [one.experiment_id for one in client.search_experiments()]
+        found: list[Run] = []
+        token: str | None = None
+        while experiments and len(found) < most:
+            page = client.search_runs(
+                experiments, wanted, max_results=min(_PAGE, most), page_token=token
+            )
+            found += page
+            token = page.token
+            if not token:
+                break
+        return [_record(run, uri) for run in found]
+
+
+def tracked_history(uri: str, run_id: str, names: Sequence[str] = ()) -> dict[str, Points]:
+    """All values of the metrics of a run, or of those named, in order of steps."""
+    with _asking(uri) as client:
+        if client is None:
+            return {}
+        known = client.get_run(run_id).data.metrics
+        history: dict[str, Points] = {}
+        for name in sorted(known):
+            if not names or name in names:
+                points = client.get_metric_history(run_id, name)
+                values = {one.step: one.value for one in sorted(points, key=lambda one: one.step)}
+                history[name] = (list(values), list(values.values()))
+        return history
+
+
+@contextlib.contextmanager
+def _asking(uri: str) -> Iterator[MlflowClient | None]:
+    """A client for questions; None if the database does not exist, which it would create."""
+    database = sqlite_file(uri)
+    if database is not None and not database.exists():
+        yield None
+        return
+    check_reachable(uri)
+    try:
+        with quiet_mlflow(), translated():
+            from mlflow import MlflowClient
+
+            yield MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"MLflow at {without_secrets(uri)} cannot be asked for runs: {error}.",
+            "try: again later, or unset MLFLOW_TRACKING_URI to see the runs in the runs folder",
+        ) from error
+
+
+def _record(run: Run, uri: str) -> RunRecord:
+    tags, metrics, params = run.data.tags, run.data.metrics, run.data.params
+    steps = (one.step for one in run.data.to_proto().metrics)
+    best = None
+    if BEST_RETURN in metrics and BEST_STEP in metrics:
+        best = int(metrics[BEST_STEP]), metrics[BEST_RETURN]
+    return RunRecord(
+        run_id=run.info.run_id,
+        name=run.info.run_name or run.info.run_id,
+        about=RunAbout(
+            algorithm=tags.get("rlplug.algo", ""),
+            env=tags.get("rlplug.env", ""),
+            seed=_whole(tags.get("rlplug.seed", "")),
+            group=tags.get("rlplug.group", ""),
+            steps=_whole(tags.get("rlplug.steps", "") or params.get("run.steps", "")),
+            options=_options(tags.get("rlplug.options", ""), params),
+        ),
+        status=run.info.status,
+        reason=tags.get("rlplug.stop_reason", ""),
+        started=_moment(run.info.start_time),
+        ended=_moment(run.info.end_time),
+        step=max([*steps, _whole(tags.get("rlplug.stopped_at_step", ""))], default=0),
+        best=best,
+        latest=dict(metrics),
+        pending=PENDING_TAG in tags,
+        folder=_folder(tags.get("rlplug.root", ""), run.info.run_id),
+        uri=without_secrets(uri),
+        experiment_id=run.info.experiment_id,
+    )
+
+
+def _options(shown: str, params: Mapping[str, str]) -> dict[str, str]:
+    """The params that the tag of options names, by its last parts; a value may hold anything."""
+    options = {}
+    for name in re.findall(r"(?:^| )([\w.\-]+)=", shown):
+        path = next((one for one in params if one == name or one.endswith(f".{name}")), None)
+        if path is not None:
+            options[path] = params[path]
+    return options
+
+
+def _folder(root: str, run_id: str) -> Path | None:
+    """The folder of the run, if it is on this machine."""
+    folder = Path(root) / "work" / run_id
+    return folder if root and (folder / "run.json").is_file() else None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(json.loads(text))
+    except (ValueError, TypeError):
+        return 0
+
+
+def _moment(milliseconds: Any) -> str:
+    return now(milliseconds / 1000) if milliseconds else ""
