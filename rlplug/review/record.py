@@ -86,11 +86,23 @@ class RunRecord:
         return self.run_id[:8]
 
     @property
+    def shown_status(self) -> str:
+        """The status, of a failed run with its reason."""
+        failed = self.status == "FAILED" and self.reason
+        return f"{self.status} ({self.reason})" if failed else self.status
+
+    @property
     def score(self) -> float | None:
         """What runs are ranked by: the best evaluation's return, else the training's headline."""
         if self.best is not None:
             return self.best[1]
-        return next((self.latest[name] for name in HEADLINES if name in self.latest), None)
+        return None if self.headline is None else self.headline[1]
+
+    @property
+    def headline(self) -> tuple[str, float] | None:
+        """Name and last value of the metric that says how good the run is; None without one."""
+        name = next((name for name in HEADLINES if name in self.latest), None)
+        return None if name is None else (name, self.latest[name])
 
 
 HEADLINES = ("eval/return_mean", "rollout/return_mean", "rollout/reward_mean")

@@ -51,6 +51,17 @@ class Report:
         numbers = {metric_name(name): _number(value) for name, value in metrics.items()}
         return cls(int(step), int(seconds * 1000), numbers)
 
+    @classmethod
+    def parse(cls, line: bytes) -> Report | None:
+        """The report that a line holds; None if it is incomplete."""
+        try:
+            row = json.loads(line)
+            values = row["metrics"].items()
+            metrics = {name: math.nan if x is None else float(x) for name, x in values}
+            return cls(row["step"], row["time"], metrics)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
     @property
     def nonfinite(self) -> int:
         """Number of non-finite values."""
@@ -154,13 +165,9 @@ def read_with_ends(path: Path, start: int = 0) -> Iterator[tuple[Report, int]]:
         end = start
         for line in file:
             end += len(line)
-            try:
-                row = json.loads(line)
-                values = row["metrics"].items()
-                metrics = {name: math.nan if x is None else float(x) for name, x in values}
-                yield Report(row["step"], row["time"], metrics), end
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
+            report = Report.parse(line)
+            if report is not None:
+                yield report, end
 
 
 @attrs.frozen(kw_only=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
-from rlplug.review.record import BEST_RETURN, BEST_STEP, RunRecord
-from rlplug.tracking.journal import read_journal
+from rlplug.review.record import BEST_RETURN, BEST_STEP, HEADLINES, RunRecord
+from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, runs_in
 from rlplug.tracking.reap import is_stale
 from rlplug.tracking.status import RUNNING, RunStatus
 
-__all__ = ["read_record", "recorded_runs"]
+__all__ = ["read_history", "read_record", "recorded_runs"]
 
-TAIL_BYTES = 64_000
+TAIL_BYTES = 8_000
 """How much of the end of a journal is read for the last values."""
+
+_SHOWN = (BEST_STEP, *HEADLINES)
+"""The metrics that are looked for in all of a journal; others are seldom missing at its end."""
 
 
 def recorded_runs(root: Path) -> list[RunRecord]:
@@ -25,7 +29,7 @@ def recorded_runs(root: Path) -> list[RunRecord]:
 
 
 def read_record(run: RunFolder) -> RunRecord:
-    """What the folder of a run says of it."""
+    """What the folder of a run says of it; of metrics, those at the end of its journal."""
     status = RunStatus.read(run.path) or RunStatus(status="unknown")
     step, latest = _latest(run.path / "metrics.jsonl")
     best = None
@@ -50,6 +54,19 @@ def read_record(run: RunFolder) -> RunRecord:
     )
 
 
+def read_history(folder: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """The steps and values of each metric in the journal of a run; of a step, the last value."""
+    values: dict[str, dict[int, float]] = {}
+    with contextlib.suppress(OSError):
+        for report in read_journal(folder / "metrics.jsonl"):
+            for name, value in report.metrics.items():
+                values.setdefault(name, {})[report.step] = value
+    return {
+        name: (sorted(points), [points[step] for step in sorted(points)])
+        for name, points in values.items()
+    }
+
+
 def _latest(journal: Path) -> tuple[int, dict[str, float]]:
     """The highest step and the last values in a journal."""
     step, latest = 0, dict[str, float]()
@@ -58,4 +75,25 @@ def _latest(journal: Path) -> tuple[int, dict[str, float]]:
         for report in read_journal(journal, start):
             step = max(step, report.step)
             latest.update(report.metrics)
+        missing = [name for name in _SHOWN if name not in latest]
+        if start and missing:
+            content = journal.read_bytes()
+            for name in missing:
+                found = _last_report(content, name)
+                if found is not None:
+                    step = max(step, found.step)
+                    latest = {**found.metrics, **latest}
     return step, latest
+
+
+def _last_report(content: bytes, name: str) -> Report | None:
+    """The last report in a journal that has this metric."""
+    key = f"{json.dumps(name)}:".encode()
+    end = len(content)
+    while (place := content.rfind(key, 0, end)) >= 0:
+        end = content.rfind(b"\n", 0, place) + 1
+        stop = content.find(b"\n", place)
+        report = Report.parse(content[end : stop if stop >= 0 else len(content)])
+        if report is not None and name in report.metrics:
+            return report
+    return None

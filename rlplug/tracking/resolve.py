@@ -19,7 +19,7 @@ from rlplug.tracking.location import (
     without_secrets,
 )
 from rlplug.tracking.recorded import read_record
-from rlplug.tracking.search import is_shared, tracked_runs
+from rlplug.tracking.search import is_shared, merged, tracked_runs
 
 __all__ = ["best_of", "resolve", "resolve_one", "split_checkpoint"]
 
@@ -183,13 +183,6 @@ class _Known:
             if found:
                 return found
         return []
-
-
-def merged(here: Sequence[RunRecord], tracked: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs of a folder, and those of MLflow that are not in it, newest first."""
-    known = {run.run_id for run in here}
-    both = [*here, *(run for run in tracked if run.run_id not in known)]
-    return sorted(both, key=lambda run: run.started, reverse=True)
 
 
 def _in_folder(path: Path) -> RunRecord | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import RequestError
 from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout, RunRecord
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.location import check_reachable, sqlite_file, without_secrets
+from rlplug.tracking.location import check_reachable, sqlite_file, tracking_uri, without_secrets
+from rlplug.tracking.recorded import recorded_runs
 from rlplug.tracking.status import now
 from rlplug.tracking.store import PENDING_TAG, quiet_mlflow
 
@@ -20,13 +21,36 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["is_shared", "tracked_history", "tracked_runs"]
+__all__ = ["is_shared", "known_runs", "merged", "tracked_history", "tracked_runs"]
 
 Points = tuple[list[int], list[float]]
 """The steps and values of a metric."""
 
 _RUNS = "tags.`rlplug.kind` = 'run'"
 _PAGE = 1000
+
+
+def known_runs(root: Path, warn: Callable[[str], None]) -> list[RunRecord]:
+    """The runs of a runs folder, and those of a tracking server, newest first.
+
+    A database in a file has no others, and is not opened. Warns if the server does not answer.
+    """
+    here = recorded_runs(root)
+    try:
+        uri = tracking_uri("", root)
+        return merged(here, tracked_runs(uri)) if is_shared(uri) else here
+    except RequestError as error:
+        if not here:
+            raise
+        warn(f"{error.message}\n  These are the runs in {root} alone.")
+        return here
+
+
+def merged(here: Sequence[RunRecord], tracked: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs of a folder, and those of MLflow that are not in it, newest first."""
+    known = {run.run_id for run in here}
+    both = [*here, *(run for run in tracked if run.run_id not in known)]
+    return sorted(both, key=lambda run: run.started, reverse=True)
 
 
 def is_shared(uri: str) -> bool:

@@ -1,0 +1,44 @@
+"""Numbers and times as they are shown to people, alike everywhere."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+__all__ = ["moment", "shown_ago", "shown_number"]
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+_LONGEST_AGO = 14 * 86_400
+
+
+def shown_number(value: float | None) -> str:
+    """Four digits, without exponents where that is readable: `-1,183`, `0.5201`, `3e-05`."""
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 999.95:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def moment(text: str) -> datetime | None:
+    """The time that is recorded as `2026-11-23T05:47:35+0000`; None if it is not one."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        return None
+
+
+def shown_ago(text: str, now: datetime) -> str:
+    """A recorded time as seen from now: `3 h ago`; after two weeks, the day."""
+    time = moment(text)
+    if time is None:
+        return ""
+    seconds = (now - time).total_seconds()
+    if seconds >= _LONGEST_AGO:
+        return f"{time:%Y-%m-%d}"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return "just now"
