@@ -86,11 +86,12 @@ def test_dead_runs_are_marked_quietly_when_runs_are_listed(
     rlplug: Command, killed: Kill, client: MlflowClient
 ) -> None:
     folder = killed()
+    assert rlplug("runs").out.splitlines()[1].split("  ")[2] == "FAILED (process died)"
     told = rlplug("runs", "--json")
     assert told.err == ""
     (row,) = [json.loads(line) for line in told.out.splitlines()]
     assert (row["run_id"], row["status"], row["step"]) == (folder.name, "FAILED", 40)
-    assert row["pending"] is False
+    assert (row["reason"], row["pending"]) == ("process died", False)
     assert client.get_run(folder.name).info.status == "FAILED"
 
 

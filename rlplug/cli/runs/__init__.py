@@ -86,6 +86,11 @@ def runs(
 ) -> None:
     """List runs, newest first: those in the runs folder, and those of a tracking server.
 
+    A FAILED run is listed with what ended it: (error) an exception, (process died) a kill or a
+    power cut. A run is stale if it is of another host and has not been heard of for 15 minutes: its
+    process has died, or its host cannot write the folder. rlplug runs reap --force marks it as
+    FAILED.
+
     \b
     rlplug runs                    runs in RLPLUG_HOME, else in ./rlplug_runs
     rlplug runs --env CartPole-v1 --sort best

@@ -20,7 +20,9 @@ __all__ = ["reap"]
 
 @click.command(cls=Command)
 @click.option(
-    "--force", is_flag=True, help="Also runs of other hosts without a heartbeat for 15 minutes."
+    "--force",
+    is_flag=True,
+    help="Also mark stale runs: of other hosts, not heard of for 15 minutes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON per run.")
 @debug_option
@@ -28,7 +30,8 @@ def reap(force: bool, as_json: bool) -> int:
     """Mark runs whose process died as FAILED, and upload what they have.
 
     A run is dead if its lock is free. Runs of other hosts are left alone, as their locks may not
-    be seen here.
+    be seen here; with --force, stale ones are marked, too. Check first that their processes have
+    ended: one that goes on writes into a run that may be resumed elsewhere.
     """
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.reap import reap as dead_runs
