@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, ClassVar
 
 import attrs
@@ -19,6 +20,7 @@ from rlplug.errors import ConfigError, RequestError
 from rlplug.feeds import Experience, Feed, Rollout
 from rlplug.runs.limits import Limits
 from rlplug.runs.run import resume
+from rlplug.tracking.status import RunStatus
 
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -102,6 +104,41 @@ def test_a_run_ends_when_its_minutes_are_over() -> None:
     result = run(Plain, limited, steps=320, options={**OFF, "run.max_minutes": 1e-9})
     assert result.step == 10
     assert result.stopped.endswith(" minutes (run.max_minutes = 1e-09)")
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "without"),
+    [
+        ("3 updates (run.max_updates = 3)", {"max_updates": 3}, {"run.max_updates": 0}),
+        (
+            "time/updates = 3 (run.stop_when = 'time/updates > 2')",
+            {"run.stop_when": "time/updates > 2"},
+            {"run.stop_when": ""},
+        ),
+        (
+            "mean return 4 reached evaluation.stop_at_return = 1",
+            {"evaluation.stop_at_return": 1.0, "evaluation.every": 30, "evaluation.episodes": 1},
+            {"evaluation.stop_at_return": inf},
+        ),
+    ],
+)
+def test_the_limit_that_ended_a_run_is_named_when_it_is_resumed_and_can_be_switched_off(
+    limit: str, options: dict[str, Any], without: dict[str, Any]
+) -> None:
+    ended = run(Plain, limited, steps=320, options={**OFF, **options})
+    status = RunStatus.read(ended.folder)
+    assert status is not None
+    assert status.stop_reason == limit
+    with pytest.raises(RequestError) as refused:
+        resume(ended.run_id, algorithm=Plain, env=limited)
+    ((name, value),) = without.items()
+    assert str(refused.value) == (
+        f"run {ended.run_id} finished at step 30 of 320, when it reached a limit: {limit}.\n"
+        f"  try: rlplug resume {ended.run_id} --set {name}={value} --allow-drift, or another value "
+        "of that limit"
+    )
+    whole = resume(ended.run_id, algorithm=Plain, env=limited, options=without, allow_drift=True)
+    assert (whole.step, whole.stopped) == (320, "")
 
 
 def test_a_run_ends_when_an_evaluation_reaches_a_value() -> None:

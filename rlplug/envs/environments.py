@@ -47,6 +47,8 @@ class Environments:
     """None: observations and rewards are not scaled."""
     frame_stack: int = 1
     """Frames that an observation is a stack of, along its first axis, the newest last."""
+    told: set[str] = attrs.field(factory=set)
+    """Failures of `close` that were told: all environments of a run fail alike."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -79,12 +81,11 @@ class Environments:
         except FAILURES as error:
             # Or Gymnasium would try again, and print the traceback.
             self.vector.closed = True
-            _LOG.warning(
-                "rlplug: environment %r could not be closed (%s: %s).",
-                self.name,
-                type(error).__name__,
-                error,
-            )
+            failure = f"environment {self.name!r} could not be closed"
+            failure = f"{failure} ({type(error).__name__}: {error})."
+            if failure not in self.told:
+                self.told.add(failure)
+                _LOG.warning("rlplug: %s", failure)
 
 
 def make_environments(
@@ -94,10 +95,11 @@ def make_environments(
     *,
     vectorization: str = "auto",
     training: bool = True,
+    told: set[str] | None = None,
 ) -> Environments:
     """`num_envs` environments with these options of `[env]`, or with these arguments.
 
-    `training=False` switches off episodic lives.
+    `training=False` switches off episodic lives. `told` is that of other environments of the run.
     """
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise RequestError(
@@ -126,12 +128,21 @@ def make_environments(
     normalization = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
         normalization = Normalization(section, vector.single_observation_space, num_envs)
-    return Environments(vector, name, AutoresetMode(declared), normalization, section.frame_stack)
+    return Environments(
+        vector,
+        name,
+        AutoresetMode(declared),
+        normalization,
+        section.frame_stack,
+        told=set() if told is None else told,
+    )
 
 
-def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int) -> str | None:
+def long_episodes(
+    env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int, told: set[str]
+) -> str | None:
     """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
-    probe = make_environments(env, 1, section)
+    probe = make_environments(env, 1, section, told=told)
     try:
         probe.vector.reset(seed=seed % 2**31)
         probe.vector.action_space.seed(seed % 2**31)

@@ -37,7 +37,9 @@ class Compatibility:
                 "try: return None if it supports the spaces, else the reason as a string",
             )
         if reason is None and _for_bandits(feed):
-            return long_episodes(self.maker, self.config.env, self.config.run.seed)
+            return long_episodes(
+                self.maker, self.config.env, self.config.run.seed, self.environments.told
+            )
         return reason
 
     def suggestions(self, refused: FoundPlugin, algorithm: Any, registry: Registry) -> list[str]:

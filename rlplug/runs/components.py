@@ -206,6 +206,7 @@ def _for_evaluation(
         # Vector environments do not render.
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
+        told=training.told,
     )
 
 

@@ -80,6 +80,9 @@ class PeriodicTasks:
     _saved_at: float = attrs.field(init=False, factory=time.monotonic)
     _environments_told: bool = attrs.field(init=False, default=False)
     _disk_failed: bool = attrs.field(init=False, default=False)
+    _is_asked: bool = attrs.field(init=False, default=False)
+    _asked_step: int = attrs.field(init=False, default=-1)
+    """The step of the checkpoint that was asked for."""
     _save_at_update: int = attrs.field(init=False)
     _planned: int = attrs.field(init=False)
     due: int = attrs.field(init=False)
@@ -139,7 +142,8 @@ class PeriodicTasks:
         self.settle()
 
     def save_soon(self) -> None:
-        """Save after the update in progress."""
+        """Save after the update in progress, and say when that is done: somebody asked for it."""
+        self._is_asked = True
         self._save_at = self.due = 0
 
     def interrupted(self, step: int) -> None:
@@ -211,7 +215,10 @@ class PeriodicTasks:
     def _save(self, step: int, evaluation: Mapping[str, float]) -> None:
         """Save in the background; one that is still being written is waited for."""
         self.settle()
+        if self._is_asked:
+            self._is_asked, self._asked_step = False, step
         if self._saved == step:
+            self._answer(step)
             return
         self._saved, self._saved_at = step, time.monotonic()
         # Whether the disk can be written shows only there: the folder may have vanished.
@@ -259,6 +266,7 @@ class PeriodicTasks:
                 self._warn(one.step, one.error)
                 continue
             self._disk_failed = False
+            self._answer(one.step)
             self.calls.checkpoint_saved(one.step, one.path)
             if self.config.checkpoint.upload_replay:
                 for file in one.replay:
@@ -270,6 +278,15 @@ class PeriodicTasks:
                 self.tracking.forget_artifacts(f"checkpoints/{name}")
             if one.error is not None:
                 raise one.error
+
+    def _answer(self, step: int) -> None:
+        """Tell who asked for a checkpoint that it is on the disk."""
+        if step == self._asked_step:
+            self._asked_step = -1
+            _LOG.warning(
+                "rlplug: checkpoint of step %s saved, as SIGUSR1 asked for; the run goes on.",
+                f"{step:,}",
+            )
 
     def _warn(self, step: int, error: OSError) -> None:
         if not self._disk_failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,10 @@ __all__ = ["FinishedError", "Resumed", "resumable", "resumable_by_name"]
 _LOG = logging.getLogger("rlplug")
 
 _OF_OPTIMIZERS = ("algorithm.", "addons.")
+_LIMIT = re.compile(r"\b(run|evaluation)\.\w+(?= = )")
+"""The option in the reason why a run ended before its last step."""
+_NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
+"""The values that switch off a limit, where that is not 0."""
 _FREE = ("run.preset",)
 """Options that may differ: all that a preset sets is in the file of the run."""
 
@@ -292,12 +297,21 @@ def _refuse_finished(resumed: Resumed, old: Prepared) -> None:
     if resumed.step < status.step:
         # Its last checkpoint could not be written: what it learned since is not on the disk.
         return
-    how = f"try: rlplug resume {run} --steps {2 * max(status.step, 1)}"
-    if status.step < steps:
-        # An evaluation or a limit ended it, and would end it again.
-        how = (
-            f"try: rlplug resume {run} --set OPTION=VALUE --allow-drift, with the limit it reached"
+    if status.step >= steps:
+        raise FinishedError(
+            f"run {run} finished at step {status.step:,}: there is nothing to resume.",
+            f"try: rlplug resume {run} --steps {2 * max(status.step, 1)}",
         )
+    # A limit ended it, and would end it again.
+    found = _LIMIT.search(status.stop_reason)
+    option = "OPTION=VALUE" if found is None else _without(found[0])
     raise FinishedError(
-        f"run {run} finished at step {status.step:,}: there is nothing to resume.", how
+        f"run {run} finished at step {status.step:,} of {steps:,}, when it reached a limit: "
+        f"{status.stop_reason}.",
+        f"try: rlplug resume {run} --set {option} --allow-drift, or another value of that limit",
     )
+
+
+def _without(option: str) -> str:
+    """The setting of a limit with which it ends no run."""
+    return f"{option}={_NO_LIMIT.get(option, '0')}"

@@ -193,6 +193,7 @@ def _train(
         else:
             resumed.start(components, periodic)
         trainer.run()
+        tracking.listener.limit = trainer.stopped
         trainer.report()
         periodic.finish(trainer.step, trainer.metrics)
         calls.run_finished(trainer.step, trainer.metrics)

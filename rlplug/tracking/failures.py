@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sqlite3
 import threading
@@ -20,12 +21,16 @@ _PERMANENT = (
     "PERMISSION_DENIED",
 )
 _LONGEST = 300
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _NOISY_LOGGER = "mlflow.store.db.utils"
 """Logs the traceback of database errors before it raises them."""
 
 
 class StoreUnreachableError(Exception):
-    """Retryable: no connection, a server error, a locked database."""
+    """Retryable: no connection, a server error, a locked or full database."""
+
+    what = "MLflow is unreachable"
+    """What has failed, for messages."""
 
 
 class StoreRefusedError(Exception):
@@ -46,7 +51,11 @@ def translated() -> Iterator[None]:
     except Exception as error:
         # Drivers, proxies and file systems raise anything; none of it may end the run.
         final = getattr(error, "error_code", "") in _PERMANENT
-        raise (StoreRefusedError if final else StoreUnreachableError)(_brief(error)) from error
+        if final:
+            raise StoreRefusedError(_brief(error)) from error
+        unreachable = StoreUnreachableError(_brief(error))
+        unreachable.what = _what(error)
+        raise unreachable from error
     finally:
         logger.removeFilter(mute)
 
@@ -63,14 +72,30 @@ class _OtherThreads(logging.Filter):
 
 
 def _brief(error: BaseException) -> str:
-    reason: BaseException | None = error
-    while reason is not None:
+    for reason in _reasons(error):
         # The innermost error, of the operating system or SQLite, is the shortest.
         if isinstance(reason, OSError) and reason.strerror:
             return reason.strerror.lower()
         if isinstance(reason, sqlite3.OperationalError):
             return str(reason)
-        reason = reason.__cause__ or reason.__context__
     text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
     first = without_secrets(text.splitlines()[0]).rstrip(".")
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
+
+
+def _what(error: BaseException) -> str:
+    """What has failed: a database and folders of this machine are not reached, but written."""
+    for reason in _reasons(error):
+        if isinstance(reason, sqlite3.Error):
+            return "MLflow's database cannot be written"
+        if isinstance(reason, OSError) and reason.errno in _OF_DISKS:
+            return "MLflow's store cannot be written"
+    return StoreUnreachableError.what
+
+
+def _reasons(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    reason: BaseException | None = error
+    while reason is not None:
+        yield reason
+        reason = reason.__cause__ or reason.__context__

@@ -21,6 +21,9 @@ __all__ = ["Status", "TrackingListener"]
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 
+_REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
+
+
 class TrackingListener:
     """Passes metrics to the writer, and keeps the status of the run."""
 
@@ -33,8 +36,14 @@ class TrackingListener:
         self.step = 0
         self.status: Status = "FAILED"
         """FAILED until the run reports its end."""
+        self.limit = ""
+        """The limit that ended training before its last step, if one did."""
         self.error: BaseException | None = None
         self.traceback = ""
+
+    def stop_reason(self, status: Status) -> str:
+        """Why a run with this status ended."""
+        return self.limit if status == "FINISHED" and self.limit else _REASONS[status]
 
     def run_started(self, run: RunInfo) -> None:
         self.run = run

@@ -19,9 +19,7 @@ from rlplug.tracking.store import PENDING_TAG, Store
 from rlplug.tracking.summary import summary
 from rlplug.tracking.writer import Writer
 
-__all__ = ["REASONS", "Review"]
-
-REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
+__all__ = ["Review"]
 
 
 class Review:
@@ -115,7 +113,7 @@ class Review:
         self, listener: TrackingListener, status: Status, reports: list[Report]
     ) -> dict[str, str]:
         tags = {
-            "rlplug.stop_reason": REASONS[status],
+            "rlplug.stop_reason": listener.stop_reason(status)[:LONGEST_TAG],
             "rlplug.stopped_at_step": str(listener.step),
         }
         error = ""

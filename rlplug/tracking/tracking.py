@@ -21,7 +21,7 @@ from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
 from rlplug.tracking.record import about_run, command_line
-from rlplug.tracking.review import REASONS, Review
+from rlplug.tracking.review import Review
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
 from rlplug.tracking.status import Pending, end_heartbeat, now
@@ -208,7 +208,7 @@ class Tracking:
             self._status,
             status=status,
             step=self.listener.step,
-            stop_reason=REASONS[status],
+            stop_reason=self.listener.stop_reason(status),
             ended=now(),
             pending=pending,
         )

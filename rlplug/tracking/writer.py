@@ -305,8 +305,8 @@ class Writer:
             if not self._wait:
                 kept = "memory" if self._disk_failed else self._journal.path
                 self._warn(
-                    f"MLflow is unreachable ({error}); the run continues, and its metrics are kept "
-                    f"in {kept}."
+                    f"{error.what} ({error}); the run continues, and its metrics are kept in "
+                    f"{kept}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
