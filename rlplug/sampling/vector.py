@@ -9,7 +9,7 @@ import numpy
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
-from rlplug.envs.saving import SavedEnvironments, restore_environments, save_environments
+from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
@@ -46,6 +46,7 @@ class VectorSampler:
         vector, normalization = environments.vector, environments.normalization
         self.episode_stats = EpisodeStats(environments.num_envs)
         self._vector = vector
+        self._saver = EnvironmentSaver(vector)
         self._num_envs = environments.num_envs
         self._module = module
         self._steps = steps
@@ -91,7 +92,7 @@ class VectorSampler:
         act = self._io.act
         saved = SavedEnvironments(reason="checkpoint.save_environments is false")
         if environments:
-            saved = save_environments(self._vector, self._io.get_state())
+            saved = self._saver.save(self._io.get_state())
         return {
             "random": act.random.bit_generator.state,
             "drawn": list(act.drawn),

@@ -1,0 +1,179 @@
+"""Environments are saved whole, or it is said what their pickles lack."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy
+import pytest
+
+from rlplug.envs import make_environments
+from rlplug.envs.saving import EnvironmentSaver, restore_environments
+from rlplug.envs.state_comparison import difference
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Counts its steps, in several ways."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    loads = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        drawn = float(self.np_random.random())
+        return numpy.full(1, self.taken, numpy.float32), drawn, False, False, {}
+
+
+@attrs.define
+class Board:
+    """attrs adds a `__getstate__` that leaves nothing out."""
+
+    rows: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """So do dataclasses."""
+
+    name: str
+
+
+class Rich(Walk):
+    """Has state of many types."""
+
+    def __init__(self) -> None:
+        self.board, self.rule = Board([1, 2]), Rule("any")
+        self.bits = numpy.random.RandomState(3)
+        self.dice = random.Random(3)
+        self.names = {"a", "b"}
+        self.marks = {object(), object()}
+        self.last = deque([1.0, math.nan], maxlen=5)
+        self.grid = numpy.array([[1, None], ["a", Board([3])]], dtype=object)
+        self.itself = self
+        self.act = self.step
+
+
+class Forgets(Walk):
+    """A part of it forgets when it is unpickled."""
+
+    def __init__(self) -> None:
+        self.view = View()
+
+
+class View(gymnasium.spaces.Discrete):
+    """A space that drops what it has learned."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.learned = 0
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__({**state, "learned": 0})
+
+
+class OwnState(Walk):
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "taken"}
+
+
+class Counted(Walk):
+    """Counts how often it is unpickled, and draws a number then."""
+
+    def __setstate__(self, state: Any) -> None:
+        Walk.loads += 1
+        random.random()
+        vars(self).update(state)
+
+
+def saver_of(kind: Any, steps: int = 3) -> tuple[EnvironmentSaver, Any]:
+    vector = make_environments(kind, 2, {}).vector
+    vector.reset(seed=1)
+    for _ in range(steps):
+        vector.step(numpy.zeros(2, int))
+    return EnvironmentSaver(vector), vector
+
+
+def test_an_environment_with_state_of_many_types_is_saved_and_goes_on_alike() -> None:
+    saver, vector = saver_of(Rich)
+    saved = saver.save("beside")
+    assert saved.reason == ""
+    other = make_environments(Rich, 2, {}).vector
+    assert restore_environments(other, saved.pickled) == "beside"
+    for _ in range(3):
+        one, two = (each.step(numpy.zeros(2, int)) for each in (vector, other))
+        assert [list(part) for part in one[:2]] == [list(part) for part in two[:2]]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("vectorization", ["sync", "auto"])
+def test_environments_of_gymnasium_are_saved(name: str, vectorization: str) -> None:
+    # From 16 on, CartPole has a vector of its own.
+    vector = make_environments(name, 16, {}, vectorization=vectorization).vector
+    vector.reset(seed=1)
+    vector.step(vector.action_space.sample())
+    assert EnvironmentSaver(vector).save(None).reason == ""
+
+
+def test_what_a_copy_lacks_is_named_and_no_later_pickle_is_tried() -> None:
+    vector = make_environments(Forgets, 2, {}).vector
+    saver = EnvironmentSaver(vector)
+    vector.envs[1].unwrapped.view.learned = 7
+    reason = "a copy by pickle differs in Forgets.view.learned"
+    assert saver.save(None).reason == reason
+    vector.envs[1].unwrapped.view.learned = 0
+    assert saver.save(None).reason == reason
+
+
+def test_an_environment_with_a_getstate_of_its_own_is_not_trusted_even_if_nothing_differs() -> None:
+    saver, _ = saver_of(OwnState, steps=0)
+    reason = "environment OwnState has a __getstate__ of its own, which may leave state out"
+    assert saver.save(None).reason == reason
+
+
+def test_a_pickle_is_read_back_once_in_a_run_and_no_generator_moves() -> None:
+    saver, vector = saver_of(Counted)
+    before, states = (
+        random.getstate(),
+        [env.unwrapped.np_random.bit_generator.state for env in vector.envs],
+    )
+    Walk.loads = 0
+    pickles = [saver.save(None).pickled for _ in range(3)]
+    assert Walk.loads == 2
+    assert all(pickles)
+    assert random.getstate() == before
+    assert [env.unwrapped.np_random.bit_generator.state for env in vector.envs] == states
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "part"),
+    [
+        ([1, 2], [1, 3], "it[1]"),
+        ([1, 2], [1, 2, 3], "it"),
+        ({"a": [0.0]}, {"a": [1.0]}, "it['a'][0]"),
+        ({"a": 1}, {"b": 1}, "it.keys()[0]"),
+        ({1, 2}, {1, 3}, "it"),
+        (numpy.zeros(2), numpy.zeros(2, numpy.float32), "it"),
+        (numpy.array([1, None]), numpy.array([1, 2]), "it"),
+        (1, True, "it"),
+        (random.Random(1), random.Random(2), "it.state[1]"),
+        (numpy.random.default_rng(1), numpy.random.default_rng(2), "it.state['state']"),
+        (Board([1]), Board([2]), "it.rows[0]"),
+        (Walk, Rich, "it"),
+    ],
+)
+def test_the_first_difference_is_named(one: Any, other: Any, part: str) -> None:
+    assert difference(one, other, "it").startswith(part)
+    assert difference(one, pickle.loads(pickle.dumps(one)), "it") == ""
