@@ -18,7 +18,7 @@ from rlplug.cli.table import Column, table_lines
 from rlplug.review.numbers import shown_ago, shown_number
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.review.selection import select, sort
-from rlplug.tracking.recorded import read_history, recorded_runs
+from rlplug.tracking.recorded import recorded_runs
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -149,7 +149,6 @@ def test_an_evaluation_far_from_the_end_of_a_long_journal_is_found(home: Path) -
     (run,) = recorded_runs(home)
     assert run.best == result.best
     assert run.step == 399
-    assert read_history(result.folder)["train/0"] == (list(range(100, 400)), [0.5] * 300)
 
 
 def test_listing_runs_imports_nothing_heavy(home: Path) -> None:

@@ -21,6 +21,7 @@ from rlplug.cli.plugins import plugins
 from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.runs import runs
+from rlplug.cli.show import show
 from rlplug.cli.sync import sync
 from rlplug.cli.terminal import leave_at_once
 from rlplug.cli.ui import ui
@@ -70,6 +71,7 @@ def cli() -> None:
     rlplug eval RUN_ID               evaluate a trained policy
     rlplug ui                        look at runs in MLflow
     rlplug runs                      list runs, and how they ended
+    rlplug show last                 show one run: results, options, plugins, checkpoints
     """
 
 
@@ -78,6 +80,7 @@ cli.add_command(resume)
 cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(runs)
+cli.add_command(show)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)

@@ -14,7 +14,7 @@ from rlplug.tracking.location import check_reachable, sqlite_file, without_secre
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["fetch_run", "files_in", "upload_file", "upload_folder"]
+__all__ = ["fetch_file", "fetch_run", "files_in", "upload_file", "upload_folder"]
 
 CHECKPOINTS = "checkpoints"
 
@@ -60,6 +60,26 @@ def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
         raise RequestError(
             f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}: {error}.",
             "try: again later, or pass a folder",
+        ) from error
+
+
+def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
+    """Download one of a run's artifacts again; None if it is not there."""
+    check_reachable(uri)
+    folder = root / "fetched" / run_id
+    try:
+        with translated():
+            from mlflow import MlflowClient
+
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            if path not in {one.path for one in client.list_artifacts(run_id)}:
+                return None
+            folder.mkdir(parents=True, exist_ok=True)
+            return Path(client.download_artifacts(run_id, path, str(folder)))
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"{path} of run {run_id} cannot be downloaded from {without_secrets(uri)}: {error}.",
+            "try: again later",
         ) from error
 
 

@@ -13,7 +13,7 @@ from rlplug.tracking.location import RunFolder, runs_in
 from rlplug.tracking.reap import is_stale
 from rlplug.tracking.status import RUNNING, RunStatus
 
-__all__ = ["read_history", "read_record", "recorded_runs"]
+__all__ = ["read_record", "recorded_runs"]
 
 TAIL_BYTES = 8_000
 """How much of the end of a journal is read for the last values."""
@@ -52,19 +52,6 @@ def read_record(run: RunFolder) -> RunRecord:
         uri=run.uri,
         experiment_id=run.experiment_id,
     )
-
-
-def read_history(folder: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """The steps and values of each metric in the journal of a run; of a step, the last value."""
-    values: dict[str, dict[int, float]] = {}
-    with contextlib.suppress(OSError):
-        for report in read_journal(folder / "metrics.jsonl"):
-            for name, value in report.metrics.items():
-                values.setdefault(name, {})[report.step] = value
-    return {
-        name: (sorted(points), [points[step] for step in sorted(points)])
-        for name, points in values.items()
-    }
 
 
 def _latest(journal: Path) -> tuple[int, dict[str, float]]:

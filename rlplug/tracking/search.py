@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["is_shared", "known_runs", "merged", "tracked_history", "tracked_runs"]
-
-Points = tuple[list[int], list[float]]
-"""The steps and values of a metric."""
+__all__ = [
+    "is_shared",
+    "known_runs",
+    "merged",
+    "tracked_files",
+    "tracked_runs",
+    "tracked_tags",
+    "tracked_values",
+]
 
 _RUNS = "tags.`rlplug.kind` = 'run'"
 _PAGE = 1000
@@ -78,19 +83,29 @@ def tracked_runs(uri: str, condition: str = "", *, most: int = 5000) -> list[Run
         return [_record(run, uri) for run in found]
 
 
-def tracked_history(uri: str, run_id: str, names: Sequence[str] = ()) -> dict[str, Points]:
-    """All values of the metrics of a run, or of those named, in order of steps."""
+def tracked_values(
+    uri: str, run_id: str, names: Sequence[str] = ()
+) -> Iterator[tuple[int, Mapping[str, float]]]:
+    """All values of the metrics of a run, or of those named, each with its step."""
     with _asking(uri) as client:
-        if client is None:
-            return {}
-        known = client.get_run(run_id).data.metrics
-        history: dict[str, Points] = {}
-        for name in sorted(known):
-            if not names or name in names:
-                points = client.get_metric_history(run_id, name)
-                values = {one.step: one.value for one in sorted(points, key=lambda one: one.step)}
-                history[name] = (list(values), list(values.values()))
-        return history
+        known = [] if client is None else sorted(client.get_run(run_id).data.metrics)
+        for name in known:
+            if client is not None and (not names or name in names):
+                for point in client.get_metric_history(run_id, name):
+                    yield point.step, {name: point.value}
+
+
+def tracked_tags(uri: str, run_id: str) -> dict[str, str]:
+    """The tags of a run."""
+    with _asking(uri) as client:
+        return {} if client is None else dict(client.get_run(run_id).data.tags)
+
+
+def tracked_files(uri: str, run_id: str, folder: str) -> list[str]:
+    """The names of what is in a folder of the artifacts of a run."""
+    with _asking(uri) as client:
+        found = [] if client is None else client.list_artifacts(run_id, folder)
+        return [one.path.rpartition("/")[2] for one in found]
 
 
 @contextlib.contextmanager

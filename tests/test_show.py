@@ -1,0 +1,123 @@
+"""`rlplug show`: one run on one screen, as JSON, its metrics as CSV, and its report opened."""
+
+from __future__ import annotations
+
+import csv
+import json
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+import pytest
+
+import rlplug as package
+from rlplug.review.history import Series
+from rlplug.review.metrics_text import as_csv, curve_metric, grouped, sparkline
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Cli = Callable[..., "Outcome"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def result(home: Path) -> package.RunResult:
+    options = {"tracking.enabled": False, "evaluation.episodes": 2, "evaluation.every": 100}
+    return package.run("a2c", "CartPole-v1", steps=400, seed=3, options=options)
+
+
+def test_a_run_is_shown_with_what_it_is_its_results_and_what_to_do_next(
+    result: package.RunResult, rlplug: Cli
+) -> None:
+    lines = rlplug("show", "last").out.splitlines()
+    rows = {line[:13].strip(): line[13:] for line in lines if line[:1].strip()}
+    assert lines[0] == f"a2c-CartPole-v1-s3  {result.run_id}"
+    assert lines[1].startswith("a2c on CartPole-v1, seed 3: FINISHED at step 400 of 400, took ")
+    assert result.best is not None
+    assert rows["best"] == f"{result.best[1]:.4g} at step {result.best[0]} (evaluation)"
+    assert rows["options"] == "evaluation.every=100  evaluation.episodes=2"
+    assert rows["plugins"].startswith("a2c (rlplug-ppo ")
+    assert "400 (" in rows["checkpoints"]
+    assert "best" in rows["checkpoints"]
+    assert "last" in rows["checkpoints"]
+    assert "return_mean " in rows["eval"]
+    assert rows["files"] == str(result.folder)
+    assert rows["train on"] == f"rlplug resume {result.run_id[:8]} --steps 800"
+    assert len(lines) < 40
+    assert all(len(line) <= 100 or str(result.folder) in line for line in lines)
+
+
+def test_a_run_is_shown_as_json(result: package.RunResult, rlplug: Cli) -> None:
+    facts = json.loads(rlplug("show", "last", "--json").out)
+    assert facts["run_id"] == result.run_id
+    assert facts["metrics"]["eval/episodes"] == 2
+    assert [one["step"] for one in facts["checkpoints"]] == list(result.checkpoints)
+    assert facts["checkpoints"][-1]["marks"][-1] == "last"
+
+
+def test_metrics_are_printed_as_csv_with_empty_cells(
+    result: package.RunResult, rlplug: Cli
+) -> None:
+    printed = rlplug("show", "last", "--metrics", "eval/return_m??n", "--metrics", "train/loss")
+    rows = list(csv.DictReader(printed.out.splitlines()))
+    evaluated = {int(row["step"]): row["eval/return_mean"] for row in rows}
+    assert {step for step, value in evaluated.items() if value} == {120, 200, 320, 400}
+    assert any(row["train/loss"] for row in rows)
+    wrong = rlplug("show", "last", "--metrics", "evl/return_mean")
+    assert wrong.code == 2
+    assert "Did you mean 'eval/return_mean'?" in wrong.err
+
+
+def test_the_report_is_opened_or_the_picture_and_the_path_is_printed(
+    result: package.RunResult, rlplug: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda uri: bool(opened.append(uri)) or True)
+    report = result.folder / "report.html"
+    report.write_text("<html></html>")
+    assert rlplug("show", "last", "--open").out == f"opened {report}\n"
+    assert opened == [report.as_uri()]
+    report.unlink()
+    monkeypatch.setattr(webbrowser, "open", lambda uri: False)
+    picture = result.folder / "plots" / "learning_curve.png"
+    assert rlplug("show", "last", "--open").out == (f"no browser was found here; open {picture}\n")
+    picture.unlink()
+    assert "neither report.html nor" in rlplug("show", "last", "--open").err
+
+
+def series(steps: list[int], values: list[float]) -> Series:
+    return Series(numpy.array(steps, float), numpy.array(values))
+
+
+def test_a_curve_of_letters_rises_with_its_values_and_leaves_gaps() -> None:
+    assert sparkline(series([0, 1, 2, 3], [0.0, 1.0, 2.0, 7.0]), 4) == "▁▂▃█"
+    assert sparkline(series([0, 10], [1.0, 1.0]), 10) == "▁▁"
+    assert sparkline(series([0, 1, 90, 100], [0.0, 1.0, 1.0, 1.0]), 4) == "▁  █"
+    assert sparkline(series([0], [float("nan")]), 4) == ""
+
+
+def test_the_curve_of_a_run_is_its_evaluations_if_there_are_several() -> None:
+    rollouts = series([1, 2], [0.0, 1.0])
+    once = {"eval/return_mean": series([2], [1.0]), "rollout/return_mean": rollouts}
+    assert curve_metric(once) == "rollout/return_mean"
+    assert curve_metric({**once, "eval/return_mean": rollouts}) == "eval/return_mean"
+    assert curve_metric({}) == ""
+
+
+def test_metrics_are_grouped_by_area_without_the_best_evaluation() -> None:
+    values = {"eval/best_step": 3.0, "eval/return_mean": 1.0, "loss": 2.0, "a/b/c": 3.0}
+    assert grouped(values) == {"eval": {"return_mean": 1.0}, "": {"loss": 2.0}, "a": {"b/c": 3.0}}
+
+
+def test_a_metric_that_was_not_reported_at_a_step_is_an_empty_cell() -> None:
+    history = {"a": series([1, 3], [0.5, float("nan")]), "b": series([2], [1.0])}
+    assert as_csv(history) == "step,a,b\n1,0.5,\n2,,1.0\n3,nan,\n"
