@@ -26,11 +26,11 @@ from rlplug.feeds import (
 from rlplug.feeds.allocation import (
     allocate,
     available_memory,
-    format_bytes,
     row_bytes,
     to_indices,
 )
 from rlplug.feeds.ring import RingBuffer
+from rlplug.quantities import format_bytes
 
 NESTED = spaces.Dict(
     {

@@ -15,7 +15,7 @@ import pytest
 import rlplug as package
 from rlplug.cli.runs.listing import columns_of
 from rlplug.cli.table import Column, table_lines
-from rlplug.review.numbers import shown_ago, shown_number
+from rlplug.quantities import format_age, format_number
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.review.selection import select, sort
 from rlplug.tracking.recorded import recorded_runs
@@ -59,7 +59,7 @@ def test_a_run_is_listed_with_its_best_evaluation_and_the_options_that_differ(ho
     assert heading.split()[:4] == ["run", "name", "status", "step"]
     assert result.best is not None
     step, value = result.best
-    assert f"{shown_number(value)} @ {step:,}" in row
+    assert f"{format_number(value)} @ {step:,}" in row
     assert "every=40 episodes=2" in row
 
 
@@ -176,12 +176,12 @@ def test_listing_runs_imports_nothing_heavy(home: Path) -> None:
     ],
 )
 def test_numbers_have_four_digits_and_seldom_an_exponent(value: float | None, shown: str) -> None:
-    assert shown_number(value) == shown
+    assert format_number(value) == shown
 
 
 def test_times_are_shown_as_how_long_ago_and_after_two_weeks_as_days() -> None:
-    assert shown_ago("2026-11-23T11:59:30+0000", NOW) == "just now"
-    assert shown_ago("2026-11-23T09:30:00+0000", NOW) == "2 h ago"
-    assert shown_ago("2026-11-20T09:30:00+0000", NOW) == "3 d ago"
-    assert shown_ago("2026-10-20T12:00:00+0000", NOW) == "2026-10-20"
-    assert shown_ago("", NOW) == ""
+    assert format_age("2026-11-23T11:59:30+0000", NOW) == "just now"
+    assert format_age("2026-11-23T09:30:00+0000", NOW) == "2 h ago"
+    assert format_age("2026-11-20T09:30:00+0000", NOW) == "3 d ago"
+    assert format_age("2026-10-20T12:00:00+0000", NOW) == "2026-10-20"
+    assert format_age("", NOW) == ""

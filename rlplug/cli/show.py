@@ -132,31 +132,31 @@ def _screen(run: RunRecord, details: RunDetails) -> Iterator[str]:
 
 
 def _sentence(run: RunRecord) -> str:
-    from rlplug.review.numbers import moment, shown_ago
+    from rlplug.quantities import format_age, moment
 
     about = run.about
     steps = f" of {about.steps:,}" if about.steps > 0 else ""
     what = f"{about.algorithm} on {about.env}, seed {about.seed}: " if about.algorithm else ""
     started, ended = moment(run.started), moment(run.ended)
     took = f", took {ended - started}" if started and ended and run.status != "RUNNING" else ""
-    ago = shown_ago(run.started, datetime.now().astimezone())
+    ago = format_age(run.started, datetime.now().astimezone())
     ago = f", started {ago}" if ago else ""
     return f"{what}{run.shown_status} at step {run.step:,}{steps}{took}{ago}"
 
 
 def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str, str]]:
+    from rlplug.quantities import format_number
     from rlplug.review.metrics_text import curve_metric, sparkline
-    from rlplug.review.numbers import shown_number
 
     if run.best is not None:
-        yield "best", f"{shown_number(run.best[1])} at step {run.best[0]:,} (evaluation)"
+        yield "best", f"{format_number(run.best[1])} at step {run.best[0]:,} (evaluation)"
     name = curve_metric(history)
     if name:
         steps, values = (column.tolist() for column in history[name])
-        yield "last", f"{shown_number(values[-1])} at step {steps[-1]:,.0f} ({name})"
+        yield "last", f"{format_number(values[-1])} at step {steps[-1]:,.0f} ({name})"
         finite = [value for value in values if value == value]
         if len(finite) > 1:
-            ends = f"{shown_number(min(finite))} to {shown_number(max(finite))}"
+            ends = f"{format_number(min(finite))} to {format_number(max(finite))}"
             room = max(width - _LABEL - len(ends) - 2, 8)
             yield "curve", f"{sparkline(history[name], min(room, 60))}  {ends}"
 
@@ -176,7 +176,7 @@ def _made_of(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
 
 def _checkpoints(run: RunRecord, details: RunDetails) -> Iterator[str]:
     """The steps of the checkpoints in the folder, best and last marked; the newest first."""
-    from rlplug.review.numbers import shown_number
+    from rlplug.quantities import format_number
 
     found = _manifests(run, details)
     marked = [step for step, (marks, _) in found.items() if marks]
@@ -184,7 +184,7 @@ def _checkpoints(run: RunRecord, details: RunDetails) -> Iterator[str]:
     shown = sorted({*marked, *others[: _CHECKPOINTS - len(marked)]}, reverse=True)
     for step in shown:
         marks, score = found[step]
-        score_text = [] if score is None else [shown_number(score)]
+        score_text = [] if score is None else [format_number(score)]
         notes = ", ".join([*score_text, *marks])
         yield f"{step:,} ({notes})".replace(" ", _TOGETHER) if notes else f"{step:,}"
     if len(found) > len(shown):
@@ -241,13 +241,13 @@ def _tracked_checkpoints(
 
 def _metrics(history: History) -> Iterator[tuple[str, str]]:
     """A row per area, with the last values."""
+    from rlplug.quantities import format_number
     from rlplug.review.metrics_text import grouped, last_values
-    from rlplug.review.numbers import shown_number
 
     for area, values in sorted(grouped(last_values(history)).items()):
         yield (
             area or "metrics",
-            "  ".join(f"{name}{_TOGETHER}{shown_number(value)}" for name, value in values.items()),
+            "  ".join(f"{name}{_TOGETHER}{format_number(value)}" for name, value in values.items()),
         )
 
 

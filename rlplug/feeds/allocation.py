@@ -1,4 +1,4 @@
-"""Arrays for the values of a space, in the smallest dtype that holds them; memory sizes."""
+"""Arrays for the values of a space, in the smallest dtype that holds them; free memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rlplug.batch.nested import leaves
 from rlplug.errors import UnsupportedSpaceError
 
-__all__ = ["allocate", "available_memory", "format_bytes", "row_bytes", "to_indices"]
+__all__ = ["allocate", "available_memory", "row_bytes", "to_indices"]
 
 
 def allocate(
@@ -61,15 +61,6 @@ def available_memory() -> int | None:
     """Bytes that this process can still allocate; None if the system does not say."""
     known = [found for found in (_system_memory(), _cgroup_memory()) if found is not None]
     return min(known) if known else None
-
-
-def format_bytes(size: float) -> str:
-    """A number of bytes with its unit."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if size >= 10 or unit == "bytes" else f"{size:.1f} {unit}"
 
 
 def _smallest_dtype(space: spaces.Space[Any], double: bool) -> Any:

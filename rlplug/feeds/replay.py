@@ -13,11 +13,12 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import leaves, tree_map
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
-from rlplug.feeds.allocation import available_memory, format_bytes
+from rlplug.feeds.allocation import available_memory
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
 from rlplug.feeds.priorities import Priorities
 from rlplug.feeds.ring import RingBuffer
 from rlplug.feeds.transitions import Transitions
+from rlplug.quantities import format_bytes
 from rlplug.seeding import derive
 
 __all__ = ["OpenReplay", "Replay"]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from rlplug.review.numbers import moment
+from rlplug.quantities import moment
 from rlplug.review.record import RunRecord
 
 __all__ = ["SORTED_BY", "select", "sort"]

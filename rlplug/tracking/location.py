@@ -110,7 +110,9 @@ def runs_in(root: Path) -> list[RunFolder]:
     """The runs in a runs folder, newest first, without asking MLflow."""
     files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
     found = (RunFolder.read(file.parent) for file in files)
-    return [run for run in found if run is not None]
+    runs = [run for run in found if run is not None]
+    # By the files' times only where runs began in the same second: copying changes those.
+    return sorted(runs, key=lambda run: run.started, reverse=True)
 
 
 def is_http(uri: str) -> bool:

@@ -24,8 +24,7 @@ _SHOWN = (BEST_STEP, *HEADLINES)
 
 def recorded_runs(root: Path) -> list[RunRecord]:
     """The runs of a runs folder, newest first."""
-    found = sorted(runs_in(root), key=lambda run: run.started, reverse=True)
-    return [read_record(run) for run in found]
+    return [read_record(run) for run in runs_in(root)]
 
 
 def read_record(run: RunFolder) -> RunRecord:

@@ -13,7 +13,9 @@ import click
 
 from rlplug.cli.command import Group
 from rlplug.cli.parameters import debug_option
+from rlplug.cli.runs.du import du
 from rlplug.cli.runs.reap import reap
+from rlplug.cli.runs.rm import rm
 from rlplug.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ def runs(
     rlplug runs                    runs in RLPLUG_HOME, else in ./rlplug_runs
     rlplug runs --env CartPole-v1 --sort best
     rlplug runs --status failed --since 2d
+    rlplug runs du                 show how much disk each takes
+    rlplug runs rm RUN             remove one, also from MLflow
     rlplug runs reap               mark runs whose process died, and upload what they have
     """
     if context.invoked_subcommand is not None:
@@ -150,3 +154,5 @@ def _warn(message: str) -> None:
 
 
 runs.add_command(reap)
+runs.add_command(rm)
+runs.add_command(du)

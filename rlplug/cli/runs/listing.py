@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rlplug.cli.table import Column
-from rlplug.review.numbers import shown_ago, shown_number
+from rlplug.quantities import format_age, format_number
 from rlplug.review.record import RunRecord
 
 __all__ = ["as_json", "columns_of", "shown_best", "shown_last"]
@@ -30,7 +30,7 @@ def columns_of(runs: Sequence[RunRecord], *, now: datetime) -> list[Column]:
         Column(heading="step", cells=[_step(run) for run in runs], right=True, rank=4),
         Column(heading="best @ step", cells=[shown_best(run) for run in runs], right=True, rank=1),
         Column(heading="last", cells=[shown_last(run) for run in runs], right=True, rank=2),
-        Column(heading="started", cells=[shown_ago(run.started, now) for run in runs], rank=5),
+        Column(heading="started", cells=[format_age(run.started, now) for run in runs], rank=5),
         Column(
             heading="options",
             cells=[run.about.shown_options for run in runs],
@@ -42,12 +42,12 @@ def columns_of(runs: Sequence[RunRecord], *, now: datetime) -> list[Column]:
 
 def shown_best(run: RunRecord) -> str:
     """`500 @ 12,288`; empty without evaluations."""
-    return "" if run.best is None else f"{shown_number(run.best[1])} @ {run.best[0]:,}"
+    return "" if run.best is None else f"{format_number(run.best[1])} @ {run.best[0]:,}"
 
 
 def shown_last(run: RunRecord) -> str:
     """The last value of what says how good the run is."""
-    return "" if run.headline is None else shown_number(run.headline[1])
+    return "" if run.headline is None else format_number(run.headline[1])
 
 
 def as_json(run: RunRecord) -> dict[str, Any]:

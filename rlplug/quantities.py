@@ -1,17 +1,17 @@
-"""Numbers and times as they are shown to people, alike everywhere."""
+"""Numbers, sizes and times as they are shown to people, alike everywhere."""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime
 
-__all__ = ["moment", "shown_ago", "shown_number"]
+__all__ = ["format_age", "format_bytes", "format_number", "moment"]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _LONGEST_AGO = 14 * 86_400
 
 
-def shown_number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Four digits, without exponents where that is readable: `-1,183`, `0.5201`, `3e-05`."""
     if value is None:
         return ""
@@ -22,6 +22,15 @@ def shown_number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def format_bytes(size: float) -> str:
+    """A number of bytes with its unit."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if size >= 10 or unit == "bytes" else f"{size:.1f} {unit}"
+
+
 def moment(text: str) -> datetime | None:
     """The time that is recorded as `2026-11-23T05:47:35+0000`; None if it is not one."""
     try:
@@ -30,7 +39,7 @@ def moment(text: str) -> datetime | None:
         return None
 
 
-def shown_ago(text: str, now: datetime) -> str:
+def format_age(text: str, now: datetime) -> str:
     """A recorded time as seen from now: `3 h ago`; after two weeks, the day."""
     time = moment(text)
     if time is None:

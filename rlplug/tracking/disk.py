@@ -1,0 +1,105 @@
+"""How much disk runs take, and removing them: folder, MLflow run and artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from rlplug.errors import RequestError
+from rlplug.review.record import RunRecord
+from rlplug.tracking.location import RunFolder, sqlite_file, tracking_uri
+from rlplug.tracking.lock import RunLock, holder
+from rlplug.tracking.removal import delete_tracked
+from rlplug.tracking.status import RUNNING
+
+__all__ = ["PARTS", "Usage", "remove_run", "usage_of"]
+
+PARTS = ("checkpoints", "replay", "videos", "artifacts", "other")
+"""What takes disk; `artifacts` are MLflow's copies."""
+
+
+@attrs.frozen(kw_only=True)
+class Usage:
+    """The bytes that a run takes on this disk, by its parts."""
+
+    run: RunRecord
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+
+def usage_of(run: RunRecord, root: Path) -> Usage:
+    """The sizes of a run's files; one that has several links counts once."""
+    seen: set[tuple[int, int]] = set()
+    parts = dict.fromkeys(PARTS, 0)
+    for folder in _folders(run, root):
+        for path, size in _files(folder, seen):
+            part = path.relative_to(folder).parts[0]
+            is_own = folder == run.folder
+            parts[part if is_own and part in parts else "other" if is_own else "artifacts"] += size
+    return Usage(run=run, parts=parts)
+
+
+def remove_run(run: RunRecord, root: Path) -> int:
+    """Delete a run in MLflow with its artifacts, then its folder; returns the bytes freed.
+
+    MLflow keeps metrics and tags of a deleted run until `mlflow gc`. If MLflow does not answer,
+    nothing is removed.
+    """
+    before = usage_of(run, root).total
+    with _not_in_progress(run):
+        if run.experiment_id:
+            known = None if run.folder is None else RunFolder.read(run.folder)
+            uri = tracking_uri("", root) if known is None else known.tracking_uri("")
+            database = sqlite_file(uri)
+            if database is None or database.exists():
+                delete_tracked(uri, run.run_id, run.experiment_id)
+        if run.folder is not None:
+            # Without it, what is left after a kill is no run, and is removed by `runs reap`.
+            with contextlib.suppress(FileNotFoundError):
+                (run.folder / "run.json").unlink()
+    for folder in _folders(run, root):
+        shutil.rmtree(folder, ignore_errors=True)
+    return before - usage_of(run, root).total
+
+
+@contextlib.contextmanager
+def _not_in_progress(run: RunRecord) -> Iterator[None]:
+    """Refuse a run in progress; of other hosts, and of MLflow alone, the status is believed."""
+    if run.folder is None or holder(run.folder).is_elsewhere:
+        if run.status in (RUNNING, "stale"):
+            raise RequestError(
+                f"run {run.run_id} ({run.name}) is in progress on another host, or died there.",
+                "try: rlplug runs reap --force in its runs folder, if it has died",
+            )
+        yield
+        return
+    with RunLock.take(run.folder):
+        yield
+
+
+def _folders(run: RunRecord, root: Path) -> Sequence[Path]:
+    """The folders with files of a run on this machine."""
+    copies = [*root.glob(f"artifacts/*/{run.run_id}"), root / "fetched" / run.run_id]
+    own = [] if run.folder is None else [run.folder]
+    return [folder for folder in [*own, *copies] if folder.is_dir()]
+
+
+def _files(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, int]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            # A run that goes on deletes old checkpoints meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                found = path.lstat()
+                key = found.st_dev, found.st_ino
+                if key not in seen:
+                    seen.add(key)
+                    yield path, found.st_size

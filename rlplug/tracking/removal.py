@@ -1,0 +1,62 @@
+"""Delete a run in MLflow: its artifacts, its models, and the run itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from rlplug.errors import RequestError
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.location import check_reachable, without_secrets
+from rlplug.tracking.store import quiet_mlflow
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["delete_tracked"]
+
+
+def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
+    """Delete a run and its artifacts; one that is not there, or was deleted, is no error."""
+    check_reachable(uri)
+    try:
+        with quiet_mlflow(), translated():
+            _delete(uri, run_id, experiment_id)
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}: {error}.",
+            "try: again later, or with the permission to delete it",
+        ) from error
+
+
+def _delete(uri: str, run_id: str, experiment_id: str) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return
+        raise
+    _delete_files(client, run.info.artifact_uri or "")
+    _delete_models(client, run_id, experiment_id)
+    if run.info.lifecycle_stage == "active":
+        client.delete_run(run_id)
+
+
+def _delete_models(client: MlflowClient, run_id: str, experiment_id: str) -> None:
+    found = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
+    for model in found:
+        _delete_files(client, model.artifact_location)
+        client.delete_logged_model(model.model_id)
+
+
+def _delete_files(client: MlflowClient, uri: str) -> None:
+    """Delete a folder of artifacts, where its store supports that."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    repository = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+    with contextlib.suppress(NotImplementedError):
+        repository.delete_artifacts()  # type: ignore[no-untyped-call] # in mlflow
