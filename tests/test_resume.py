@@ -510,6 +510,56 @@ def test_what_was_passed_from_python_has_to_be_passed_again(home: Path, rlplug: 
         library.resume(folder.name, algorithm=Sums, addons=[Stops()])
 
 
+class Other(Picklable):
+    """Has the spaces of Picklable, and pays more."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 1, *rest
+
+
+def test_another_environment_is_refused_unless_drift_is_allowed_and_then_recorded(
+    home: Path, empty_store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copy(empty_store, home / "mlflow.db")
+    folder = stopped(home, at=450, algorithm=Sums, env=Picklable, options={"checkpoint.every": 200})
+    given = {"algorithm": Sums, "addons": [Stops()]}
+    with pytest.raises(RequestError) as refused:
+        library.resume(folder.name, env=Other, **given)
+    assert 'would go on with other options: environment: "Picklable" → "Other".' in str(
+        refused.value
+    )
+    assert "env=… with the one that it was started with" in str(refused.value)
+    library.resume(folder.name, env=Other, allow_drift=True, **given)
+    assert "episodes start anew at step 400: the environments are not restored (those of " in (
+        caplog.text
+    )
+    with sqlite3.connect(home / "mlflow.db") as database:
+        tags = dict(database.execute("select key, value from tags").fetchall())
+    assert json.loads(tags["rlplug.param_drift"]) == {"environment": '"Picklable" → "Other"'}
+    # From now on, it is the run's.
+    longer = library.resume(folder.name, env=Other, steps=1_200, **given)
+    assert longer.step == 1_200
+    with pytest.raises(RequestError, match="Other"):
+        library.resume(folder.name, env=Picklable, steps=1_400, **given)
+
+
+def test_another_number_of_environments_is_refused_before_anything_starts(
+    home: Path, rlplug: Cli
+) -> None:
+    with pytest.raises(ArithmeticError, match="planted"):
+        library.run("means", steps=1_000, options={**ALONE, "fail_at": 450})
+    (folder,) = home.glob("work/*")
+    before = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    arguments = ("resume", folder.name, "--set", "num_envs=3", "--allow-drift")
+    refused = rlplug(*arguments)
+    assert refused.code == 2
+    assert "was saved with sampling.num_envs = 1 and cannot go on with 3." in refused.err
+    assert f"rlplug run --init-from {folder.name}" in refused.err
+    changed = [one.name for one, content in before.items() if one.read_bytes() != content]
+    assert changed == ["run.lock.json"]
+
+
 # -- jobs that are requeued ------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from rlplug.checkpoint.manifest import CONFIG, reading
 from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
 from rlplug.config.sources import Setting
 from rlplug.config.toml import flat
+from rlplug.envs import EnvMaker, describe_env
 from rlplug.errors import RequestError
 from rlplug.learner import state
 from rlplug.plugin import Algorithm
@@ -27,7 +28,7 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.seeding import derive
-from rlplug.tracking.location import runs_folder, runs_in
+from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RunStatus
 
@@ -43,6 +44,8 @@ _LIMIT = re.compile(r"\b(run|evaluation)\.\w+(?= = )")
 """The option in the reason why a run ended before its last step."""
 _NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
 """The values that switch off a limit, where that is not 0."""
+_ENVIRONMENT = "environment"
+"""The name under which another environment counts as drift: a callable is no option."""
 _FREE = ("run.preset",)
 """Options that may differ: all that a preset sets is in the file of the run."""
 
@@ -110,7 +113,8 @@ class Resumed:
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
             seed = derive(self.prepared.config.run.seed, "resume", self.step)
-            sampler = self._without_stale_environments(run["sampler"])
+            names = training["policy"]["environment"]["name"], components.environments.name
+            sampler = self._without_stale_environments(run["sampler"], *names)
             reset = components.sampler.set_state(sampler, seed=seed)
         here = f"at step {self.step:,}"
         self._has_feed = restore_feed(self.checkpoint, components.feed, training)
@@ -124,13 +128,17 @@ class Resumed:
                 f"episodes start anew {here}: the environments are not restored ({reset})."
             )
 
-    def _without_stale_environments(self, sampler: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Without the pickle, if it is refused or was made with other options."""
+    def _without_stale_environments(
+        self, sampler: Mapping[str, Any], saved: str, name: str
+    ) -> Mapping[str, Any]:
+        """Without the pickle, if it is refused or of other environments than those of this name."""
         reason = ""
         if not self.prepared.config.checkpoint.save_environments:
             reason = "checkpoint.save_environments is false"
         elif changed := [name for name in self.changed if name.startswith("env.")]:
             reason = f"{changed[0]} has changed"
+        elif name != saved:
+            reason = f"those of {saved!r} were saved, these are {name!r}"
         return {**sampler, "environments": b"", "not_saved": reason} if reason else sampler
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
@@ -154,6 +162,7 @@ def resumable(
     settings: Sequence[Setting] = (),
     allow_drift: bool = False,
     algorithm: str | type[Algorithm] = "",
+    env: EnvMaker = "",
     addons: Sequence[str | AddOn] = (),
 ) -> Resumed:
     """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
@@ -164,7 +173,7 @@ def resumable(
         new = attrs.evolve(old, flags={"run": run_section}, settings=tuple(settings))
         return prepare(new, plugins.registry, plugins.instances)
 
-    resumed = _resumed(_own_folder(run), plugins, options, allow_drift)
+    resumed = _resumed(_own_folder(run), plugins, options, allow_drift, env)
     unused = sorted(set(plugins.addons) - set(resumed.prepared.config.run.addons))
     if unused:
         resumed.lock.release()
@@ -194,6 +203,7 @@ def _resumed(
     plugins: InlinePlugins,
     options: Callable[[Request], Prepared],
     allow_drift: bool,
+    env: EnvMaker = "",
 ) -> Resumed:
     # Before anything is read: another process may be writing it.
     lock = RunLock.take(folder)
@@ -212,17 +222,21 @@ def _resumed(
             raise
         new = options(request)
         saved = old if checkpoint is None else _prepared(checkpoint / CONFIG, plugins)
+        drift = _drift(old, new, manifest)
+        if "run.env" not in drift:
+            drift |= _other_environment(folder, describe_env(env or new.config.run.env))
         resumed = Resumed(
             folder=folder,
             lock=lock,
             prepared=new,
-            drift=_drift(old, new, manifest),
+            drift=drift,
             changed=_drift(saved, new, manifest),
             checkpoint=checkpoint,
             manifest=manifest,
             rerunnable=plugins.rerunnable,
         )
         _refuse_drift(resumed, allow_drift)
+        _refuse_other_number_of_environments(resumed, saved)
         _refuse_finished(resumed, old)
     except BaseException:
         lock.release()
@@ -274,12 +288,37 @@ def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str,
     return drift
 
 
+def _other_environment(folder: Path, name: str) -> dict[str, str]:
+    """The environment, if it is not the one that the run was started with."""
+    run = RunFolder.read(folder)
+    recorded = "" if run is None else run.about.env
+    if not (recorded and name) or recorded == name:
+        return {}
+    return {_ENVIRONMENT: f"{json.dumps(recorded)} → {json.dumps(name)}"}
+
+
 def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
     if resumed.drift and not allowed:
         changed = "; ".join(f"{name}: {change}" for name, change in resumed.drift.items())
+        how = "leave them out"
+        if _ENVIRONMENT in resumed.drift:
+            how = "in Python, env=… with the one that it was started with"
         raise RequestError(
             f"run {resumed.folder.name} would go on with other options: {changed}.",
-            "try: --allow-drift, which records the change, or leave them out",
+            f"try: --allow-drift, which records the change, or {how}",
+        )
+
+
+def _refuse_other_number_of_environments(resumed: Resumed, saved: Prepared) -> None:
+    """Whatever is saved per environment, from episodes to rollouts, fits no other number."""
+    before = saved.config.sampling.num_envs
+    now = resumed.prepared.config.sampling.num_envs
+    if resumed.checkpoint is not None and before != now:
+        run = resumed.folder.name
+        raise RequestError(
+            f"run {run} was saved with sampling.num_envs = {before} and cannot go on with {now}.",
+            f"try: leave it out, or rlplug run --init-from {run}, which starts a new run from its "
+            "weights",
         )
 
 

@@ -95,8 +95,8 @@ def resume(
     """Go on with a run from its last checkpoint: `resume("last")`, `resume(RUN_ID, steps=10**6)`.
 
     `run` is an id, the beginning of one, a name, or `last`. `steps` may make the run longer; other
-    `options` need `allow_drift=True`. What was passed to `rlplug.run` and is not installed, the
-    algorithm, the add-ons or the environment, has to be passed again.
+    `options`, and another environment, need `allow_drift=True`. What was passed to `rlplug.run` and
+    is not installed, the algorithm, the add-ons or the environment, has to be passed again.
     """
     resumed = resumable(
         run,
@@ -104,6 +104,7 @@ def resume(
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         allow_drift=allow_drift,
         algorithm=algorithm,
+        env=env,
         addons=addons,
     )
     maker = env or None
