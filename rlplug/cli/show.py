@@ -166,77 +166,28 @@ def _made_of(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
     yield "options", "  ".join(options) or "the defaults"
     if run.about.group:
         yield "group", run.about.group
-    plugins = _plugins(run, details)
-    if plugins:
-        yield "plugins", ", ".join(one.replace(" ", _TOGETHER) for one in plugins)
-    checkpoints = list(_checkpoints(run, details))
+    if details.plugins:
+        yield "plugins", ", ".join(one.replace(" ", _TOGETHER) for one in details.plugins)
+    checkpoints = list(_checkpoints(details))
     if checkpoints:
         yield "checkpoints", "; ".join(checkpoints)
 
 
-def _checkpoints(run: RunRecord, details: RunDetails) -> Iterator[str]:
-    """The steps of the checkpoints in the folder, best and last marked; the newest first."""
+def _checkpoints(details: RunDetails) -> Iterator[str]:
+    """The steps of the checkpoints, best and last marked; the newest first."""
     from rlplug.quantities import format_number
 
-    found = _manifests(run, details)
-    marked = [step for step, (marks, _) in found.items() if marks]
-    others = [step for step in reversed(found) if step not in marked]
-    shown = sorted({*marked, *others[: _CHECKPOINTS - len(marked)]}, reverse=True)
-    for step in shown:
-        marks, score = found[step]
-        score_text = [] if score is None else [format_number(score)]
-        notes = ", ".join([*score_text, *marks])
-        yield f"{step:,} ({notes})".replace(" ", _TOGETHER) if notes else f"{step:,}"
+    found = details.checkpoints
+    marked = [one for one in found if one.marks]
+    others = [one for one in reversed(found) if not one.marks]
+    shown = [*marked, *others[: _CHECKPOINTS - len(marked)]]
+    for one in sorted(shown, key=lambda one: -one.step):
+        score = [] if one.score is None else [format_number(one.score)]
+        notes = ", ".join([*score, *one.marks])
+        text = f"{one.step:,} ({notes})" if notes else f"{one.step:,}"
+        yield text.replace(" ", _TOGETHER)
     if len(found) > len(shown):
         yield f"and {len(found) - len(shown):,} more"
-
-
-def _plugins(run: RunRecord, details: RunDetails) -> Sequence[str]:
-    """As recorded for MLflow, else as the last checkpoint has them."""
-    from rlplug.checkpoint.manifest import checkpoints_in, read_manifest
-
-    if details.plugins or run.folder is None:
-        return details.plugins
-    found = checkpoints_in(run.folder / "checkpoints")[-1:]
-    return [
-        f"{name} ({package})"
-        for folder in found
-        for name, package in read_manifest(folder).plugins.items()
-    ]
-
-
-def _manifests(run: RunRecord, details: RunDetails) -> dict[int, tuple[list[str], float | None]]:
-    """Step → marks and score of the checkpoints in the folder."""
-    from rlplug.checkpoint.manifest import best_in, checkpoints_in, read_manifest
-
-    if run.folder is None:
-        return _tracked_checkpoints(run, details)
-    folders = checkpoints_in(run.folder / "checkpoints")
-    best = best_in(folders)[:1]
-    found: dict[int, tuple[list[str], float | None]] = {}
-    for folder in folders:
-        manifest = read_manifest(folder)
-        marks = ["best"] if folder in best else []
-        marks += ["last"] if folder == folders[-1] else []
-        marks += [] if manifest.finite else ["not finite"]
-        score = manifest.evaluation.get("eval/return_mean")
-        found[manifest.step] = marks, score
-    return found
-
-
-def _tracked_checkpoints(
-    run: RunRecord, details: RunDetails
-) -> dict[int, tuple[list[str], float | None]]:
-    """The same of a run that MLflow alone has."""
-    evaluated = details.history.get("eval/return_mean")
-    scores = {} if evaluated is None else dict(zip(*map(list, evaluated), strict=True))
-    best = None if run.best is None else run.best[0]
-    last = max(details.checkpoints, default=None)
-    return {
-        step: ((["best"] if step == best else []) + (["last"] if step == last else []), score)
-        for step in details.checkpoints
-        for score in [scores.get(step)]
-    }
 
 
 def _metrics(history: History) -> Iterator[tuple[str, str]]:
@@ -294,8 +245,8 @@ def _as_json(run: RunRecord, details: RunDetails) -> dict[str, Any]:
     from rlplug.review.metrics_text import last_values
 
     checkpoints = [
-        {"step": step, "marks": marks, "return_mean": score}
-        for step, (marks, score) in _manifests(run, details).items()
+        {"step": one.step, "marks": list(one.marks), "return_mean": one.score}
+        for one in details.checkpoints
     ]
     metrics = {
         name: value if value == value else None
@@ -304,7 +255,7 @@ def _as_json(run: RunRecord, details: RunDetails) -> dict[str, Any]:
     return {
         **as_json(run),
         "metrics": metrics,
-        "plugins": list(_plugins(run, details)),
+        "plugins": list(details.plugins),
         "checkpoints": checkpoints,
         "command": details.command,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-__all__ = ["ABOUT", "RunAbout", "RunRecord"]
+__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord"]
 
 ABOUT = "about"
 """The part of `run.json` that holds a `RunAbout`."""
@@ -103,6 +103,17 @@ class RunRecord:
         """Name and last value of the metric that says how good the run is; None without one."""
         name = next((name for name in HEADLINES if name in self.latest), None)
         return None if name is None else (name, self.latest[name])
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointRecord:
+    """A checkpoint of a run."""
+
+    step: int
+    score: float | None = None
+    """Mean return of the evaluation at its step; None without one."""
+    marks: Sequence[str] = ()
+    """`best`, `last`, `not finite`."""
 
 
 HEADLINES = ("eval/return_mean", "rollout/return_mean", "rollout/reward_mean")

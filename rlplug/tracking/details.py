@@ -7,18 +7,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from rlplug.review.history import History, history_of
-from rlplug.review.record import RunRecord
+from rlplug.review.record import CheckpointRecord, RunRecord
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.search import tracked_files, tracked_tags, tracked_values
 from rlplug.tracking.status import kept_tags
 
 __all__ = ["RunDetails", "read_details", "read_history"]
+
+Manifest: TypeAlias = "dict[str, Any]"
 
 CHECKPOINTS = "checkpoints"
 PLUGINS_TAG = "rlplug.plugins"
@@ -33,8 +35,8 @@ class RunDetails:
     """Each plugin that took part, with distribution and version."""
     command: str = ""
     """The command line that started it."""
-    checkpoints: Sequence[int] = ()
-    """The steps of those in MLflow, of a run that has no folder here."""
+    checkpoints: Sequence[CheckpointRecord] = ()
+    """In the order of steps."""
 
 
 def read_history(run: RunRecord, names: Sequence[str] = ()) -> History:
@@ -50,17 +52,54 @@ def read_history(run: RunRecord, names: Sequence[str] = ()) -> History:
 
 def read_details(run: RunRecord) -> RunDetails:
     """From the folder of a run, else from MLflow."""
-    history, steps = read_history(run), list[int]()
+    history = read_history(run)
+    manifests: dict[int, Manifest]
     if run.folder is None:
         tags = tracked_tags(_uri(run), run.run_id)
         command = tags.get("mlflow.source.name", "")
         names = tracked_files(_uri(run), run.run_id, CHECKPOINTS)
         steps = sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d+", name))
+        manifests = {step: {} for step in steps}
     else:
         tags = kept_tags(run.folder)
-        command = str(_facts(run.folder).get("command", ""))
+        command = str(_object(run.folder / "run.json").get("command", ""))
+        manifests = _manifests(run.folder)
     plugins = _plugins(tags.get(PLUGINS_TAG, ""))
-    return RunDetails(history=history, plugins=plugins, command=command, checkpoints=steps)
+    if not plugins and manifests:
+        last = manifests[max(manifests)].get("plugins", {})
+        plugins = [f"{name} ({package})" for name, package in last.items()]
+    return RunDetails(
+        history=history,
+        plugins=plugins,
+        command=command,
+        checkpoints=_checkpoints(run, manifests, history),
+    )
+
+
+def _manifests(folder: Path) -> dict[int, Manifest]:
+    """Step → manifest of the complete checkpoints; they are only listed, not verified."""
+    found = {}
+    for file in sorted(folder.glob(f"{CHECKPOINTS}/step-*/manifest.json")):
+        manifest = _object(file)
+        if isinstance(manifest.get("step"), int):
+            found[manifest["step"]] = manifest
+    return found
+
+
+def _checkpoints(
+    run: RunRecord, manifests: Mapping[int, Manifest], history: History
+) -> list[CheckpointRecord]:
+    evaluated = history.get("eval/return_mean", ((), ()))
+    scores = {int(step): float(value) for step, value in zip(*evaluated, strict=True)}
+    best = None if run.best is None else run.best[0]
+    last = max(manifests, default=None)
+    found = []
+    for step in sorted(manifests):
+        marks = ["best"] if step == best else []
+        marks += ["last"] if step == last else []
+        marks += ["not finite"] if manifests[step].get("finite") is False else []
+        found.append(CheckpointRecord(step=step, score=scores.get(step), marks=marks))
+    return found
 
 
 def _uri(run: RunRecord) -> str:
@@ -68,12 +107,13 @@ def _uri(run: RunRecord) -> str:
     return tracking_uri("", runs_folder())
 
 
-def _facts(folder: Path) -> Mapping[str, Any]:
+def _object(file: Path) -> Manifest:
+    """The JSON object in a file; empty if there is none."""
     try:
-        facts = json.loads((folder / "run.json").read_text())
+        found = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, Mapping) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _plugins(tag: str) -> list[str]:

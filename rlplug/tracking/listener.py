@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
+from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.status import add_tags
 from rlplug.tracking.store import Store
 from rlplug.tracking.writer import Writer
@@ -27,11 +28,19 @@ _REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
 class TrackingListener:
     """Passes metrics to the writer, and keeps the status of the run."""
 
-    def __init__(self, writer: Writer, store: Store | None, config: str, folder: Path) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        store: Store | None,
+        config: str,
+        folder: Path,
+        report: ReportFile,
+    ) -> None:
         self._writer = writer
         self._store = store
         self._config = config
         self._folder = folder
+        self._report = report
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Status = "FAILED"
@@ -64,6 +73,7 @@ class TrackingListener:
 
     def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
         self._writer.put(step, metrics)
+        self._report.write_soon(self._writer.write_now)
 
     def checkpoint_saved(self, step: int) -> None:
         # What is uploaded before a crash need not be uploaded again after a resume.

@@ -14,6 +14,7 @@ from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import LONGEST_TAG
+from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.status import TAGS, add_tags
 from rlplug.tracking.store import PENDING_TAG, Store
 from rlplug.tracking.summary import summary
@@ -31,12 +32,14 @@ class Review:
         folder: Path,
         store: Store | None,
         writer: Writer,
+        report: ReportFile,
         warn: Callable[[str], None],
     ) -> None:
         self._run_name = run_name
         self._folder = folder
         self._store = store
         self._writer = writer
+        self._report = report
         self._warn = warn
 
     def end(self, listener: TrackingListener, status: Status) -> None:
@@ -55,6 +58,7 @@ class Review:
         tags = self._tags_at_end(listener, status)
         if listener.run is not None:
             self._write("plots", partial(self._draw, self._reports(), listener.run))
+            self._report.write()
         store = self._store
         if store is None:
             return

@@ -21,6 +21,7 @@ from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
 from rlplug.tracking.record import about_run, command_line
+from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.review import Review
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
@@ -85,7 +86,8 @@ class Tracking:
         self._journal = run.journal
         self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
         options = masked_toml(config)
-        self.listener = TrackingListener(self._writer, run.store, options, run.folder)
+        self._report = ReportFile(run.folder, self.artifact, self._warn)
+        self.listener = TrackingListener(self._writer, run.store, options, run.folder, self._report)
         self._writer.start()
 
     @property
@@ -174,7 +176,9 @@ class Tracking:
             # The status that was to be set when closing was interrupted.
             ended = self._ended
         self._closing, self._ended, self._cut_short = True, ended, seconds is not None
-        review = Review(self.run_name, self.folder, self._store, self._writer, self._warn)
+        review = Review(
+            self.run_name, self.folder, self._store, self._writer, self._report, self._warn
+        )
         # First of all, for closing may be interrupted; the status is not in MLflow then.
         pending = self.pending
         self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))

@@ -1,0 +1,249 @@
+"""The report of a run, or of several: one HTML page that needs no other file and no server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import attrs
+
+from rlplug.durable import write_durably
+from rlplug.quantities import format_number, moment
+from rlplug.review.history import History
+from rlplug.review.record import HEADLINES, CheckpointRecord, RunRecord
+
+__all__ = ["REPORT", "ReportedRun", "render", "write_report"]
+
+REPORT = "report.html"
+LARGEST_VIDEO = 5_000_000
+MOST_POINTS = 1_000
+"""Values per curve; of longer ones every second, third, … is drawn."""
+
+_TIMES = "time/"
+
+
+@attrs.frozen(kw_only=True)
+class ReportedRun:
+    """A run with all that its report shows."""
+
+    run: RunRecord
+    history: History
+    plugins: Sequence[str] = ()
+    """Each plugin with its distribution and version."""
+    checkpoints: Sequence[CheckpointRecord] = ()
+    machine: Mapping[str, str] = attrs.field(factory=dict)
+    """What it ran on: name → value."""
+    command: str = ""
+    config: str = ""
+    """All options as TOML."""
+    video: Path | None = None
+
+
+def write_report(
+    file: Path, runs: Sequence[ReportedRun], *, title: str = "", table: str = ""
+) -> None:
+    """Write the page; `table` is HTML that comes first, such as the summary of several seeds."""
+    write_durably(file, render(runs, title=title, table=table).encode())
+
+
+def render(runs: Sequence[ReportedRun], *, title: str = "", table: str = "") -> str:
+    """The page as text."""
+    name = title or runs[0].run.name
+    parts = [
+        f"<h1>{escape(name)}</h1>",
+        *(_head(runs[0]) if len(runs) == 1 else ()),
+        table,
+        *_chart(),
+        *(_body(runs[0]) if len(runs) == 1 else (_members(runs),)),
+    ]
+    here = files("rlplug.review")
+    style, script = ((here / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    # A text such as </script> in the data must not end the element.
+    data = json.dumps(_data(runs), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(name)}</title>",
+            f"<style>\n{style}</style></head><body>",
+            *parts,
+            f'<script type="application/json" id="data">{data}</script>',
+            f"<script>\n{script}</script>",
+            "</body></html>\n",
+        ]
+    )
+
+
+def _data(runs: Sequence[ReportedRun]) -> dict[str, object]:
+    """What the script draws."""
+    names = {name for one in runs for name in one.history}
+    training = next((name for name in HEADLINES[1:] if name in names), "")
+    return {
+        "runs": [
+            {
+                "label": f"seed {one.run.about.seed}",
+                "metrics": {name: _thinned(*series) for name, series in one.history.items()},
+            }
+            for one in runs
+        ],
+        "training": training or next((name for name in HEADLINES if name in names), ""),
+        "best": runs[0].run.best if len(runs) == 1 else None,
+    }
+
+
+def _thinned(
+    steps: Iterable[float], values: Iterable[float]
+) -> tuple[list[int], list[float | None]]:
+    pairs = list(zip(steps, values, strict=True))
+    every = -(-len(pairs) // MOST_POINTS)
+    kept = pairs[::every] if every > 1 else pairs
+    return (
+        [int(step) for step, _ in kept],
+        [float(f"{value:.6g}") if math.isfinite(value) else None for _, value in kept],
+    )
+
+
+def _head(one: ReportedRun) -> Iterator[str]:
+    run, about = one.run, one.run.about
+    options = f"; {escape(about.shown_options)}" if about.options else ""
+    yield f"<p>{escape(about.algorithm)} on {escape(about.env)}, seed {about.seed}{options}</p>"
+    yield f'<p class="quiet">run {escape(run.run_id)}</p>'
+    tiles = []
+    if run.best is not None:
+        step, best = run.best
+        tiles.append(("best", "best evaluation", format_number(best), f"at step {step:,}"))
+    for name, label in zip(
+        HEADLINES, ("last evaluation", "training return", "reward"), strict=True
+    ):
+        if name in run.latest and not (name == HEADLINES[2] and HEADLINES[1] in run.latest):
+            tiles.append(("", label, format_number(run.latest[name]), ""))
+    of = f"of {about.steps:,}" if about.steps else ""
+    tiles.append(("", "environment steps", f"{run.step:,}", of))
+    started, ended = moment(run.started), moment(run.ended)
+    took = f"{ended - started}" if started and ended else ""
+    tiles.append((run.status, "status", run.status.lower(), took and f"took {took}"))
+    yield '<div class="tiles">'
+    for kind, label, value, note in tiles:
+        shown = f'<span class="quiet">{escape(note)}</span>' if note else ""
+        yield (
+            f'<div class="tile {escape(kind)}"><span class="quiet">{label}</span>'
+            f"<b>{escape(value)}</b>{shown}</div>"
+        )
+    yield "</div>"
+
+
+def _chart() -> Iterator[str]:
+    yield '<h2>Metrics <select id="metric" aria-label="metric"></select></h2>'
+    yield '<p class="quiet">Hover for values; drag to zoom, double click to zoom out.</p>'
+    yield '<div id="chart"><div id="tip"></div></div><div id="legend"></div>'
+    yield "<noscript><p>The curve is in plots/learning_curve.png.</p></noscript>"
+
+
+def _body(one: ReportedRun) -> Iterator[str]:
+    about = one.run.about
+    yield "<h2>Options that differ from the defaults</h2>"
+    yield _table(("option", "value"), about.options.items()) if about.options else "<p>none</p>"
+    if one.config:
+        yield f"<details><summary>all options</summary><pre>{escape(one.config)}</pre></details>"
+    if one.plugins:
+        yield "<h2>Plugins</h2>"
+        yield "".join(f"<p>{escape(plugin)}</p>" for plugin in one.plugins)
+    if one.checkpoints:
+        yield "<h2>Checkpoints</h2>"
+        rows = [
+            (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
+            for kept in sorted(one.checkpoints, key=_rank)
+        ]
+        yield _table(("step", "return", ""), rows, numbers=2)
+    yield from _video(one.video)
+    times = {name: values[-1] for name, (_, values) in one.history.items() if _TIMES in name}
+    if times or one.machine:
+        yield "<h2>Time and machine</h2>"
+        shown = {
+            name.removeprefix(_TIMES).replace("_", " "): format_number(x)
+            for name, x in times.items()
+        }
+        yield _table(("", ""), [*shown.items(), *one.machine.items()])
+    yield "<h2>Go on</h2>"
+    run = one.run.short
+    finished = one.run.status == "FINISHED"
+    steps = f" --steps {2 * max(one.run.step, 1)}" if finished else ""
+    lines = [
+        ("train on" if finished else "resume", f"rlplug resume {run}{steps}"),
+        ("evaluate", f"rlplug eval {run} --episodes 100"),
+        ("run again", "rlplug run --config config.toml"),
+        ("in Python", f'rlplug.load("{run}").predict(observation)'),
+    ]
+    if one.command:
+        lines.insert(0, ("started by", one.command))
+    yield _table(("", ""), lines, code=True)
+
+
+def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
+    """The best first; those without an evaluation last, newest first."""
+    score = math.nan if kept.score is None else kept.score
+    return "best" not in kept.marks, math.inf if math.isnan(score) else -score, -kept.step
+
+
+def _video(video: Path | None) -> Iterator[str]:
+    if video is None or not video.is_file():
+        return
+    yield f'<h2>Video</h2><p class="quiet">one greedy episode, {escape(video.name)}</p>'
+    if video.stat().st_size <= LARGEST_VIDEO:
+        kind = "gif" if video.suffix == ".gif" else "mp4"
+        content = base64.b64encode(video.read_bytes()).decode()
+        if kind == "gif":
+            yield f'<img alt="one episode" src="data:image/gif;base64,{content}">'
+        else:
+            yield f'<video controls muted src="data:video/mp4;base64,{content}"></video>'
+    else:
+        yield f'<p><a href="videos/{escape(video.name)}">videos/{escape(video.name)}</a></p>'
+
+
+def _members(runs: Sequence[ReportedRun]) -> str:
+    rows = [
+        (
+            one.run.about.seed,
+            one.run.name,
+            one.run.shown_status,
+            f"{one.run.step:,}",
+            "" if one.run.best is None else format_number(one.run.best[1]),
+            "" if one.run.best is None else f"{one.run.best[0]:,}",
+        )
+        for one in runs
+    ]
+    return "<h2>Runs</h2>" + _table(
+        ("seed", "run", "status", "steps", "best return", "at step"), rows
+    )
+
+
+def _table(
+    heading: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: int = 0,
+    code: bool = False,
+) -> str:
+    """A table whose first columns are `numbers`; with `code`, the last column is code."""
+
+    def cell(at: int, value: object, tag: str) -> str:
+        kind = ' class="number"' if at < numbers else ""
+        text = escape(str(value))
+        shown = f"<code>{text}</code>" if code and at else text
+        return f"<{tag}{kind}>{shown}</{tag}>"
+
+    lines = [
+        "<tr>" + "".join(cell(at, value, "td") for at, value in enumerate(row)) + "</tr>"
+        for row in rows
+    ]
+    if any(heading):
+        lines.insert(
+            0, "<tr>" + "".join(cell(at, one, "th") for at, one in enumerate(heading)) + "</tr>"
+        )
+    return f"<table>{''.join(lines)}</table>"

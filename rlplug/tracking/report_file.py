@@ -1,0 +1,70 @@
+"""`report.html` of a run, written again after evaluations and at its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rlplug.review.report import REPORT, ReportedRun, write_report
+from rlplug.tracking.details import read_details
+from rlplug.tracking.location import RunFolder
+from rlplug.tracking.recorded import read_record
+
+__all__ = ["ReportFile", "reported_run"]
+
+
+class ReportFile:
+    """Writes the report of a run from what is in its folder."""
+
+    def __init__(
+        self, folder: Path, written: Callable[[Path], None], warn: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._written = written
+        self._warn = warn
+        self._thread: threading.Thread | None = None
+        self._writing = threading.Lock()
+
+    def write_soon(self, before: Callable[[], None]) -> None:
+        """Write it in a thread, after a call of `before`; not while one is being written."""
+        if self._thread is None or not self._thread.is_alive():
+            job = partial(self._write_after, before)
+            self._thread = threading.Thread(target=job, name="rlplug-report", daemon=True)
+            self._thread.start()
+
+    def write(self) -> None:
+        """Write it now, or warn."""
+        file = self._folder / REPORT
+        try:
+            with self._writing:
+                run = RunFolder.read(self._folder)
+                if run is not None:
+                    write_report(file, [reported_run(run)])
+        except Exception as error:
+            # A full disk must not keep the status from being uploaded.
+            self._warn(f"{file} cannot be written: {error}.")
+        else:
+            self._written(file)
+
+    def _write_after(self, before: Callable[[], None]) -> None:
+        before()
+        self.write()
+
+
+def reported_run(folder: RunFolder) -> ReportedRun:
+    """What the folder of a run says of it, for its report."""
+    run = read_record(folder)
+    details = read_details(run)
+    videos = sorted((folder.path / "videos").glob("step-*"))
+    config = folder.path / "config.toml"
+    return ReportedRun(
+        run=run,
+        history=details.history,
+        plugins=details.plugins,
+        checkpoints=details.checkpoints,
+        command=details.command,
+        config=config.read_text() if config.is_file() else "",
+        video=videos[-1] if videos else None,
+    )
