@@ -53,7 +53,8 @@ def test_a_run_is_shown_with_what_it_is_its_results_and_what_to_do_next(
     assert rows["files"] == str(result.folder)
     assert rows["train on"] == f"rlplug resume {result.run_id[:8]} --steps 800"
     assert len(lines) < 40
-    assert all(len(line) <= 100 or str(result.folder) in line for line in lines)
+    to_copy = (str(result.folder), "started by")
+    assert all(len(line) <= 100 or any(one in line for one in to_copy) for line in lines)
 
 
 def test_a_run_is_shown_as_json(result: package.RunResult, rlplug: Cli) -> None:
