@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from rlplug.cli.command import Group
+from rlplug.cli.compare import compare
 from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
@@ -71,6 +72,7 @@ def cli() -> None:
     rlplug eval RUN_ID               evaluate a trained policy
     rlplug ui                        look at runs in MLflow
     rlplug runs                      list runs, and how they ended
+    rlplug compare RUN RUN           compare runs, or groups of runs
     rlplug show last                 show one run: results, options, plugins, checkpoints
     """
 
@@ -81,6 +83,7 @@ cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(runs)
 cli.add_command(show)
+cli.add_command(compare)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)

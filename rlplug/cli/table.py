@@ -24,7 +24,9 @@ class Column:
     rank: int = 0
     """Where it does not fit, the columns of the highest rank are left out first; 0: never."""
     shortest: int | None = None
-    """How far it may be shortened, in the middle."""
+    """How far it may be shortened, in the middle: names differ at their ends."""
+    cut_end: bool = False
+    """Whether it is shortened at its end instead."""
 
     @property
     def width(self) -> int:
@@ -53,7 +55,7 @@ def table_lines(columns: Sequence[Column], width: int | None) -> Iterator[str]:
     for row in range(-1, len(kept[0].cells)) if kept else ():
         texts = (one.heading if row < 0 else one.cells[row] for one in kept)
         cells = (
-            f"{_cut(text, room):{'>' if one.right else '<'}{room}}"
+            f"{_cut(text, room, at_end=one.cut_end):{'>' if one.right else '<'}{room}}"
             for one, text, room in zip(kept, texts, widths, strict=True)
         )
         yield (" " * _GAP).join(cells).rstrip()
@@ -77,10 +79,9 @@ def _total(widths: Sequence[int] | Iterator[int]) -> int:
     return sum(every) + _GAP * (len(every) - 1)
 
 
-def _cut(text: str, width: int) -> str:
-    """Shortened in the middle: names differ at their ends."""
+def _cut(text: str, width: int, *, at_end: bool) -> str:
     if len(text) <= width:
         return text
-    head = width // 2
+    head = width - 1 if at_end else width // 2
     tail = width - head - 1
     return f"{text[:head]}…{text[len(text) - tail :]}"

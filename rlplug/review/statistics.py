@@ -8,7 +8,16 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["Interval", "bootstrap", "bootstrap_rows", "interquartile_mean", "mean_interval"]
+from rlplug.quantities import format_number
+
+__all__ = [
+    "Interval",
+    "bootstrap",
+    "bootstrap_rows",
+    "interquartile_mean",
+    "mean_interval",
+    "probability_of_improvement",
+]
 
 Array = NDArray[numpy.float64]
 
@@ -24,7 +33,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.estimate:,.4g} [{self.low:,.4g}, {self.high:,.4g}]"
+        numbers = (self.estimate, self.low, self.high)
+        return "{} [{}, {}]".format(*map(format_number, numbers))
 
 
 def interquartile_mean(scores: Array) -> Array:
@@ -69,3 +79,15 @@ def _interval(statistics: Array, confidence: float) -> Array:
 def mean_interval(scores: Sequence[float]) -> Interval:
     """The mean with its bootstrap interval."""
     return bootstrap(scores, lambda values: numpy.asarray(values.mean(axis=-1)))
+
+
+def probability_of_improvement(
+    scores: Sequence[float], others: Sequence[float], *, confidence: float = 0.95, seed: int = 0
+) -> Interval:
+    """How likely a run of the first is better than one of the others; of equal ones, one half."""
+    first, second = (numpy.asarray(one, dtype=numpy.float64) for one in (scores, others))
+    wins = (numpy.sign(first[:, None] - second[None, :]) + 1) / 2
+    rows, columns = _drawn(len(first), seed), _drawn(len(second), seed + 1)
+    drawn = wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
+    low, high = _interval(drawn, confidence)
+    return Interval(float(wins.mean()), float(low), float(high))

@@ -30,12 +30,13 @@ def columns_of(runs: Sequence[RunRecord], *, now: datetime) -> list[Column]:
         Column(heading="step", cells=[_step(run) for run in runs], right=True, rank=4),
         Column(heading="best @ step", cells=[shown_best(run) for run in runs], right=True, rank=1),
         Column(heading="last", cells=[shown_last(run) for run in runs], right=True, rank=2),
-        Column(heading="started", cells=[format_age(run.started, now) for run in runs], rank=5),
+        Column(heading="started", cells=[format_age(run.started, now) for run in runs], rank=6),
         Column(
             heading="options",
             cells=[run.about.shown_options for run in runs],
-            rank=6,
+            rank=5,
             shortest=16,
+            cut_end=True,
         ),
     ]
 

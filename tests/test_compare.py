@@ -1,0 +1,140 @@
+"""`rlplug compare`: options that differ, scores with intervals, a plot, what cannot be compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+
+import rlplug as package
+from rlplug.review.comparison import Compared, curves_of, differing, measure_of
+from rlplug.review.history import Series
+from rlplug.review.record import RunAbout, RunRecord
+from rlplug.review.statistics import probability_of_improvement
+from rlplug.tracking.location import runs_folder
+from rlplug.tracking.recorded import recorded_runs
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Cli = Callable[..., "Outcome"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def record(run_id: str, best: float | None, last: float, **about: Any) -> RunRecord:
+    return RunRecord(
+        run_id=run_id,
+        name=f"run {run_id}",
+        about=RunAbout(**{"env": "Hall-v0", "algorithm": "walk", **about}),
+        status="FINISHED",
+        best=None if best is None else (10, best),
+        latest={"rollout/return_mean": last},
+    )
+
+
+def bandits(alpha: float, seeds: range, env: str = "LinearBandit-v0") -> str:
+    options = {"tracking.enabled": False, "alpha": alpha}
+    for seed in seeds:
+        package.run("linucb", env, steps=300, seed=seed, options=options)
+    return recorded_runs(runs_folder())[0].about.group
+
+
+def test_groups_are_compared_by_their_options_scores_and_intervals(home: Path, rlplug: Cli) -> None:
+    first, second = bandits(0.1, range(3)), bandits(3.0, range(3))
+    told = rlplug("compare", first, second)
+    assert (told.code, told.err) == (0, "")
+    lines = told.out.splitlines()
+    assert lines[0] == "by the last rollout/reward_mean"
+    assert lines[1].split()[:3] == ["run", "runs", "mean"]
+    assert lines[2].split()[:3] == ["A", first, "3"]
+    assert "probability that a run of B is better than one of A: " in told.out
+    assert lines[-2].split() == ["algorithm.alpha", "0.1", "3.0"]
+    plot = home / "compare.png"
+    assert lines[-1] == f"curves: {plot}"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    plot.unlink()
+    facts = json.loads(rlplug("compare", first, second, "--json").out)
+    scores = facts["compared"][0]["scores"]
+    assert facts["compared"][0]["mean"]["estimate"] == pytest.approx(numpy.mean(scores))
+    assert facts["options"] == {"algorithm.alpha": ["0.1", "3.0"]}
+    rows = list(csv.DictReader(rlplug("compare", first, "last", "--csv").out.splitlines()))
+    assert [row["runs"] for row in rows] == ["3", "1"]
+    assert not plot.exists()
+
+
+def test_one_group_is_compared_run_by_run_and_one_run_is_refused(home: Path, rlplug: Cli) -> None:
+    group = bandits(1.0, range(2))
+    lines = rlplug("compare", group, "--plot", str(home / "a.png")).out.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["A", "B", "C"]
+    assert lines[4].split()[1:3] == [group, "2"]
+    alone = rlplug("compare", "last")
+    assert alone.code == 2
+    assert "is one run: there is nothing to compare it with" in alone.err
+
+
+def test_results_in_different_environments_are_not_compared_silently(
+    home: Path, rlplug: Cli
+) -> None:
+    first = bandits(1.0, range(2))
+    second = bandits(1.0, range(2), "FeatureBandit-v0")
+    told = rlplug("compare", first, second)
+    assert told.code == 0
+    assert "of different environments (FeatureBandit-v0, LinearBandit-v0)" in told.err
+    assert "in each run's own environment" in told.out
+    assert "probability" not in told.out
+    assert not (home / "compare.png").exists()
+
+
+def test_runs_are_compared_by_what_all_of_them_have() -> None:
+    evaluated, other = record("a", 9.0, 1.0), record("b", None, 2.0)
+    assert measure_of([evaluated]).name == "return of the best evaluation"
+    both = measure_of([evaluated, other])
+    assert both.name == "last rollout/return_mean"
+    assert [both.of(run) for run in (evaluated, other)] == [1.0, 2.0]
+    assert measure_of([evaluated], "last").of(evaluated) == 1.0
+
+
+def test_a_score_that_is_no_number_is_left_out_and_counted() -> None:
+    group = Compared(label="g", runs=[record("a", 1.0, 0.0), record("b", float("nan"), 0.0)])
+    measure = measure_of(group.runs)
+    assert group.scores(measure) == [1.0]
+    assert group.improvement(group, measure) is None
+
+
+def test_options_that_are_the_same_in_all_are_left_out() -> None:
+    first = Compared(label="a", runs=[record("a", 1.0, 0.0, options={"alpha": "1", "beta": "2"})])
+    second = Compared(label="b", runs=[record("b", 1.0, 0.0, options={"alpha": "1"}, seed=4)])
+    assert differing([first, second]) == {"seed": ["0", "4"], "beta": ["2", "(default)"]}
+
+
+def test_the_plot_shows_a_metric_of_which_all_have_a_curve() -> None:
+    point = Series(numpy.array([1.0]), numpy.array([2.0]))
+    curve = Series(numpy.array([1.0, 2.0]), numpy.array([2.0, 3.0]))
+    compared = [Compared(label=one, runs=[record(one, 1.0, 0.0)]) for one in "ab"]
+    histories = {
+        "a": {"eval/return_mean": point, "rollout/return_mean": curve},
+        "b": {"eval/return_mean": curve, "rollout/return_mean": curve},
+    }
+    name, curves = curves_of(compared, histories)
+    assert name == "rollout/return_mean"
+    assert list(curves) == ["a", "b"]
+    assert curves_of(compared, {"a": {}, "b": {}}) == ("", {})
+
+
+def test_the_probability_of_improvement_counts_equal_runs_half() -> None:
+    # Of four pairs, two are won and one is equal.
+    found = probability_of_improvement([1.0, 3.0], [1.0, 2.0])
+    assert found.estimate == 0.625
+    assert found.low <= found.estimate <= found.high
+    assert probability_of_improvement([5.0] * 3, [1.0] * 2).low == 1.0
