@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.loading import load
+    from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
     from rlplug.serving import Policy
@@ -50,6 +51,7 @@ _MODULES = {
     "NoOptions": "rlplug.plugin",
     "Policy": "rlplug.serving",
     "Registry": "rlplug.registry",
+    "RecordedRun": "rlplug.runs.recorded",
     "RequestError": "rlplug.errors",
     "RlplugError": "rlplug.errors",
     "RunFailedError": "rlplug.errors",
@@ -63,6 +65,7 @@ _MODULES = {
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
+    "runs": "rlplug.runs.recorded",
 }
 
 __all__ = [
@@ -78,6 +81,7 @@ __all__ = [
     "Module",
     "NoOptions",
     "Policy",
+    "RecordedRun",
     "Registry",
     "RequestError",
     "RlplugError",
@@ -92,6 +96,7 @@ __all__ = [
     "option",
     "resume",
     "run",
+    "runs",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -47,7 +47,8 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    if arguments[0] in ("ui", "eval", "resume") or arguments[:2] == ["plugins", "check"]:
+    of_runs = ("ui", "eval", "resume", "show", "compare")
+    if arguments[0] in of_runs or arguments[:2] in (["plugins", "check"], ["runs", "rm"]):
         arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0
 
@@ -89,7 +90,10 @@ def test_the_python_of_the_readme_runs_as_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RLPLUG_HOME", raising=False)
     exec(block("In Python", "python"), {})
-    regret, folder = capsys.readouterr().out.split()
+    first, last = capsys.readouterr().out.splitlines()
+    regret, folder = first.split()
+    assert last.startswith("{'algorithm.alpha': '0.5'} ")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert 0 < float(regret) < 500
     assert Path(folder).is_relative_to(tmp_path / "rlplug_runs")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["History", "Series", "history_of"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["History", "Series", "frame_of", "history_of"]
 
 Array: TypeAlias = NDArray[numpy.float64]
 
@@ -35,3 +38,14 @@ def history_of(reports: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, 
         )
         for name, one in found.items()
     }
+
+
+def frame_of(history: History) -> DataFrame:
+    """A row per step and a column per metric; NaN where a metric was not reported."""
+    import pandas
+
+    columns = {
+        name: pandas.Series(one.values, index=one.steps.astype(numpy.int64))
+        for name, one in history.items()
+    }
+    return pandas.DataFrame(columns).rename_axis("step")

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import attrs
 
+from rlplug.errors import RequestError
+from rlplug.quantities import format_number
+from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.signals import Interrupted
+from rlplug.tracking.location import RunFolder
+from rlplug.tracking.recorded import read_record
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
     from rlplug.plugin import Module
+    from rlplug.review.history import History
     from rlplug.tracking import Status
 
 __all__ = ["RunInterrupted", "RunResult"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class RunResult:
     """The outcome of one run."""
 
@@ -50,6 +59,39 @@ class RunResult:
         if not self.checkpoints:
             return "there is no checkpoint"
         return f"checkpoint of step {self.checkpoints[-1]:,}"
+
+    @overload
+    def history(self, *, frame: Literal[False] = False) -> History: ...
+    @overload
+    def history(self, *, frame: Literal[True]) -> DataFrame: ...
+    def history(self, *, frame: bool = False) -> History | DataFrame:
+        """Metric → its steps and values as arrays; with `frame`, a pandas DataFrame by step."""
+        return self.recorded().history(frame=True) if frame else self.recorded().history()
+
+    def plot(self) -> Figure:
+        """The learning curve."""
+        return self.recorded().plot()
+
+    def recorded(self) -> RecordedRun:
+        """The run as it is recorded in its folder."""
+        found = RunFolder.read(self.folder)
+        if found is None:
+            raise RequestError(
+                f"{self.folder} is no longer the folder of run {self.run_id}.",
+                "try: result.metrics has the last values",
+            )
+        return RecordedRun.of(read_record(found))
+
+    def __repr__(self) -> str:
+        best = ""
+        if self.best is not None:
+            best = f", best {format_number(self.best[1])} at step {self.best[0]:,}"
+        status = f"{self.status} at step {self.step:,}{best}"
+        return f"<RunResult {self.run_id[:8]}: {status}, in {self.folder}>"
+
+    def _repr_html_(self) -> str | None:
+        # Without its folder, notebooks show the text.
+        return self.recorded()._repr_html_() if RunFolder.read(self.folder) else None
 
     def as_json(self) -> dict[str, Any]:
         """Everything except the module, as JSON values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rlplug.hooks.events import RunInfo
 
-__all__ = ["HEADLINES", "LiveConsole", "PlainConsole", "console_for"]
+__all__ = ["HEADLINES", "LiveConsole", "NotebookConsole", "PlainConsole", "console_for"]
 
 HEADLINES = {
     RETURN: "return",
@@ -26,11 +27,15 @@ HEADLINES = {
 """The metrics on the progress line, with their labels."""
 
 _PLAIN_LINES = 10
+_NOTEBOOK_SECONDS = 0.2
+"""The least time between two lines in a notebook."""
 
 
 def console_for(stream: TextIO | None = None) -> LiveConsole | PlainConsole:
     """A live console for a terminal, a plain one elsewhere; by default on stderr."""
     stream = sys.stderr if stream is None else stream
+    if type(stream).__module__.startswith("ipykernel"):
+        return NotebookConsole(stream)
     return LiveConsole(stream) if stream.isatty() else PlainConsole(stream)
 
 
@@ -117,11 +122,14 @@ class PlainConsole:
         if tenth < self._next:
             return
         self._next = tenth + 1
+        self._print(self._line(step, metrics))
+
+    def _line(self, step: int, metrics: Mapping[str, float]) -> str:
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{min(100 * step // self._steps, 100):>3}%"
         numbers = headline(self._latest)
-        self._print(f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {numbers}")
+        return f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {numbers}"
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
@@ -135,6 +143,36 @@ class PlainConsole:
         except OSError:
             # The reader is gone; the run continues.
             self._print = lambda line: None  # type: ignore[method-assign] # print no more
+
+
+class NotebookConsole(PlainConsole):
+    """One line that is written over: a notebook is no terminal, but knows carriage returns."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._shown = ""
+        self._next_time = 0.0
+
+    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._latest.update(metrics)
+        now = time.perf_counter()
+        if now >= self._next_time or step >= self._steps:
+            self._next_time = now + _NOTEBOOK_SECONDS
+            line = self._line(step, metrics)
+            # A shorter line must cover the one before.
+            self._write(f"\r{line:<{len(self._shown)}}")
+            self._shown = line
+
+    def close(self) -> None:
+        if self._shown:
+            self._shown = ""
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        # The front end may be gone; the run continues.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def _clock(seconds: float) -> str:

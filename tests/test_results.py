@@ -1,0 +1,119 @@
+"""Results as data: histories, plots, short texts, HTML and progress in notebooks, `rlplug.runs`."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import xml.etree.ElementTree as ElementTree
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy
+import pytest
+
+import rlplug
+from rlplug.review.history import Series
+from rlplug.review.notebook import run_html
+from rlplug.tracking.console import NotebookConsole, PlainConsole, console_for
+
+OFF = {"tracking.enabled": False}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def result(home: Path) -> rlplug.RunResult:
+    options = {**OFF, "evaluation.episodes": 2, "evaluation.every": 100}
+    return rlplug.run("a2c", "CartPole-v1", steps=400, options=options)
+
+
+def test_a_result_has_the_history_of_its_metrics_as_arrays_and_as_a_frame(
+    result: rlplug.RunResult,
+) -> None:
+    history = result.history()
+    steps, values = history["eval/return_mean"]
+    assert steps.tolist() == [120, 200, 320, 400]
+    assert values[-1] == result.metrics["eval/return_mean"]
+    frame = result.history(frame=True)
+    assert frame.index.name == "step"
+    assert frame["eval/return_mean"].dropna().tolist() == values.tolist()
+    assert set(frame.columns) == set(history)
+
+
+def test_a_result_is_plotted_as_a_figure_of_matplotlib(result: rlplug.RunResult) -> None:
+    figure = result.plot()
+    picture = io.BytesIO()
+    figure.savefig(picture)
+    assert picture.getvalue().startswith(b"\x89PNG")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["return mean"]
+
+
+def test_the_text_of_a_result_is_one_short_line(result: rlplug.RunResult) -> None:
+    assert result.best is not None
+    step, _ = result.best
+    text = repr(result)
+    assert text.startswith(f"<RunResult {result.run_id[:8]}: FINISHED at step 400, best ")
+    assert f"at step {step}, in {result.folder}>" in text
+    assert "\n" not in text
+    (run,) = rlplug.runs()
+    assert repr(run).startswith(
+        f"<run {result.run_id[:8]} a2c-CartPole-v1-s0: FINISHED at step 400"
+    )
+
+
+def test_a_notebook_shows_a_table_and_the_curve_of_a_result(result: rlplug.RunResult) -> None:
+    shown = result._repr_html_()
+    assert shown is not None
+    assert "FINISHED at step 400" in shown
+    (curve,) = ElementTree.fromstring(shown).iter("polyline")
+    assert len(curve.attrib["points"].split()) == 4
+    shutil.rmtree(result.folder)
+    assert result._repr_html_() is None
+    with pytest.raises(rlplug.RequestError, match="is no longer the folder of run"):
+        result.history()
+
+
+def test_what_a_notebook_shows_is_escaped_and_of_long_curves_thinned_out() -> None:
+    steps = numpy.arange(5000.0)
+    shown = run_html("<b>", {"a": "<script>", "b": ""}, {"eval/return_mean": Series(steps, steps)})
+    (curve,) = ElementTree.fromstring(shown).iter("polyline")
+    assert len(curve.attrib["points"].split()) == 500
+    assert "<script>" not in shown
+    one = Series(numpy.array([1.0]), numpy.array([2.0]))
+    assert "svg" not in run_html("a", {}, {"eval/return_mean": one})
+
+
+def test_runs_are_listed_in_python_with_their_metrics_and_policies(home: Path) -> None:
+    for env, seed in (("LinearBandit-v0", 0), ("LinearBandit-v0", 1), ("FeatureBandit-v0", 0)):
+        rlplug.run("linucb", env, steps=60, seed=seed, options=OFF)
+    assert [run.about.seed for run in rlplug.runs(env="linear*")] == [1, 0]
+    assert len(rlplug.runs(algo="linucb", status="finished")) == 3
+    assert rlplug.runs(status="failed") == []
+    assert rlplug.runs(since=datetime.now() + timedelta(hours=1)) == []
+    run = rlplug.runs(env="FeatureBandit-v0", sort_by="best", root=home)[0]
+    assert run.best is None
+    assert run.history()["rollout/reward_mean"].steps[-1] == 60
+    assert run.plot().axes
+    assert run.load().step == 60
+
+
+def test_progress_in_a_notebook_is_one_line_that_is_written_over() -> None:
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    console = console_for(stream)
+    assert isinstance(console, NotebookConsole)
+    assert type(console_for(io.StringIO())) is PlainConsole
+    console._steps = 1000
+    console.metrics_reported(10, {"rollout/return_mean": 9.125})
+    console.metrics_reported(20, {"rollout/return_mean": 9.5})
+    console.metrics_reported(1000, {"rollout/return_mean": 9.0})
+    console.close()
+    first, second = stream.getvalue().rstrip("\n").split("\r")[1:]
+    assert first.startswith("  1%     10 steps")
+    assert second.startswith("100%  1,000 steps")
+    assert len(second) >= len(first)
+    assert stream.getvalue().endswith("\n")
