@@ -183,7 +183,7 @@ def test_numbers_that_are_not_finite_are_counted_from_then_on(
     close(writer)
     counts = [report.metrics.get("train/nonfinite") for report in read_journal(journal.path)]
     assert counts == [None, 2.0, 2.0]
-    assert writer.first_nonfinite_step == 2
+    assert writer.reports.first_nonfinite_step == 2
 
 
 def test_a_full_disk_is_told_once_and_the_metrics_are_uploaded_all_the_same(
@@ -221,7 +221,7 @@ def test_metrics_that_neither_disk_nor_store_took_are_counted_as_lost(
     writer.put(1, {"a": 1.0, "b": 2.0})
     close(writer)
     assert writer.pending.points == 2
-    assert writer.points_lost() == 2
+    assert writer.reports.points_lost() == 2
     assert "kept in memory" in warnings[1]
     with pytest.raises(OSError, match="Invalid argument"):
         journal.close()

@@ -125,8 +125,8 @@ class Review:
             text = f"{type(listener.error).__name__}: {listener.error}"
             error = "\n".join(without_secrets(text).strip().splitlines()[-20:])
             tags["rlplug.error"] = error[:LONGEST_TAG]
-        if self._writer.first_nonfinite_step is not None:
-            tags["rlplug.nonfinite_step"] = str(self._writer.first_nonfinite_step)
+        if self._writer.reports.first_nonfinite_step is not None:
+            tags["rlplug.nonfinite_step"] = str(self._writer.reports.first_nonfinite_step)
         if listener.run is not None:
             latest = {name: x for report in reports for name, x in report.metrics.items()}
             note = summary(listener.run, status, listener.step, latest, error)

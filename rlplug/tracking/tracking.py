@@ -232,7 +232,7 @@ class Tracking:
 
     def _warn_of_missing(self) -> None:
         pending = self.pending
-        lost = self._writer.points_lost()
+        lost = self._writer.reports.points_lost()
         if lost:
             self._warn(
                 f"{lost:,} metric values are lost: they are not in {self._journal.path}, and not "

@@ -7,18 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
-from rlplug.tracking.journal import NONFINITE, Journal, Recorded, Report, Row
+from rlplug.tracking.journal import Journal, Recorded, Row
+from rlplug.tracking.queued import QueuedReports
 from rlplug.tracking.status import Pending, beat
 
 __all__ = ["Job", "MetricStore", "Writer"]
 
 Job = Callable[[], None]
 
-ROWS_PER_BATCH = 1000
 JOURNAL_SECONDS = 1.0
 UPLOAD_SECONDS = 5.0
 LONGEST_WAIT = 60.0
@@ -56,20 +55,12 @@ class Writer:
         self._journal = journal
         self._store = store
         self._warn = warn
-        self._marks = recorded.marks
-        self._queue: SimpleQueue[tuple[int, float, dict[str, float]]] = SimpleQueue()
-        self._unwritten: list[_Item] = []
-        self._unsent: list[_Item] = []
-        if store is not None:
-            self._unsent += [_Item(report, end) for report, end in recorded.unsent]
-        self._nonfinite = recorded.nonfinite
-        self.first_nonfinite_step = recorded.first_nonfinite_step
+        self.reports = QueuedReports(journal, recorded, warn, uploads=store is not None)
         self._wait = 0.0
         """Seconds before the next attempt after a failure; 0 while uploads succeed."""
         self._next_upload = 0.0
         self._gone = False
         """Whether the run was deleted in MLflow."""
-        self._disk_failed = False
         self._nudge = threading.Event()
         self._closing = threading.Event()
         self._jobs: list[tuple[Job, Sequence[Path]]] = []
@@ -77,8 +68,8 @@ class Writer:
         self._refused = 0
         """Number of files that MLflow refused."""
         self._finish: Callable[[], None] | None = None
+        self._finishing = threading.Lock()
         self._abandoned = threading.Event()
-        self._taking = threading.Lock()
         self._deadline = 0.0
         self._answered = 0.0
         """When a request was last answered, by the monotonic clock."""
@@ -92,7 +83,7 @@ class Writer:
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         """Queue a copy of the metrics."""
-        self._queue.put((step, time.time(), dict(metrics)))
+        self.reports.put(step, metrics)
 
     def do(self, job: Job, *, files: Sequence[Path] = ()) -> None:
         """Queue another job for the thread, after the metrics queued so far."""
@@ -107,7 +98,7 @@ class Writer:
 
         May be called from any thread; it does not wait for uploads.
         """
-        self._take()
+        self.reports.take()
         with contextlib.suppress(OSError, ValueError):
             self._journal.sync()
 
@@ -133,7 +124,7 @@ class Writer:
             if rest <= 0:
                 # The thread waits for an answer: what it has not done, this one does.
                 self._abandoned.set()
-                self._take()
+                self.reports.take()
                 self._finish_once()
                 break
             self._thread.join(rest)
@@ -144,11 +135,7 @@ class Writer:
         In a thread of its own, for the writer's may be waiting for an answer.
         """
         deadline = time.monotonic() + seconds
-        if self._taking.acquire(timeout=seconds / 2):
-            try:
-                self._take_all()
-            finally:
-                self._taking.release()
+        self.reports.take(seconds / 2)
         # From here on, the thread may close the journal.
         self._abandoned.set()
         self._closing.set()
@@ -168,9 +155,9 @@ class Writer:
     @property
     def pending(self) -> Pending:
         """What is not in MLflow."""
-        items, jobs = list(self._unsent), list(self._jobs)
+        jobs = list(self._jobs)
         return Pending(
-            points=_points(items),
+            points=self.reports.points_unsent,
             artifacts=self._refused + sum(_present(files) for _, files in jobs),
             tags=sum(not files for _, files in jobs),
         )
@@ -180,18 +167,6 @@ class Writer:
         """Whether the thread no longer uses the journal."""
         return not self._thread.is_alive()
 
-    def points_lost(self) -> int:
-        """Number of metric values that are in no place: the journal is read again for it.
-
-        Only after `close`.
-        """
-        if self._store is None:
-            return self._journal.points_missing() + _points(self._unwritten)
-        kept = self._journal.read_lines()
-        missing = [item for item in [*self._unsent, *self._unwritten] if not item.sent]
-        lost = {id(item): item for item in missing if item.report.line() not in kept}
-        return _points(list(lost.values()))
-
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -199,10 +174,10 @@ class Writer:
             self._nudge.wait(JOURNAL_SECONDS)
             self._nudge.clear()
             self._beat()
-            self._take()
+            self.reports.take()
             if time.monotonic() >= self._next_upload and not self._closing.is_set():
                 self._upload()
-        self._take()
+        self.reports.take()
         if not self._abandoned.is_set():
             self._finish_once()
             # Drawing may have taken long; nothing was asked meanwhile.
@@ -213,7 +188,7 @@ class Writer:
                 self._journal.close()
 
     def _finish_once(self) -> None:
-        with self._taking:
+        with self._finishing:
             finish, self._finish = self._finish, None
         if finish is not None:
             finish()
@@ -224,60 +199,6 @@ class Writer:
             self._next_beat = now + HEARTBEAT_SECONDS
             with contextlib.suppress(OSError):
                 beat(self._journal.path.parent)
-
-    def _take(self) -> None:
-        """Move queued metrics to the journal and to the list of uploads."""
-        with self._taking:
-            self._take_all()
-
-    def _take_all(self) -> None:
-        taken = []
-        while True:
-            try:
-                report = Report.of(*self._queue.get_nowait())
-            except Empty:
-                break
-            report = self._counted(self._unknown(report))
-            if report.metrics:
-                taken.append(_Item(report))
-        if self._store is not None:
-            self._unsent += taken
-        self._unwritten += taken
-        if not self._unwritten:
-            return
-        try:
-            ends = self._journal.append([item.report for item in self._unwritten])
-        except OSError as error:
-            self._on_disk_error(error)
-            return
-        for item, end in zip(self._unwritten, ends, strict=True):
-            item.end = end
-        self._unwritten = []
-        if self._disk_failed:
-            self._disk_failed = False
-            self._warn(f"the journal {self._journal.path} is writable again; nothing is lost.")
-
-    def _unknown(self, report: Report) -> Report:
-        """The report without the values that were recorded before the run was continued."""
-        known = {name for name in report.metrics if self._is_known(name, report.step)}
-        if not known:
-            return report
-        metrics = {name: x for name, x in report.metrics.items() if name not in known}
-        return Report(report.step, report.time, metrics)
-
-    def _is_known(self, name: str, step: int) -> bool:
-        return name in self._marks and step <= self._marks[name]
-
-    def _counted(self, report: Report) -> Report:
-        """The report with `train/nonfinite`, the count of non-finite values so far, if any."""
-        if report.nonfinite:
-            self._nonfinite += report.nonfinite
-            if self.first_nonfinite_step is None:
-                self.first_nonfinite_step = report.step
-        if not (self._nonfinite and report.metrics) or self._is_known(NONFINITE, report.step):
-            return report
-        metrics = {**report.metrics, NONFINITE: float(self._nonfinite)}
-        return Report(report.step, report.time, metrics)
 
     def _upload_rest(self) -> None:
         """Retry until everything is uploaded or time is up; only once during a known outage."""
@@ -290,20 +211,20 @@ class Writer:
 
     def _upload(self) -> None:
         """Upload in batches; on failure, keep the rest and back off."""
-        if self._unsent:
+        if self.reports.points_unsent:
             # Then what is in MLflow is in the journal, and is known when the run is continued.
             # Where the disk fails, memory is what is uploaded.
             with contextlib.suppress(OSError):
                 self._journal.sync()
         try:
-            while self._unsent and self._is_open:
-                batch = _batch(self._unsent)
-                self._send([row for item in batch for row in item.report.rows()])
-                self._sent(batch)
+            while self._is_open and (batch := self.reports.next_batch()):
+                self._send([row for one in batch for row in one.report.rows()])
+                if not self._gone:
+                    self.reports.acknowledge(batch)
             self._work()
         except StoreUnreachableError as error:
             if not self._wait:
-                kept = "memory" if self._disk_failed else self._journal.path
+                kept = "memory" if self.reports.disk_failed else self._journal.path
                 self._warn(
                     f"{error.what} ({error}); the run continues, and its metrics are kept in "
                     f"{kept}."
@@ -356,54 +277,7 @@ class Writer:
             self._send(rows[:middle])
             self._send(rows[middle:])
 
-    def _sent(self, batch: list[_Item]) -> None:
-        if self._gone:
-            return
-        del self._unsent[: len(batch)]
-        for item in batch:
-            item.sent = True
-        written = [item.end for item in batch if item.end is not None]
-        if written:
-            # Without it, the same points would be uploaded again, which has no effect.
-            with contextlib.suppress(OSError):
-                self._journal.acknowledge(written[-1])
-
-    def _on_disk_error(self, error: OSError) -> None:
-        if not self._disk_failed:
-            self._disk_failed = True
-            self._warn(
-                f"{self._journal.path} cannot be written ({error.strerror or error}); "
-                "the run continues, and its metrics are kept in memory."
-            )
-
 
 def _present(files: Sequence[Path]) -> int:
     """Number of files that are still there; old checkpoints are deleted."""
     return sum(file.exists() for file in files)
-
-
-def _points(items: Sequence[_Item]) -> int:
-    return sum(len(item.report.metrics) for item in items)
-
-
-class _Item:
-    """A report in the queue, and its end offset in the journal once it is written."""
-
-    __slots__ = ("end", "report", "sent")
-
-    def __init__(self, report: Report, end: int | None = None) -> None:
-        self.report = report
-        self.end = end
-        self.sent = False
-
-
-def _batch(items: Sequence[_Item]) -> list[_Item]:
-    """As many of the first items as fit into one request, at least one."""
-    batch: list[_Item] = []
-    rows = 0
-    for item in items:
-        rows += len(item.report.metrics)
-        if batch and rows > ROWS_PER_BATCH:
-            break
-        batch.append(item)
-    return batch
