@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
+    from rlplug.runs.seeds.results import RunResults
     from rlplug.serving import Policy
 
 _MODULES = {
@@ -57,6 +58,7 @@ _MODULES = {
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
+    "RunResults": "rlplug.runs.seeds.results",
     "build_learner": "rlplug.runs.build_learner",
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
@@ -87,6 +89,7 @@ __all__ = [
     "RlplugError",
     "RunFailedError",
     "RunResult",
+    "RunResults",
     "UnsupportedSpaceError",
     "build_learner",
     "evaluate",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlplug.cli.terminal import console
 from rlplug.config.secrets import masked
-from rlplug.config.toml import as_mapping
+from rlplug.config.toml import as_mapping, bare_key, toml_value
 
 if TYPE_CHECKING:
     from rlplug.runs.prepare import Prepared
 
 __all__ = ["print_prepared"]
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 def print_prepared(prepared: Prepared, feed: str) -> None:
@@ -49,8 +45,8 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
             if section:
                 yield "", ""
             section = tuple(parents)
-            yield f"[{'.'.join(map(_key, parents))}]", ""
-        yield f"{_key(name)} = {_toml(value)}", prepared.origins[".".join(path)]
+            yield f"[{'.'.join(map(bare_key, parents))}]", ""
+        yield f"{bare_key(name)} = {toml_value(value)}", prepared.origins[".".join(path)]
 
 
 def _leaves(
@@ -63,20 +59,3 @@ def _leaves(
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*path, name))
-
-
-def _key(name: str) -> str:
-    return name if _BARE.match(name) else json.dumps(name, ensure_ascii=False)
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(name)} = {_toml(part)}' for name, part in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    # Numbers, inf and nan among them, and dates are TOML as Python writes them.
-    return str(value)

@@ -89,11 +89,15 @@ cli.add_command(options)
 cli.add_command(plugins)
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal."""
+def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> NoReturn:
+    """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal.
+
+    `seed_run` is what a command finds as `obj` of its context, in the process of one of several
+    seeds.
+    """
     args = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _invoke(args)
+        code = _invoke(args, seed_run)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (BrokenPipeError, ReaderLeftError):
@@ -114,9 +118,9 @@ def _silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _invoke(arguments: list[str]) -> int:
+def _invoke(arguments: list[str], seed_run: object) -> int:
     try:
-        result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False)
+        result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False, obj=seed_run)
     except RlplugError as error:
         message = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
         _print_error(error, message, debug="--debug" in arguments)

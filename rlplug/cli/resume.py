@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
+from rlplug.errors import RequestError
+
+if TYPE_CHECKING:
+    from rlplug.cli.seed_run import SeedRun
 
 __all__ = ["resume"]
 
@@ -25,32 +32,64 @@ __all__ = ["resume"]
     is_flag=True,
     help="Allow other options or plugin versions than the run was started with; recorded.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many seeds of a group run at a time; default: by cores and compute.num_threads.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
+@click.pass_obj
 def resume(
+    seed_run: SeedRun | None,
+    /,
     run: str,
     steps: int | None,
     settings: tuple[str, ...],
     allow_drift: bool,
+    jobs: int | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Go on with a run from its last checkpoint, under the same MLflow run.
 
-    RUN is the id of a run or its first characters, its name, or last.
+    RUN is the id of a run or its first characters, its name, or last; or the group of several
+    seeds, of which all that have not finished go on together.
 
     \b
     rlplug resume last
     rlplug resume last --steps 200000                        train on
     rlplug resume last --set learning_rate=1e-4 --allow-drift
+    rlplug resume a2c-CartPole-v1-1b2c3d4e                   all its seeds
     """
     from rlplug.checkpoint.lookup import find_run
+    from rlplug.config.sources import parse_setting
+    from rlplug.runs.seeds.group import find_group
+    from rlplug.tracking.location import runs_folder
+
+    group = find_group(runs_folder(), run)
+    if group is not None:
+        from rlplug.cli.seeds import finish_seeds
+        from rlplug.runs.request import Request
+        from rlplug.runs.seeds.several import resume_seeds
+        from rlplug.tracking.reap import reap_quietly
+
+        reap_quietly(group.root)
+        request = Request(settings=tuple(parse_setting(text) for text in settings))
+        go_on = partial(resume_seeds, group, request, jobs or 0)
+        return finish_seeds(
+            partial(go_on, steps=steps or 0, allow_drift=allow_drift),
+            quiet=quiet,
+            as_json=as_json,
+        )
+    if jobs is not None:
+        raise RequestError(f"--jobs is of several seeds, and {run!r} is no group.", "try: without")
 
     # Before the import of torch, so that a wrong name is answered at once.
     folder = find_run(run, best_of_group=False)
     from rlplug.cli.outcome import finish
-    from rlplug.config.sources import parse_setting
     from rlplug.runs.resume import resumable
     from rlplug.runs.run import carry_out
 
@@ -60,8 +99,10 @@ def resume(
         settings=tuple(parse_setting(text) for text in settings),
         allow_drift=allow_drift,
     )
+    quiet = quiet or seed_run is not None
+    attached = {} if seed_run is None else seed_run.attached()
     return finish(
-        lambda: carry_out(resumed.prepared, show=not quiet, resumed=resumed),
+        lambda: carry_out(resumed.prepared, show=not quiet, resumed=resumed, **attached),
         quiet=quiet,
         as_json=as_json,
     )

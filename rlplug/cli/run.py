@@ -14,23 +14,11 @@ from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
+    from rlplug.cli.seed_run import SeedRun
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
 __all__ = ["run"]
-
-_FLAGS = {
-    "algorithm": "--algo",
-    "env": "--env",
-    "steps": "--steps",
-    "seed": "--seed",
-    "preset": "--preset",
-    "init_from": "--init-from",
-    "addons": "--with",
-    "tags": "--tag",
-    "run_name": "--resume-or-start",
-}
-"""Option → flag."""
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
@@ -40,6 +28,15 @@ _FLAGS = {
 @click.option("--env", metavar="ID", help="Gymnasium id; default: the algorithm's environment.")
 @click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
 @click.option("--seed", type=int, metavar="N", help="Random seed.")
+@click.option(
+    "--seeds", metavar="SEEDS", help="Several seeds, a process each: 5 (0 to 4), 0-4, or 1,2,5."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many of the seeds run at a time; default: by cores and compute.num_threads.",
+)
 @click.option(
     "--preset", metavar="NAME", help="Named set of options of the algorithm; see plugins show."
 )
@@ -82,20 +79,38 @@ _FLAGS = {
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-def run(dry_run: bool, quiet: bool, as_json: bool, name: str | None, **flags: Any) -> int:
+@click.pass_obj
+def run(
+    seed_run: SeedRun | None,
+    /,
+    seeds: str | None,
+    jobs: int | None,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    name: str | None,
+    **flags: Any,
+) -> int:
     """Train an installed algorithm, and record the run in MLflow.
 
     \b
     rlplug run --algo linucb
     rlplug run --config run.toml --seed 1 --set alpha=0.5
+    rlplug run --algo a2c --seeds 5      seeds 0 to 4, and what they come to
     rlplug options                 options of every run, for --set
     """
     from rlplug.runs.request import find_plugins, layers_of
 
+    # Its parent tells how far it is.
+    quiet = quiet or seed_run is not None
     _refuse_empty({**flags, "resume_or_start": name})
     request, registry = _request(name, **flags), Registry.installed()
     # Before the import of torch, so that a wrong name is answered at once.
     find_plugins(layers_of(request), registry)
+    if seeds is not None and not dry_run:
+        return _run_seeds(request, seeds, jobs or 0, quiet=quiet, as_json=as_json)
+    if jobs is not None and seeds is None:
+        raise RequestError("--jobs is of several seeds.", "try: --seeds 5 with it, or leave it out")
     from rlplug.runs.prepare import prepare
 
     prepared = prepare(request, registry)
@@ -111,12 +126,28 @@ def run(dry_run: bool, quiet: bool, as_json: bool, name: str | None, **flags: An
     from rlplug.tracking.reap import reap_quietly
 
     reap_quietly(runs_folder())
+    attached = {} if seed_run is None else seed_run.attached()
     if name is None:
-        return finish(lambda: carry_out(prepared, show=not quiet), quiet=quiet, as_json=as_json)
-    return _resume_or_start(name, prepared, quiet=quiet, as_json=as_json)
+        return finish(
+            lambda: carry_out(prepared, show=not quiet, **attached), quiet=quiet, as_json=as_json
+        )
+    return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
 
-def _resume_or_start(name: str, prepared: Prepared, *, quiet: bool, as_json: bool) -> int:
+def _run_seeds(request: Request, seeds: str, jobs: int, *, quiet: bool, as_json: bool) -> int:
+    from rlplug.cli.seeds import finish_seeds
+    from rlplug.runs.seeds.asked import parse_seeds
+    from rlplug.runs.seeds.several import run_seeds
+
+    chosen = parse_seeds(seeds)
+    return finish_seeds(
+        lambda display: run_seeds(request, chosen, jobs, display), quiet=quiet, as_json=as_json
+    )
+
+
+def _resume_or_start(
+    name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
+) -> int:
     from rlplug.cli.outcome import finish
     from rlplug.runs.resume import FinishedError, resumable_by_name
     from rlplug.runs.run import carry_out
@@ -131,7 +162,7 @@ def _resume_or_start(name: str, prepared: Prepared, *, quiet: bool, as_json: boo
                 click.echo(str(finished).splitlines()[0])
             return 0
         return finish(
-            lambda: carry_out(prepared, show=not quiet, resumed=resumed),
+            lambda: carry_out(prepared, show=not quiet, resumed=resumed, **attached),
             quiet=quiet,
             as_json=as_json,
         )
@@ -164,7 +195,7 @@ def _request(
 ) -> Request:
     """The flags as sections of a config file."""
     from rlplug.config.sources import parse_setting, parse_tags
-    from rlplug.runs.request import Request
+    from rlplug.runs.request import FLAGS, Request
 
     values = {
         "algorithm": algo,
@@ -183,6 +214,6 @@ def _request(
     return Request(
         config=config,
         flags=flags,
-        flag_names=_FLAGS,
+        flag_names=FLAGS,
         settings=tuple(parse_setting(text) for text in settings),
     )

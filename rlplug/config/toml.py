@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +12,9 @@ import attrs
 from rlplug.config.schedule import Schedule
 from rlplug.config.sections import CORE_SECTIONS, RunConfig
 
-__all__ = ["as_mapping", "flat", "plain", "to_toml"]
+__all__ = ["as_mapping", "bare_key", "flat", "plain", "to_toml", "toml_value"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 def to_toml(config: RunConfig) -> str:
@@ -53,6 +57,26 @@ def plain(options: Any) -> Any:
     if isinstance(options, list | tuple):
         return [plain(value) for value in options]
     return options
+
+
+def bare_key(name: str) -> str:
+    """A key, in quotation marks where it needs them."""
+    return name if _BARE.match(name) else json.dumps(name, ensure_ascii=False)
+
+
+def toml_value(value: object) -> str:
+    """One plain value, in one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        pairs = (f"{bare_key(str(name))} = {toml_value(part)}" for name, part in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # Numbers, inf and nan among them, and dates are TOML as Python writes them.
+    return str(value)
 
 
 def _leaves(values: Mapping[str, Any], path: str) -> list[tuple[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -15,7 +16,22 @@ from rlplug.config.sources import Layers, Setting, read_toml
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 
-__all__ = ["Request", "find_plugins", "layers_of"]
+__all__ = ["FLAGS", "Request", "find_plugins", "layers_of"]
+
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithm": "--algo",
+        "env": "--env",
+        "steps": "--steps",
+        "seed": "--seed",
+        "preset": "--preset",
+        "init_from": "--init-from",
+        "addons": "--with",
+        "tags": "--tag",
+        "run_name": "--resume-or-start",
+    }
+)
+"""Option → the flag of `rlplug run` that sets it."""
 
 
 @attrs.frozen(kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+import attrs
 import numpy
 
 from rlplug.config.sections import RunConfig
@@ -24,6 +25,11 @@ from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
+from rlplug.runs.seeds.asked import check_seeds, refuse_seed_option
+from rlplug.runs.seeds.display import SilentSeeds, display_for
+from rlplug.runs.seeds.in_order import run_in_order
+from rlplug.runs.seeds.results import RunResults, results_of
+from rlplug.runs.seeds.several import run_seeds
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["carry_out", "check", "resume", "run"]
 
 
+@overload
 def run(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
@@ -47,12 +54,44 @@ def run(
     options: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
     show: bool = False,
-) -> RunResult:
+) -> RunResult: ...
+@overload
+def run(
+    algorithm: str | type[Algorithm] = "",
+    env: EnvMaker = "",
+    *,
+    steps: int = 0,
+    seeds: Iterable[int] | int,
+    jobs: int = 0,
+    addons: Sequence[str | AddOn] = (),
+    config: Path | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    show: bool = False,
+) -> RunResults: ...
+def run(
+    algorithm: str | type[Algorithm] = "",
+    env: EnvMaker = "",
+    *,
+    steps: int = 0,
+    seed: int | None = None,
+    seeds: Iterable[int] | int | None = None,
+    jobs: int = 0,
+    addons: Sequence[str | AddOn] = (),
+    config: Path | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    show: bool = False,
+) -> RunResult | RunResults:
     """Train, and record the run: `run("linucb", "LinearBandit-v0", seed=1, options={"alpha": 2})`.
 
     `algorithm` is a name or a class, `env` an id or a callable that makes one environment, `addons`
     are names or instances; a run with parts that are not installed is recorded as not re-runnable.
     `options` have the keys of `--set`; `config` is a TOML file. `show=True` prints progress.
+
+    `seeds=range(5)`, or 5, gives `RunResults`: each seed has a process of its own, `jobs` of them
+    at a time (0: by cores and `compute.num_threads`). Seeds with parts that are not installed run
+    one after another in this process.
     """
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
     values = {
@@ -75,8 +114,27 @@ def run(
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of run",
     )
-    prepared = prepare(request, plugins.registry, plugins.instances)
     maker = None if isinstance(env, str) else env
+    rerunnable = plugins.rerunnable and maker is None
+    if seeds is not None:
+        chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
+        if rerunnable and not plugins.instances:
+            display = display_for if show else SilentSeeds
+            return results_of(run_seeds(request, chosen, jobs, display))
+        refuse_seed_option(request)
+        one = partial(_one_seed, request, plugins, maker, show=show)
+        what = "the environment, a callable" if maker else "plugins that are not installed"
+        return results_of(run_in_order(chosen, one, what))
+    prepared = prepare(request, plugins.registry, plugins.instances)
+    return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
+
+
+def _one_seed(
+    request: Request, plugins: InlinePlugins, maker: EnvMaker | None, seed: int, *, show: bool
+) -> RunResult:
+    flags = {**request.flags, "run": {**request.flags["run"], "seed": seed}}
+    one = attrs.evolve(request, flags=flags)
+    prepared = prepare(one, plugins.registry, plugins.instances)
     rerunnable = plugins.rerunnable and maker is None
     return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
 
@@ -129,11 +187,16 @@ def carry_out(
     rerunnable: bool = True,
     show: bool = False,
     resumed: Resumed | None = None,
+    listeners: Sequence[object] = (),
+    interrupts: Interrupts | None = None,
 ) -> RunResult:
-    """Carry out one run, from the first check to the last file, or the rest of one."""
+    """Carry out one run, from the first check to the last file, or the rest of one.
+
+    `listeners` hear its events; `interrupts` takes the signals that end it.
+    """
     maker = _default_env(prepared) if env is None else env
     ending: Ending | None = None
-    with Interrupts(notice=show) as interrupts:
+    with interrupts or Interrupts(notice=show) as interrupts:
         try:
             with ExitStack() as stack:
                 if resumed is not None:
@@ -156,7 +219,14 @@ def carry_out(
                 )
                 ending = Ending(components, tracking)
                 made = prepared, maker, components, tracking, ending, interrupts, stack
-                train = partial(_train, *made, rerunnable=rerunnable, show=show, resumed=resumed)
+                train = partial(
+                    _train,
+                    *made,
+                    rerunnable=rerunnable,
+                    show=show,
+                    resumed=resumed,
+                    listeners=listeners,
+                )
                 return ending.of(train, interrupts)
         except Interrupted as error:
             # While the run started, or while its environments were closed.
@@ -177,6 +247,7 @@ def _train(
     rerunnable: bool,
     show: bool,
     resumed: Resumed | None,
+    listeners: Sequence[object],
 ) -> None:
     """Train, and save what was trained."""
     interrupts.release()
@@ -184,7 +255,7 @@ def _train(
     consoles = [console_for()] if show else []
     for console in consoles:
         stack.callback(console.close)
-    calls.listen([tracking.listener, *consoles])
+    calls.listen([tracking.listener, *consoles, *listeners])
     ending.periodic = periodic = components.periodic(config, maker, tracking, interrupts)
     stack.callback(periodic.close)
     try:

@@ -67,6 +67,11 @@ class Interrupts:
         if self._number is not None:
             self._raise()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a signal that ends the run has come."""
+        return self._number is not None
+
     def received(self) -> Interrupted:
         """The exception for the first signal."""
         return Interrupted(self._number or signal.SIGINT)

@@ -220,13 +220,15 @@ class Store:
             self._client.set_terminated(self.run_id, status, ended)
 
     def _describe(self, record: Record) -> None:
-        """Log params and the environment as a dataset."""
+        """Log params and the environment, if there is one, as a dataset."""
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         params = [Param(name, value) for name, value in record.params.items()]
         with translated():
             # MLflow's client splits them into requests.
             self._client.log_batch(self.run_id, params=params)
+            if not record.environment:
+                return
             dataset = Dataset(
                 name=record.environment,
                 digest=record.environment_digest,

@@ -1,0 +1,105 @@
+"""Which seeds were asked for, and how their processes share the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlplug.errors import RequestError
+from rlplug.runs.request import Request, layers_of
+
+__all__ = ["Share", "check_seeds", "cores", "parse_seeds", "refuse_seed_option", "share"]
+
+_FORMS = "5 (for 0 to 4), 0-4, or 1,2,5"
+_PART = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST = 1000
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds that `5`, `0-4` or `1,2,5` names."""
+    found = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+    ends = [(int(one[1]), int(one[2] or one[1])) for one in found if one is not None]
+    if len(ends) < len(found) or any(first > last for first, last in ends):
+        raise RequestError(f"--seeds: expected {_FORMS}, got {text!r}.", "try: --seeds 5")
+    if len(found) == 1 and "-" not in text:
+        ends = [(0, ends[0][0] - 1)]
+    if sum(last - first + 1 for first, last in ends) > _MOST:
+        raise RequestError(f"--seeds: at most {_MOST:,} seeds, got {text!r}.", "try: --seeds 5")
+    return check_seeds([seed for first, last in ends for seed in range(first, last + 1)])
+
+
+def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds, or raise which cannot be run together."""
+    given = tuple(int(seed) for seed in seeds)
+    if not given:
+        raise RequestError(f"no seed was named: expected {_FORMS}.", "try: --seeds 5")
+    if min(given) < 0:
+        raise RequestError(f"a seed must be at least 0, got {min(given)}.", "try: --seeds 5")
+    for seed in given:
+        if given.count(seed) > 1:
+            raise RequestError(f"seed {seed} is given {given.count(seed)} times.", "try: it once")
+    return given
+
+
+def refuse_seed_option(request: Request) -> None:
+    """Refuse a seed beside the seeds; that of a file is overridden."""
+    given = ["--seed"] if "seed" in request.flags.get("run", {}) else []
+    given += [f"--set {one.key}" for one in request.settings if one.key in ("seed", "run.seed")]
+    if given:
+        raise RequestError(f"{given[0]} and --seeds are both given.", "try: one of the two")
+
+
+@attrs.frozen
+class Share:
+    """How many seeds run at a time, and the most CPU threads that each may use."""
+
+    jobs: int
+    threads: int
+
+    def environ(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Environment variables of a process; one that allows fewer threads is left as it is."""
+        given = environ.get("OMP_NUM_THREADS", "")
+        fewer = given.isdecimal() and 0 < int(given) <= self.threads
+        return {**environ, **({} if fewer else {"OMP_NUM_THREADS": str(self.threads)})}
+
+
+def share(request: Request, seeds: Sequence[int], jobs: int = 0, available: int = 0) -> Share:
+    """As many processes as the cores allow, each with its part of them.
+
+    `compute.num_threads` threads each if that is set. `jobs` is how many were asked for; 0: none.
+    """
+    available = available or cores()
+    wanted = _num_threads(request)
+    jobs = min(jobs or max(available // max(wanted, 1), 1), len(seeds))
+    return Share(jobs, max(wanted or available // jobs, 1))
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return max(min(count, _quota()), 1)
+
+
+def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that a container may use, of however many it sees; rounded up."""
+    try:
+        most, period = file.read_text().split()
+        return -(-int(most) // int(period))
+    except (OSError, ValueError):
+        return os.cpu_count() or 1
+
+
+def _num_threads(request: Request) -> int:
+    """The option, where the request has it; what is wrong with it is said by the run."""
+    layers = layers_of(request)
+    for setting in request.settings:
+        if setting.key in ("num_threads", "compute.num_threads"):
+            layers.put(("compute", "num_threads"), setting.value, "--set")
+    value: Any = layers.section("compute", "num_threads")
+    return value if type(value) is int and value > 0 else 0

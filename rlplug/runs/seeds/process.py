@@ -1,0 +1,108 @@
+"""The process of one seed: started, listened to, and ended.
+
+It reads JSON lines on its standard input, first what to run and then signals, and reports in JSON
+lines on its standard output. Its input closes when this process has gone, however it went: so
+nothing depends on process groups, fork or POSIX signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, Literal
+
+import attrs
+
+__all__ = ["Event", "SeedProcess"]
+
+MODULE = "rlplug.cli.seed_process"
+"""What the process executes; a name, as the command line is above this layer."""
+
+ERRORS_SECONDS = 2.0
+"""How long the output of a process that has ended is read: one of its own may hold it open."""
+
+
+@attrs.frozen
+class Event:
+    """Something that a seed's process did."""
+
+    seed: int
+    kind: Literal["report", "line", "ended"]
+    value: Any
+    """A mapping, a line that it printed, or its exit code."""
+
+
+class SeedProcess:
+    """One seed's process; what it does is put as events, from other threads."""
+
+    def __init__(
+        self,
+        seed: int,
+        arguments: tuple[str, ...],
+        put: Callable[[Event], None],
+        environ: Mapping[str, str] = os.environ,
+        module: str = MODULE,
+    ) -> None:
+        self._seed = seed
+        self._put = put
+        # -P: the working directory is not searched, as it is not for `rlplug`.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            # Ctrl-C reaches this process alone, which tells the others.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        self._send({"arguments": arguments, "path": sys.path})
+        self._errors = threading.Thread(target=self._read_errors, daemon=True)
+        self._errors.start()
+        threading.Thread(target=self._read_reports, daemon=True).start()
+
+    def signal(self, number: int, *, again: bool = False) -> None:
+        """Have it act as on a signal; `again` for one that is not the first."""
+        self._send({"signal": int(number), "again": again})
+
+    def kill(self) -> None:
+        """End it without a checkpoint."""
+        self._process.kill()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        # It may have ended.
+        with contextlib.suppress(OSError):
+            stdin = self._process.stdin
+            assert stdin is not None
+            stdin.write(json.dumps(message).encode() + b"\n")
+            stdin.flush()
+
+    def _read_reports(self) -> None:
+        for line in _lines(self._process.stdout):
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue
+            self._put(Event(self._seed, "report", report))
+        code = self._process.wait()
+        self._errors.join(ERRORS_SECONDS)
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._put(Event(self._seed, "ended", code))
+
+    def _read_errors(self) -> None:
+        for line in _lines(self._process.stderr):
+            self._put(Event(self._seed, "line", line))
+
+
+def _lines(stream: IO[bytes] | None) -> Iterator[str]:
+    assert stream is not None
+    with stream:
+        for line in stream:
+            yield line.decode(errors="replace").rstrip("\r\n")

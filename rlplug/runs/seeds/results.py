@@ -1,0 +1,130 @@
+"""The results of several seeds in Python, and the exceptions that bring them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.review.record import RunRecord
+from rlplug.review.statistics import Interval
+from rlplug.runs.seeds.files import draw
+from rlplug.runs.seeds.several import SeedsOutcome
+from rlplug.runs.seeds.summary import Measure, Summary
+
+__all__ = ["RunResults", "SeedsFailedError", "SeedsInterrupted", "results_of"]
+
+
+class RunResults(Sequence[RunRecord]):
+    """The runs of several seeds, one record each, in the order in which the seeds were given.
+
+    `rlplug.load(results[0].run_id)` loads the policy of one.
+    """
+
+    def __init__(self, summary: Summary, folder: Path | None, run_id: str = "") -> None:
+        self.group = summary.group
+        """The same for runs that differ only in their seeds."""
+        self.folder = folder
+        """The folder with the files of the group; None if no seed came to have a run."""
+        self.run_id = run_id
+        """The summary run in MLflow; empty: there is none."""
+        self._summary = summary
+
+    @overload
+    def __getitem__(self, index: int) -> RunRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RunRecord, ...]: ...
+    def __getitem__(self, index: int | slice) -> RunRecord | tuple[RunRecord, ...]:
+        return self._summary.runs[index]
+
+    def __len__(self) -> int:
+        return len(self._summary.runs)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What was measured of every finished seed: `best_return`, `final_return`, `reward`, …"""
+        return tuple(one.name for one in self._summary.measures)
+
+    def values(self, measure: str = "") -> tuple[float, ...]:
+        """A number per finished seed; by default of the first measure."""
+        return self._measure(measure).values
+
+    def mean(self, measure: str = "") -> Interval:
+        """The mean over the finished seeds, with its 95 % bootstrap interval."""
+        return self._measure(measure).mean
+
+    def iqm(self, measure: str = "") -> Interval:
+        """The interquartile mean over the finished seeds, with its 95 % bootstrap interval."""
+        return self._measure(measure).iqm
+
+    def plot(self, file: Path | str | None = None) -> Path:
+        """Draw the learning curves with their band into a PNG file; by default the group's."""
+        if file is None and self.folder is None:
+            raise RequestError("no seed has a run: there is nothing to draw.", "try: another seed")
+        path = Path(file) if file is not None else Path(str(self.folder)) / "band.png"
+        draw(self._summary, path)
+        return path
+
+    def _measure(self, name: str) -> Measure:
+        known = {one.name: one for one in self._summary.measures}
+        if not known:
+            raise RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
+        if name and name not in known:
+            raise RequestError(
+                f"{name!r} was not measured of every seed.", f"there are: {', '.join(known)}"
+            )
+        return known[name] if name else next(iter(known.values()))
+
+    def __repr__(self) -> str:
+        lines = self._summary.lines(100)
+        return f"RunResults of {self.group}:\n" + "\n".join(lines)
+
+
+class SeedsFailedError(RunFailedError):
+    """Some of several seeds failed; the others have gone on to their end."""
+
+    def __init__(self, results: RunResults, errors: Sequence[str]) -> None:
+        self.results = results
+        """All seeds, those that failed among them."""
+        super().__init__(f"{len(errors)} of {len(results)} seeds failed.", *errors)
+
+
+class SeedsInterrupted(KeyboardInterrupt):
+    """Several seeds were ended by a signal."""
+
+    def __init__(self, results: RunResults, number: int) -> None:
+        super().__init__(f"interrupted; to go on: rlplug resume {results.group}")
+        self.results = results
+        self.number = number
+        """The signal."""
+        self.exit_code = 128 + number
+
+
+def results_of(outcome: SeedsOutcome) -> RunResults:
+    """The results, or the exception for seeds that have not finished."""
+    errors = list(_errors(outcome))
+    if outcome.summary is None and not outcome.ended_by:
+        failed = next(one for one in outcome.states if one.error)
+        raise RequestError(
+            failed.error[0],
+            *(line.strip() for line in failed.error[1:]),
+            "seeds run in processes of their own, which know installed plugins and environments, "
+            "not what this program registers itself",
+        )
+    summary = outcome.summary or Summary(
+        group="", runs=tuple(one.record() for one in outcome.states)
+    )
+    folder = None if outcome.group is None else outcome.group.folder
+    results = RunResults(summary, folder, outcome.run_id)
+    if outcome.ended_by:
+        raise SeedsInterrupted(results, outcome.ended_by)
+    if errors:
+        raise SeedsFailedError(results, errors)
+    return results
+
+
+def _errors(outcome: SeedsOutcome) -> Iterator[str]:
+    for state in outcome.states:
+        if state.status == "failed":
+            yield f"seed {state.seed}: {state.error[0]}"

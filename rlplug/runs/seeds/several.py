@@ -1,0 +1,209 @@
+"""Run several seeds, or go on with those of a group, and sum up what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from rlplug.errors import RequestError
+from rlplug.runs.request import Request, layers_of
+from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
+from rlplug.runs.seeds.asked import Share, refuse_seed_option, share
+from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_seeds, exit_code
+from rlplug.runs.seeds.files import write_files
+from rlplug.runs.seeds.group import Group
+from rlplug.runs.seeds.state import SeedState
+from rlplug.runs.seeds.summary import Summary
+from rlplug.runs.seeds.summary_run import record_summary
+from rlplug.runs.seeds.text import seeds_text
+from rlplug.tracking.location import RunFolder, runs_folder, runs_in
+from rlplug.tracking.recorded import read_record
+
+__all__ = [
+    "MakeDisplay",
+    "SeedsOutcome",
+    "ShownSeeds",
+    "concluded",
+    "resume_seeds",
+    "run_seeds",
+]
+
+
+class ShownSeeds(SeedDisplay, Protocol):
+    """A display that may keep something open."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+MakeDisplay = Callable[[str], ShownSeeds]
+"""From a title."""
+
+
+@attrs.frozen(kw_only=True)
+class SeedsOutcome:
+    """How the seeds ended, and what is left of them."""
+
+    states: Sequence[SeedState]
+    ended_by: int
+    """The signal that ended them; 0: none."""
+    group: Group | None
+    """None: no seed came to have a run."""
+    summary: Summary | None = None
+    run_id: str = ""
+    """The summary run in MLflow; empty: there is none."""
+
+    @property
+    def code(self) -> int:
+        """The exit code of all together."""
+        return exit_code(self.states, self.ended_by)
+
+
+def run_seeds(
+    request: Request, seeds: Sequence[int], jobs: int, make_display: MakeDisplay
+) -> SeedsOutcome:
+    """Run each seed in a process of its own, some at a time."""
+    refuse_seed_option(request)
+    each = share(request, seeds, jobs)
+    states = [SeedState(seed=seed, arguments=arguments_of(request, seed)) for seed in seeds]
+    algorithm = layers_of(request).section("run", "algorithm") or "run"
+    title = f"{algorithm}, {_how(seeds, each)}"
+    name = request.flags.get("tracking", {}).get("run_name", "")
+    return _carry_out(states, each, make_display, title, root=runs_folder(), name=name)
+
+
+def resume_seeds(
+    group: Group,
+    request: Request,
+    jobs: int,
+    make_display: MakeDisplay,
+    *,
+    steps: int = 0,
+    allow_drift: bool = False,
+) -> SeedsOutcome:
+    """Go on with all seeds of a group that have not finished, and start those that never began.
+
+    With more `steps` or other settings, go on with all of them.
+    """
+    group.refuse_in_progress()
+    changed = bool(steps or request.settings)
+    unfinished = group.unfinished()
+    new = [seed for seed, run in unfinished.items() if run is None]
+    if changed and new:
+        raise RequestError(
+            f"seeds {seeds_text(tuple(new))} of group {group.name} were never started.",
+            f"try: first rlplug resume {group.name}",
+        )
+    if not (unfinished or changed):
+        raise RequestError(
+            f"all seeds of group {group.name} have finished: there is nothing to resume.",
+            f"try: rlplug resume {group.name} --steps N, to train on",
+        )
+    chosen = dict(group.runs) if changed else unfinished
+    states = [_resumed(group, seed, chosen, request, steps, allow_drift) for seed in group.asked]
+    working = [state.seed for state in states if state.status == "waiting"]
+    each = share(attrs.evolve(request, config=_config(group)), working, jobs)
+    title = f"{group.name}, {_how(working, each)}"
+    return _carry_out(states, each, make_display, title, root=group.root, alike=False)
+
+
+def _resumed(
+    group: Group,
+    seed: int,
+    chosen: dict[int, RunFolder | None] | dict[int, RunFolder],
+    request: Request,
+    steps: int,
+    allow_drift: bool,
+) -> SeedState:
+    run = group.runs.get(seed)
+    if run is not None and seed not in chosen:
+        return _finished_before(run)
+    if run is None:
+        fresh = Request(config=_config(group))
+        return SeedState(seed=seed, arguments=arguments_of(fresh, seed))
+    arguments = resume_arguments(run.run_id, request, steps=steps, allow_drift=allow_drift)
+    return SeedState(seed=seed, arguments=arguments, folder=run.path)
+
+
+def _finished_before(run: RunFolder) -> SeedState:
+    record = read_record(run)
+    return SeedState(
+        seed=run.about.seed,
+        folder=run.path,
+        status="finished",
+        code=0,
+        step=record.step,
+        steps=run.about.steps,
+        latest=dict(record.latest),
+    )
+
+
+def _config(group: Group) -> Path:
+    """The options of its runs; of one whose folder was removed, those of a run."""
+    if group.config.exists():
+        return group.config
+    return next(iter(group.runs.values())).path / group.config.name
+
+
+def _how(seeds: Sequence[int], each: Share) -> str:
+    threads = f"{each.threads} thread{'' if each.threads == 1 else 's'}"
+    return f"seeds {seeds_text(tuple(seeds))}: {each.jobs} at a time, {threads} each"
+
+
+def _carry_out(
+    states: Sequence[SeedState],
+    each: Share,
+    make_display: MakeDisplay,
+    title: str,
+    *,
+    root: Path,
+    name: str = "",
+    alike: bool = True,
+) -> SeedsOutcome:
+    seeds = [state.seed for state in states]
+    groups: list[Group] = []
+
+    def started(state: SeedState) -> None:
+        run = None if state.folder is None else RunFolder.read(state.folder)
+        if run is not None and not groups:
+            groups.append(Group(root, run.about.group))
+            groups[0].ask(seeds, run.path)
+
+    display = make_display(title)
+    try:
+        ended_by = carry_out_seeds(states, each, display, started, alike=alike and not name)
+    finally:
+        display.close()
+    if name:
+        _find_named(states, name, root)
+    for state in states:
+        started(state)
+    return concluded(states, ended_by, groups[0] if groups else None)
+
+
+def concluded(states: Sequence[SeedState], ended_by: int, group: Group | None) -> SeedsOutcome:
+    """Sum up, and record the summary, unless the seeds are to go on later."""
+    if group is None:
+        return SeedsOutcome(states=states, ended_by=ended_by, group=None)
+    errors = {one.seed: one.error[0] for one in states if one.status == "failed"}
+    summary = Summary(group=group.name, runs=tuple(one.record() for one in states), errors=errors)
+    files: list[Path] = []
+    run_id = ""
+    # It takes seconds, and is written once they are resumed.
+    if summary.finished and not ended_by:
+        files = write_files(summary, group)
+        run_id = record_summary(summary, group, files)
+    return SeedsOutcome(
+        states=states, ended_by=ended_by, group=group, summary=summary, run_id=run_id
+    )
+
+
+def _find_named(states: Sequence[SeedState], name: str, root: Path) -> None:
+    """The runs that had finished before: their processes had nothing to report."""
+    named = {run.run_name: run.path for run in runs_in(root)}
+    for state in states:
+        if state.folder is None:
+            state.folder = named.get(name_of_seed(name, state.seed))

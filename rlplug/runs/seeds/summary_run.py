@@ -1,0 +1,99 @@
+"""The summary of a group as a run of its own in MLflow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlplug.errors import RequestError
+from rlplug.review.record import RunRecord
+from rlplug.runs.seeds.group import Group
+from rlplug.runs.seeds.summary import Summary
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.location import RunFolder
+from rlplug.tracking.record import Record, command_line, place_tags
+from rlplug.tracking.store import Store
+
+__all__ = ["SUMMARY", "record_summary"]
+
+SUMMARY = "summary"
+"""What `rlplug.kind` says of it; of a run it says `run`."""
+
+_KEPT = "summary_run_id"
+_LOG = logging.getLogger("rlplug")
+
+
+def record_summary(summary: Summary, group: Group, files: Iterable[Path]) -> str:
+    """Record it beside the runs, in place of an earlier one; its id, or empty without MLflow."""
+    run = next((_folder(one) for one in summary.runs if one.experiment_id), None)
+    if run is None:
+        return ""
+    try:
+        store = _open(summary, group, run)
+        rows = [
+            (name, value, int(time.time() * 1000), max(one.step for one in summary.runs))
+            for name, value in summary.metrics.items()
+        ]
+        store.log_rows(rows)
+        store.set_tags(_tags(summary, group))
+        for file in files:
+            store.log_file(file, "")
+        store.terminate("FINISHED")
+    except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
+        message = str(error).splitlines()[0]
+        _LOG.warning("rlplug: the summary of %s is not in MLflow: %s", group.name, message)
+        return ""
+    group.keep(**{_KEPT: store.run_id})
+    return store.run_id
+
+
+def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
+    """That of the group, if it is still there; else a new one."""
+    uri = run.tracking_uri("")
+    kept = group.facts.get(_KEPT, "")
+    if isinstance(kept, str) and kept:
+        try:
+            return Store.open_run(uri, kept)
+        except RequestError:
+            # It was deleted.
+            pass
+    about = run.about
+    record = Record(
+        experiment=run.experiment,
+        experiment_id=run.experiment_id,
+        run_name=f"{group.name}-summary",
+        number_names=False,
+        params={
+            "run.algorithm": about.algorithm,
+            "run.env": about.env,
+            "run.steps": str(about.steps),
+            **about.options,
+        },
+        tags={**_tags(summary, group), **place_tags(group.root)},
+        environment="",
+        environment_digest="",
+        environment_source="",
+        about=about,
+    )
+    return Store.create_run(uri, record, group.root)
+
+
+def _tags(summary: Summary, group: Group) -> dict[str, str]:
+    about = next(one.about for one in summary.runs if one.run_id)
+    return {
+        "mlflow.source.name": command_line(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.note.content": summary.markdown(),
+        "rlplug.kind": SUMMARY,
+        "rlplug.group": group.name,
+        "rlplug.algo": about.algorithm,
+        "rlplug.env": about.env,
+        "rlplug.seeds": summary.seeds,
+        "rlplug.options": about.shown_options,
+    }
+
+
+def _folder(run: RunRecord) -> RunFolder | None:
+    return None if run.folder is None else RunFolder.read(run.folder)
