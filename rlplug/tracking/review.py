@@ -9,10 +9,11 @@ from pathlib import Path
 from rlplug.hooks.events import RunInfo
 from rlplug.review.curve import draw_curve, panels_of
 from rlplug.review.history import history_of
+from rlplug.review.record import RunAbout
 from rlplug.tracking.artifacts import files_in, upload_file
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.listener import Status, TrackingListener
-from rlplug.tracking.location import without_secrets
+from rlplug.tracking.location import RunFolder, without_secrets
 from rlplug.tracking.record import LONGEST_TAG
 from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.status import TAGS, add_tags
@@ -129,6 +130,8 @@ class Review:
             tags["rlplug.nonfinite_step"] = str(self._writer.reports.first_nonfinite_step)
         if listener.run is not None:
             latest = {name: x for report in reports for name, x in report.metrics.items()}
-            note = summary(listener.run, status, listener.step, latest, error)
+            run = RunFolder.read(self._folder)
+            about = RunAbout() if run is None else run.about
+            note = summary(listener.run, about, status, listener.step, latest, error)
             tags["mlflow.note.content"] = note[:LONGEST_TAG]
         return tags

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 from rlplug.hooks.events import RunInfo
+from rlplug.quantities import format_number
+from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout
 from rlplug.tracking.record import command_line
 
 __all__ = ["RETURN", "REWARD", "headline_metric", "labeled", "summary"]
@@ -25,39 +27,58 @@ _HEADLINES = ("eval/return_mean", "time/steps_per_second", "time/seconds")
 
 
 def summary(
-    run: RunInfo, status: str, step: int, metrics: Mapping[str, float], error: str = ""
+    run: RunInfo,
+    about: RunAbout,
+    status: str,
+    step: int,
+    metrics: Mapping[str, float],
+    error: str = "",
 ) -> str:
     """The summary as Markdown."""
-    packages = ", ".join(one.found.package for one in run.participants)
     lines = [
-        f"**{run.config.run.algorithm}** on **{run.environment}**, seed {run.config.run.seed}: "
+        f"**{about.algorithm}** on **{about.env}**, seed {about.seed}: "
         f"{_ENDINGS[status]} after {step:,} of {run.steps:,} environment steps.",
         "",
     ]
     if error:
         lines += ["```text", error.strip(), "```", ""]
-    shown = [name for name in _headlines(metrics) if math.isfinite(metrics[name])]
-    if shown:
-        lines += ["| metric | last value |", "|---|---:|"]
-        lines += [f"| {name} | {metrics[name]:,.5g} |" for name in shown]
-        lines.append("")
-    lines += ["Command:", "", "```bash", command_line(), "```", ""]
-    if run.rerunnable:
-        lines += [
-            "To run it again, with `config/resolved.toml` from the artifacts:",
-            "",
-            "```bash",
-            "rlplug run --config resolved.toml",
-            "```",
-            "",
-        ]
-    else:
-        lines += [
-            "It was started from Python with its own classes: run that program again.",
-            "",
-        ]
-    lines.append(f"Plugins: {packages}. Curve: `plots/learning_curve.png`.")
+    rows = list(_rows(metrics))
+    if rows:
+        lines += ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    options = f"`{about.shown_options}`" if about.options else "the defaults"
+    plugins = ", ".join(f"{one.name} ({one.found.package})" for one in run.participants)
+    lines += [
+        f"- Options: {options}",
+        f"- Plugins: {plugins}",
+        "- Curves, checkpoints and the video: `report.html` among the artifacts",
+        "",
+        "```bash",
+        f"{command_line()}    # started it",
+        *_commands(run, status, step),
+        "```",
+    ]
+    if not run.rerunnable:
+        lines += ["", "It was started from Python with its own classes: run that program again."]
     return "\n".join(lines)
+
+
+def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """The best evaluation, then the headline metrics."""
+    if BEST_RETURN in metrics:
+        best = format_number(metrics[BEST_RETURN])
+        yield "best evaluation", f"**{best}** at step {metrics[BEST_STEP]:,.0f}"
+    for name in _headlines(metrics):
+        if math.isfinite(metrics[name]):
+            yield name, format_number(metrics[name])
+
+
+def _commands(run: RunInfo, status: str, step: int) -> Iterator[str]:
+    short = run.run_id[:8]
+    if run.rerunnable:
+        yield "rlplug run --config resolved.toml    # again; it is among the artifacts, in config"
+    more = f" --steps {2 * step}" if status == "FINISHED" else ""
+    yield f"rlplug resume {short}{more}"
+    yield f"rlplug eval {short} --episodes 100"
 
 
 def headline_metric(names: Collection[str]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rlplug.review.record import BEST_RETURN, BEST_STEP
+
 __all__ = ["BY_SEED", "VIEW_TAGS", "experiment_link", "home_link", "run_link"]
 
 RUNS = "rlplug"
@@ -16,19 +18,62 @@ BY_SEED = "rlplug-by-seed"
 _MODE = "workflowType=machine_learning"
 
 _COLUMNS = (
+    f"metrics.`{BEST_RETURN}`",
+    f"metrics.`{BEST_STEP}`",
+    "metrics.`eval/return_mean`",
     "metrics.`rollout/return_mean`",
     "metrics.`rollout/reward_mean`",
     "metrics.`rollout/regret_total`",
-    "metrics.`eval/return_mean`",
-    "params.`run.algorithm`",
-    "params.`run.seed`",
     "params.`run.steps`",
+    "tags.`rlplug.algo`",
+    "tags.`rlplug.options`",
+    "params.`run.seed`",
 )
+
+_FIRST_CHARTS = (
+    "eval/return_mean",
+    "rollout/return_mean",
+    "rollout/regret_total",
+    BEST_RETURN,
+)
+"""Those that a run has are drawn in the first section, two in a row."""
+_NO_CHARTS = ("eval/episodes", BEST_STEP, "time/updates")
+"""Metrics that are constant, or no more than a count."""
+_RESULTS = "results"
+
+
+def _chart(metric: str, *, deleted: bool = False) -> dict[str, Any]:
+    return {
+        "uuid": f"rlplug-{metric}",
+        "type": "LINE",
+        "runsCountToCompare": 20,
+        "metricSectionId": _RESULTS,
+        "deleted": deleted,
+        "isGenerated": True,
+        "displayName": metric,
+        "metricKey": metric,
+        "lineSmoothness": 0,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+        "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+
+
+def _section(name: str, **more: Any) -> dict[str, Any]:
+    shown = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
+    return {"uuid": name, "name": name, **shown, **more}
 
 
 def _view(**more: Any) -> str:
     state: dict[str, Any] = {
-        "orderByKey": "attributes.start_time",
+        "orderByKey": f"metrics.`{BEST_RETURN}`",
         "orderByAsc": False,
         "searchFilter": "",
         "startTime": "ALL",
@@ -43,13 +88,23 @@ def _view(**more: Any) -> str:
         "runsHiddenMode": "FIRST_20_RUNS",
         "viewMaximized": False,
         "runListHidden": False,
-        "isAccordionReordered": False,
+        # Otherwise, sections are sorted by their names.
+        "isAccordionReordered": True,
         "groupBy": None,
         "groupsExpanded": {},
         "autoRefreshEnabled": True,
         "useGroupedValuesInCharts": True,
         "hideEmptyCharts": True,
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0},
+        # MLflow adds charts of the other metrics, and sections for them, by itself.
+        "compareRunSections": [
+            _section(_RESULTS, columns=2),
+            *(_section(name, columns=2) for name in ("eval", "rollout", "train", "time")),
+        ],
+        "compareRunCharts": [
+            *map(_chart, _FIRST_CHARTS),
+            *(_chart(metric, deleted=True) for metric in _NO_CHARTS),
+        ],
     }
     return json.dumps({**state, **more}, separators=(",", ":"))
 
