@@ -26,7 +26,8 @@ from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import check_writable
-from rlplug.tracking.record import git_tags, record_of
+from rlplug.tracking.record import record_of
+from rlplug.tracking.source_code import git_state
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -170,9 +171,7 @@ def test_tags_tell_who_what_and_from_where(
     assert tags["rlplug.seed"] == "3"
     assert tags["rlplug.host"] == os.uname().nodename
     assert tags["mlflow.source.name"] == "rlplug run --algo linucb"
-    (plugin,) = json.loads(tags["rlplug.plugins"])
-    assert plugin["package"] == "rlplug-linucb 0.1.0"
-    assert json.loads(tags["rlplug.hook_order"]) == {"build": ["linucb"]}
+    assert tags["rlplug.plugins"] == "linucb 0.1.0 (rlplug-linucb)"
 
 
 def test_the_git_commit_is_that_of_the_folder_and_says_if_files_were_changed(
@@ -185,9 +184,9 @@ def test_the_git_commit_is_that_of_the_folder_and_says_if_files_were_changed(
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    assert git_tags(tmp_path) == {}
+    assert git_state(tmp_path) is None
     git("init", "--initial-branch", "trunk")
-    assert git_tags(tmp_path) == {}
+    assert git_state(tmp_path) is None
     (tmp_path / "run.toml").write_text("")
     git("add", "run.toml")
     git("commit", "--message", "Start")
@@ -198,9 +197,13 @@ def test_the_git_commit_is_that_of_the_folder_and_says_if_files_were_changed(
         "mlflow.source.git.repoURL": "https://***@host/repo.git",
         "rlplug.git_dirty": "false",
     }
-    assert git_tags(tmp_path) == clean
+    state = git_state(tmp_path)
+    assert state is not None
+    assert state.tags() == clean
     (tmp_path / "run.toml").write_text("seed = 1")
-    assert git_tags(tmp_path) == {**clean, "rlplug.git_dirty": "true"}
+    state = git_state(tmp_path)
+    assert state is not None
+    assert state.tags() == {**clean, "rlplug.git_dirty": "true"}
 
 
 def test_seeds_share_a_group_and_other_options_do_not(opened: Opened, client: MlflowClient) -> None:

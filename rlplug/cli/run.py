@@ -15,6 +15,7 @@ from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
     from rlplug.cli.seed_run import SeedRun
+    from rlplug.runs.like import LikeRun
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
@@ -48,6 +49,11 @@ __all__ = ["run"]
     metavar="ADDON",
     shell_complete=complete_plugins(ADDON),
     help="Add-on to use; repeatable, called in this order.",
+)
+@click.option(
+    "--like",
+    metavar="RUN",
+    help="The same run again: options, plugins, seed. What differs is printed and recorded.",
 )
 @click.option(
     "--config",
@@ -89,6 +95,7 @@ def run(
     quiet: bool,
     as_json: bool,
     name: str | None,
+    like: str | None,
     **flags: Any,
 ) -> int:
     """Train an installed algorithm, and record the run in MLflow.
@@ -103,8 +110,11 @@ def run(
 
     # Its parent tells how far it is.
     quiet = quiet or seed_run is not None
-    _refuse_empty({**flags, "resume_or_start": name})
+    others = {**flags, "seeds": seeds, "resume_or_start": name}
+    _refuse_empty({**others, "like": like})
     request, registry = _request(name, **flags), Registry.installed()
+    again = None if like is None else _like(like, others, registry)
+    request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
     find_plugins(layers_of(request), registry)
     if seeds is not None and not dry_run:
@@ -114,6 +124,7 @@ def run(
     from rlplug.runs.prepare import prepare
 
     prepared = prepare(request, registry)
+    prepared = prepared if again is None else again.prepared(prepared)
     if dry_run:
         from rlplug.cli.dry_run import print_prepared
         from rlplug.runs.run import check
@@ -128,8 +139,11 @@ def run(
     reap_quietly(runs_folder())
     attached = {} if seed_run is None else seed_run.attached()
     if name is None:
+        likeness = None if again is None else again.likeness
         return finish(
-            lambda: carry_out(prepared, show=not quiet, **attached), quiet=quiet, as_json=as_json
+            lambda: carry_out(prepared, show=not quiet, like=likeness, **attached),
+            quiet=quiet,
+            as_json=as_json,
         )
     return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
@@ -143,6 +157,21 @@ def _run_seeds(request: Request, seeds: str, jobs: int, *, quiet: bool, as_json:
     return finish_seeds(
         lambda display: run_seeds(request, chosen, jobs, display), quiet=quiet, as_json=as_json
     )
+
+
+def _like(run: str, flags: Mapping[str, Any], registry: Registry) -> LikeRun:
+    """The run that is to be run again; what would make another run of it is refused."""
+    others = {"algo": "--algo", "config": "--config", "preset": "--preset", "addons": "--with"}
+    others |= {"seeds": "--seeds", "resume_or_start": "--resume-or-start"}
+    given = [flag for name, flag in others.items() if flags[name]]
+    if given:
+        raise RequestError(
+            f"--like is run {run} again, with its plugins and options; {given[0]} does not fit.",
+            f"try: without {given[0]}; single options can be changed by --set, --seed, --steps",
+        )
+    from rlplug.runs.like import LikeRun
+
+    return LikeRun.of(run, registry)
 
 
 def _resume_or_start(
@@ -172,7 +201,7 @@ def _refuse_empty(flags: Mapping[str, Any]) -> None:
     """Refuse empty values, which come from unset variables in scripts."""
     empty = [
         name
-        for name in ("algo", "env", "preset", "init_from", "resume_or_start")
+        for name in ("algo", "env", "preset", "init_from", "like", "resume_or_start")
         if flags[name] == ""
     ]
     if empty:

@@ -332,6 +332,9 @@ class TrackingSection:
     )
     run_name: str = option("", "Run name; empty: <algorithm>-<environment>-s<seed>.")
     tags: Mapping[str, str] = option(dict, "Tags of the run, as --tag KEY=VALUE.", factory=True)
+    git_diff: bool = option(
+        True, "Record what differs from the last commit of the working folder, up to 1 MB."
+    )
 
 
 @attrs.frozen(kw_only=True)

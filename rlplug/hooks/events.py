@@ -147,6 +147,8 @@ class RunInfo:
     """The environment's id, or a description of the callable that made it."""
     feed: str = ""
     """The feed's buffers and their memory, in one line; empty without buffers."""
+    device: str = "cpu"
+    """The device of the learner."""
     steps: int
     """Total number of environment steps."""
     progress: Callable[[], int]

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from rlplug.config.names import Owners, core_owners
+from rlplug.config.secrets import masked, without_secrets
 from rlplug.config.sections import CORE_SECTIONS, RunConfig, RunSection
 from rlplug.config.sources import Layers, locate
 from rlplug.config.strict import structure
@@ -16,9 +17,11 @@ from rlplug.errors import ConfigError, Problem, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
+from rlplug.review.provenance import OptionRecord, Provenance
 from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
 from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of
+from rlplug.tracking.source_code import plugin_record
 
 __all__ = ["Prepared", "prepare"]
 
@@ -29,12 +32,36 @@ class Prepared:
 
     config: RunConfig
     origins: Mapping[str, str]
-    chosen: Mapping[str, Any]
-    """The options whose values differ from what the run would have had without a request."""
+    defaults: Mapping[str, Any]
+    """The values that options would have had without a request; those of a preset are kept."""
     algorithm: Participant
     addons: tuple[Participant, ...]
     registry: Registry
     """For suggesting other algorithms."""
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options whose values differ from the defaults; none where those are not valid."""
+        if not self.defaults:
+            return {}
+        return {
+            path: value
+            for path, value in flat(self.config).items()
+            if self.defaults.get(path) != value
+        }
+
+    def provenance(self, calls: HookCalls) -> Provenance:
+        """Where options and plugins come from."""
+        options = {
+            path: OptionRecord(
+                value=masked(value),
+                default=masked(self.defaults.get(path)),
+                origin=without_secrets(self.origins.get(path, "default")),
+            )
+            for path, value in flat(self.config).items()
+        }
+        plugins = [plugin_record(one.found) for one in calls.participants]
+        return Provenance(options=options, plugins=tuple(plugins), hooks=calls.order())
 
     def hooks(self) -> HookCalls:
         """The run's hooks, checked."""
@@ -81,7 +108,7 @@ def prepare(
     apply_preset(defaults, config.run.preset, kind, algorithm)
     return Prepared(
         config=config,
-        chosen=_chosen(config, defaults, kind, options, feed),
+        defaults=_default_values(config, defaults, kind, options, feed),
         origins={path: origins.get(path, "default") for path in flat(config)},
         algorithm=Participant(algorithm, plugin, config.algorithm),
         addons=tuple(
@@ -97,14 +124,14 @@ def prepare(
     )
 
 
-def _chosen(
+def _default_values(
     config: RunConfig,
     defaults: Layers,
     kind: type[Any],
     addons: Mapping[str, type[Any]],
     feed: Any,
 ) -> dict[str, Any]:
-    """The options that differ from the defaults, or from those of the preset and as many steps."""
+    """All options as they are by default, or by the preset, with as many steps."""
     defaults.put(("run", "algorithm"), config.run.algorithm, "request")
     defaults.put(("run", "steps"), config.run.steps, "request")
     default, problems = _structure(defaults, kind, addons, core_owners)
@@ -113,8 +140,7 @@ def _chosen(
         return {}
     if feed is not None:
         default = derive_evaluation(default, feed, defaults)
-    plain = flat(default)
-    return {path: value for path, value in flat(config).items() if plain.get(path) != value}
+    return flat(default)
 
 
 def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:

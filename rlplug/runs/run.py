@@ -35,6 +35,7 @@ from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import console_for
+from rlplug.tracking.provenance import Likeness
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
@@ -189,6 +190,7 @@ def carry_out(
     resumed: Resumed | None = None,
     listeners: Sequence[object] = (),
     interrupts: Interrupts | None = None,
+    like: Likeness | None = None,
 ) -> RunResult:
     """Carry out one run, from the first check to the last file, or the rest of one.
 
@@ -214,6 +216,8 @@ def carry_out(
                     prepared.config,
                     environment=components.environments.name,
                     chosen=prepared.chosen,
+                    provenance=prepared.provenance(components.calls),
+                    like=like,
                     before_creation=interrupts.hold,
                     **({} if resumed is None else resumed.of_tracking()),
                 )
@@ -292,6 +296,7 @@ def _info(
         hook_order=calls.order(),
         environment=components.environments.name,
         feed=components.describe_feed(config.checkpoint),
+        device=str(components.learner.device),
         steps=config.run.steps,
         progress=lambda: trainer.step,
         step=0 if resumed is None else resumed.step,

@@ -72,7 +72,9 @@ def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
             from mlflow import MlflowClient
 
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            if path not in {one.path for one in client.list_artifacts(run_id)}:
+            if path not in {
+                one.path for one in client.list_artifacts(run_id, path.rpartition("/")[0])
+            }:
                 return None
             folder.mkdir(parents=True, exist_ok=True)
             return Path(client.download_artifacts(run_id, path, str(folder)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from rlplug.hooks.events import RunInfo
 from rlplug.tracking.location import without_secrets
@@ -25,6 +25,13 @@ Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 _REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
 
 
+class Recorder(Protocol):
+    """Records something of the run in a thread of its own."""
+
+    def start(self, run: RunInfo) -> None:
+        """The run has started."""
+
+
 class TrackingListener:
     """Passes metrics to the writer, and keeps the status of the run."""
 
@@ -35,12 +42,14 @@ class TrackingListener:
         config: str,
         folder: Path,
         report: ReportFile,
+        recorders: Sequence[Recorder] = (),
     ) -> None:
         self._writer = writer
         self._store = store
         self._config = config
         self._folder = folder
         self._report = report
+        self._recorders = recorders
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Status = "FAILED"
@@ -66,6 +75,8 @@ class TrackingListener:
             self._writer.do(partial(store.set_tags, tags))
             upload = partial(store.log_text, self._config, "config/resolved.toml")
             self._writer.do(upload, files=[self._folder / "config.toml"])
+        for recorder in self._recorders:
+            recorder.start(run)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self.step = step

@@ -15,6 +15,7 @@ from rlplug.config.secrets import masked, masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
+from rlplug.review.provenance import Provenance
 from rlplug.review.record import ABOUT, RunAbout
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
@@ -66,6 +67,7 @@ def create_run(
     config: RunConfig,
     environment: str,
     chosen: Mapping[str, Any],
+    provenance: Provenance,
     root: Path | None,
     before_creation: Callable[[], None],
 ) -> OpenRun:
@@ -94,6 +96,7 @@ def create_run(
         "command": command_line(),
         "started": status.started,
         ABOUT: attrs.asdict(record.about),
+        **_taking_part(provenance),
     }
     with contextlib.ExitStack() as failed:
         if store is not None:
@@ -123,6 +126,7 @@ def create_run(
 def continue_run(
     config: RunConfig,
     about: RunAbout,
+    provenance: Provenance,
     folder: Path,
     step: int,
     drift: Mapping[str, str],
@@ -155,7 +159,7 @@ def continue_run(
         status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
         with _writing(folder.parent.parent):
             _replace_config(folder, masked_toml(config))
-            _replace_about(folder, about)
+            _replace_about(folder, about, provenance)
             journal = Journal(folder)
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
@@ -218,15 +222,21 @@ def _replace_config(folder: Path, options: str) -> None:
     write_durably(path, options.encode())
 
 
-def _replace_about(folder: Path, about: RunAbout) -> None:
-    """The options and the number of steps may have been changed."""
+def _taking_part(provenance: Provenance) -> dict[str, Any]:
+    """The plugins of a run, and the order in which each hook calls them."""
+    plugins = [attrs.asdict(one) for one in provenance.plugins]
+    return {"plugins": plugins, "hooks": {name: list(of) for name, of in provenance.hooks.items()}}
+
+
+def _replace_about(folder: Path, about: RunAbout, provenance: Provenance) -> None:
+    """The options, the number of steps and the plugins' versions may have been changed."""
     path = folder / RUN
     facts = json.loads(path.read_text())
     # Runs are found by their group, which does not change.
     about = attrs.evolve(about, group=RunAbout.read(facts.get(ABOUT)).group or about.group)
-    if facts.get(ABOUT) != attrs.asdict(about):
-        content = json.dumps({**facts, ABOUT: attrs.asdict(about)}, indent=2) + "\n"
-        write_durably(path, content.encode())
+    changed = {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)}
+    if facts != changed:
+        write_durably(path, (json.dumps(changed, indent=2) + "\n").encode())
 
 
 def _restore(before: RunStatus, folder: Path) -> None:

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
+from rlplug.review.provenance import PluginRecord
 from rlplug.review.record import RunAbout
 from rlplug.tracking.location import without_secrets
 
@@ -29,7 +29,6 @@ __all__ = [
     "Record",
     "about_run",
     "command_line",
-    "git_tags",
     "place_tags",
     "record_of",
     "slug",
@@ -38,7 +37,6 @@ __all__ = [
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
-GIT_SECONDS = 2.0
 
 
 @attrs.frozen(kw_only=True)
@@ -102,13 +100,13 @@ def about_run(config: RunConfig, environment: str, chosen: Mapping[str, Any]) ->
 
 def tags_at_start(run: RunInfo) -> dict[str, str]:
     """The tags of plugins and progress, set when the run starts."""
+    found = [one.found for one in run.participants]
     plugins = [
-        {"kind": one.found.kind, "name": one.name, "package": one.found.package}
-        for one in run.participants
+        PluginRecord(name=one.name, version=one.version, distribution=one.distribution)
+        for one in found
     ]
     tags = {
-        "rlplug.plugins": json.dumps(plugins),
-        "rlplug.hook_order": json.dumps(dict(run.hook_order)),
+        "rlplug.plugins": ", ".join(one.shown for one in plugins),
         "rlplug.rerunnable": str(run.rerunnable).lower(),
         "rlplug.steps": str(run.steps),
     }
@@ -144,7 +142,6 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
         "mlflow.user": _user(),
-        **git_tags(Path.cwd()),
         "rlplug.schema": "1",
         "rlplug.version": core_version(),
         "rlplug.kind": "run",
@@ -168,37 +165,6 @@ def place_tags(root: Path) -> dict[str, str]:
         "rlplug.pid": str(os.getpid()),
         "rlplug.root": str(root)[:LONGEST_TAG],
     }
-
-
-def git_tags(folder: Path) -> dict[str, str]:
-    """Tags for commit, branch and origin of the git repository around `folder`, if there is one."""
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if status is None:
-        return {}
-    heads = [line.split(" ", 2) for line in status.splitlines() if line.startswith("# branch.")]
-    known = {head[1]: head[2] for head in heads if len(head) == 3}
-    commit = known.get("branch.oid", "")
-    if not commit or commit == "(initial)":
-        return {}
-    tags = {"mlflow.source.git.commit": commit, "mlflow.source.git.branch": known["branch.head"]}
-    dirty = any(not line.startswith("#") for line in status.splitlines())
-    tags["rlplug.git_dirty"] = str(dirty).lower()
-    origin = _git(folder, "config", "--get", "remote.origin.url")
-    if origin:
-        tags["mlflow.source.git.repoURL"] = without_secrets(origin.strip())
-    return tags
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    # Optional locks could make a commit fail that is made meanwhile.
-    command = ["git", "--no-optional-locks", *arguments]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _user() -> str:

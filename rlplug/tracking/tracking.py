@@ -15,11 +15,13 @@ import attrs
 
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
+from rlplug.review.provenance import Provenance
 from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
+from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
 from rlplug.tracking.record import about_run, command_line
 from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.review import Review
@@ -39,6 +41,8 @@ def open_tracking(
     *,
     environment: str,
     chosen: Mapping[str, Any] | None = None,
+    provenance: Provenance | None = None,
+    like: Likeness | None = None,
     root: Path | None = None,
     warn: Callable[[str], None] | None = None,
     resume: Path | None = None,
@@ -49,25 +53,35 @@ def open_tracking(
 ) -> Tracking:
     """Create the MLflow run and its folder, or raise what is wrong.
 
-    `chosen` are the options that differ from the defaults.
+    `chosen` are the options that differ from the defaults. `provenance` says where options and
+    plugins come from; the rest of it is found out when the run starts. `like` is the run that this
+    one is to be like.
 
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
     journal holds is reported again; `drift` tells which options were changed. A caller that has
     already read from the folder has taken its `lock`. `before_creation` is called right before the
     run is in MLflow, or in progress again.
     """
+    known = Provenance() if provenance is None else provenance
     if resume is None:
-        run = create_run(config, environment, chosen or {}, root, before_creation)
+        run = create_run(config, environment, chosen or {}, known, root, before_creation)
     else:
         about = about_run(config, environment, chosen or {})
-        run = continue_run(config, about, resume, step, drift or {}, lock, before_creation)
-    return Tracking(config, run, warn)
+        run = continue_run(config, about, known, resume, step, drift or {}, lock, before_creation)
+    return Tracking(config, run, warn, known, like)
 
 
 class Tracking:
     """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
-    def __init__(self, config: RunConfig, run: OpenRun, warn: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run: OpenRun,
+        warn: Callable[[str], None] | None,
+        provenance: Provenance,
+        like: Likeness | None = None,
+    ) -> None:
         self.run_id = run.run_id
         self.run_name = run.run_name
         self.experiment = run.experiment
@@ -87,7 +101,18 @@ class Tracking:
         self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
         options = masked_toml(config)
         self._report = ReportFile(run.folder, self.artifact, self._warn)
-        self.listener = TrackingListener(self._writer, run.store, options, run.folder, self._report)
+        self._provenance = ProvenanceRecorder(
+            provenance,
+            run.folder,
+            run.store,
+            self._writer,
+            self._warn,
+            diff=config.tracking.git_diff,
+            like=like,
+        )
+        self.listener = TrackingListener(
+            self._writer, run.store, options, run.folder, self._report, [self._provenance]
+        )
         self._writer.start()
 
     @property
@@ -176,6 +201,8 @@ class Tracking:
             # The status that was to be set when closing was interrupted.
             ended = self._ended
         self._closing, self._ended, self._cut_short = True, ended, seconds is not None
+        if seconds is None:
+            self._provenance.finish()
         review = Review(
             self.run_name, self.folder, self._store, self._writer, self._report, self._warn
         )

@@ -16,6 +16,7 @@ from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
 from rlplug.tracking.location import RunFolder
+from rlplug.tracking.provenance import LIKE
 from rlplug.tracking.status import RUNNING, Pending, RunStatus, kept_tags
 from rlplug.tracking.store import PENDING_TAG, Store
 from rlplug.tracking.writer import Writer
@@ -28,6 +29,15 @@ PATIENCE = 24 * 3600.0
 _CHANGING = ("plots", "logs")
 _FIXED = ("videos", CHECKPOINTS)
 """Folders whose files never change once they are complete."""
+
+_OF_CONFIG = (
+    "config.toml",
+    "config-*.toml",
+    "provenance*.json",
+    "working_tree*.diff",
+    LIKE,
+)
+"""Files whose artifacts are in the folder `config`."""
 
 _MANIFEST = "manifest.json"
 
@@ -111,9 +121,9 @@ def milliseconds(moment: str) -> int | None:
 
 def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
     """The files that are to be uploaded, each with its folder there, manifests last."""
-    for name in ("config.toml", *(one.name for one in sorted(folder.glob("config-*.toml")))):
-        if (folder / name).is_file():
-            yield folder / name, "config"
+    for pattern in _OF_CONFIG:
+        for file in sorted(folder.glob(pattern)):
+            yield file, "config"
     if (folder / "module.safetensors").is_file():
         yield folder / "module.safetensors", "module"
     for name in _CHANGING:
