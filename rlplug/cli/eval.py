@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -49,6 +50,11 @@ __all__ = ["evaluate"]
     help="Import the code that the config of somebody else's run names: encoders, wrappers, "
     "packages of environments.",
 )
+@click.option(
+    "--no-record",
+    is_flag=True,
+    help="Do not keep the evaluation with the run, nor in MLflow.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
@@ -58,13 +64,15 @@ def evaluate(
     checkpoint: str,
     video: bool,
     trust: bool,
+    no_record: bool,
     as_json: bool,
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
 
     RUN_ID is the id of a run or its first characters, its name, `last`, or a folder; RUN_ID@STEP is
     the checkpoint at a step. A run that is not in the runs folder is downloaded from MLflow. One
-    that was not made here may name code to import; that needs --trust.
+    that was not made here may name code to import; that needs --trust. The scores are kept with
+    the run, in its folder and in MLflow as later_eval/… at the step of the checkpoint.
     """
     from rlplug.checkpoint import find_checkpoint
 
@@ -72,7 +80,12 @@ def evaluate(
     path = find_checkpoint(run, checkpoint)
     from rlplug.runs import evaluate as later
 
-    done = later.evaluate(path, episodes=episodes, seed=seed, video=video, trust=trust)
+    done = later.evaluate(
+        path, episodes=episodes, seed=seed, video=video, trust=trust, record=not no_record
+    )
+    if done.not_tracked:
+        where = "recorded" if done.recorded is None else "in MLflow"
+        print(f"rlplug: not {where}: {done.not_tracked}.", file=sys.stderr)
     if as_json:
         click.echo(json.dumps(_as_json(done)))
     else:
@@ -92,6 +105,8 @@ def _print(done: Evaluated) -> None:
     }
     if done.video is not None:
         rows["video"] = str(done.video)
+    if done.recorded is not None:
+        rows["recorded"] = str(done.recorded)
     for line in in_columns(rows):
         click.echo(line)
 
@@ -103,5 +118,6 @@ def _as_json(done: Evaluated) -> dict[str, object]:
         "checkpoint": str(done.checkpoint),
         "environment": done.environment,
         "metrics": done.metrics,
+        "recorded": None if done.recorded is None else str(done.recorded),
         "video": None if done.video is None else str(done.video),
     }

@@ -47,6 +47,8 @@ class Evaluator:
         self._check = check
         self._max_steps = max_episode_steps
         self._warned = False
+        self.result: EvaluationResult | None = None
+        """The last evaluation, episode by episode."""
         self._environments: Environments | None = None
 
     def evaluate(
@@ -67,6 +69,7 @@ class Evaluator:
                 check=self._check,
                 max_steps=self._max_steps,
             )
+        self.result = result
         if result.cut and not self._warned:
             self._warned = True
             self._warn(self._environments, result.cut)

@@ -13,11 +13,12 @@ from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import Evaluator
-from rlplug.evaluation.video import record
+from rlplug.evaluation.video import record as record_video
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
+from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
 
 __all__ = ["Evaluated", "evaluate"]
 
@@ -32,7 +33,13 @@ class Evaluated:
     checkpoint: Path
     metrics: dict[str, float]
     environment: str
+    returns: tuple[float, ...] = ()
+    """The return of each episode."""
     video: Path | None = None
+    recorded: Path | None = None
+    """The file that keeps the evaluation, if it was recorded."""
+    not_tracked: str = ""
+    """Why an evaluation that was to be recorded is not in MLflow; empty if it is."""
 
 
 def evaluate(
@@ -45,12 +52,14 @@ def evaluate(
     video: bool = False,
     registry: Registry | None = None,
     trust: bool = False,
+    record: bool = False,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
     The same seed gives the same episodes for every policy. `env` is needed only for runs whose
     environment was a callable. A run that was not made here and names code to import, such as a
-    wrapper, needs `trust=True`.
+    wrapper, needs `trust=True`. With `record=True` the evaluation is kept with the run: as a file,
+    and in MLflow as `later_eval/…` at the step of the checkpoint.
     """
     path = find_checkpoint(str(run), checkpoint)
     parts = ("algorithm", "addons", "env", *(() if env else ("run.env",)))
@@ -67,7 +76,7 @@ def evaluate(
         # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:
-            file = record(
+            file = record_video(
                 policy.module,
                 lambda: _environments(loaded, env, 1, render=True),
                 _new_video(loaded.path),
@@ -84,13 +93,33 @@ def evaluate(
         )
         stack.callback(evaluator.close)
         metrics = evaluator.evaluate(policy.module, policy.step, normalize)
+        assert evaluator.result is not None
+        returns, lengths = evaluator.result.returns.tolist(), evaluator.result.lengths.tolist()
+    kept, reason = None, ""
+    if record:
+        folder = loaded.path.absolute().parent.parent
+        later = LaterEvaluation(
+            run_id=loaded.manifest.run_id,
+            checkpoint=loaded.path.name,
+            step=loaded.manifest.step,
+            environment=loaded.saved.environment["name"],
+            seed=seed,
+            episodes=episodes,
+            metrics={name: x for name, x in metrics.items() if name.startswith("eval/")},
+            returns=returns,
+            lengths=lengths,
+        )
+        kept, reason = keep_evaluation(later, folder)
     return Evaluated(
         run_id=loaded.manifest.run_id,
         step=loaded.manifest.step,
         checkpoint=loaded.path,
         metrics=metrics,
         environment=loaded.saved.environment["name"],
+        returns=tuple(returns),
         video=file,
+        recorded=kept,
+        not_tracked=reason,
     )
 
 

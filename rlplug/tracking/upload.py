@@ -13,6 +13,7 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file
+from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
 from rlplug.tracking.location import RunFolder
@@ -27,7 +28,7 @@ PATIENCE = 24 * 3600.0
 """Seconds: a large upload may take long, and ends early if nothing is answered."""
 
 _CHANGING = ("plots", "logs")
-_FIXED = ("videos", CHECKPOINTS)
+_FIXED = ("videos", EVALUATIONS, CHECKPOINTS)
 """Folders whose files never change once they are complete."""
 
 _OF_CONFIG = (
@@ -145,6 +146,8 @@ def _is_unfinished(file: Path, folder: Path) -> bool:
 def _log(store: Store, file: Path, into: str) -> None:
     if into == "config" and file.name == "config.toml":
         store.log_text(file.read_text(), "config/resolved.toml")
+    elif into == EVALUATIONS:
+        log_evaluation(store, file)
     else:
         upload_file(store.log_file, file, into)
 
