@@ -332,6 +332,12 @@ class TrackingSection:
     )
     run_name: str = option("", "Run name; empty: <algorithm>-<environment>-s<seed>.")
     tags: Mapping[str, str] = option(dict, "Tags of the run, as --tag KEY=VALUE.", factory=True)
+    system_metrics: str = option(
+        "auto",
+        "CPU, memory and GPU use: on, off, once, or auto, which is on when a GPU is used.",
+        one_of(("auto", "on", "off", "once")),
+    )
+    system_interval: float = option(10.0, "Seconds between system metrics.", at_least(0.1))
     git_diff: bool = option(
         True, "Record what differs from the last commit of the working folder, up to 1 MB."
     )

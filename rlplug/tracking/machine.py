@@ -50,7 +50,7 @@ def threads_of_torch() -> int:
 def gpu_name(device: str) -> str:
     """The name of the GPU that a run computes on; empty for the CPU."""
     torch = sys.modules.get("torch")
-    if torch is None or not device.startswith("cuda"):
+    if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
         return ""
     return str(torch.cuda.get_device_name(device))
 

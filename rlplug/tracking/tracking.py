@@ -28,6 +28,7 @@ from rlplug.tracking.review import Review
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
 from rlplug.tracking.status import Pending, end_heartbeat, now
+from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
@@ -62,6 +63,7 @@ def open_tracking(
     already read from the folder has taken its `lock`. `before_creation` is called right before the
     run is in MLflow, or in progress again.
     """
+    check_system_metrics(config.tracking)
     known = Provenance() if provenance is None else provenance
     if resume is None:
         run = create_run(config, environment, chosen or {}, known, root, before_creation)
@@ -110,8 +112,14 @@ class Tracking:
             diff=config.tracking.git_diff,
             like=like,
         )
+        self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
         self.listener = TrackingListener(
-            self._writer, run.store, options, run.folder, self._report, [self._provenance]
+            self._writer,
+            run.store,
+            options,
+            run.folder,
+            self._report,
+            [self._provenance, self._system],
         )
         self._writer.start()
 
@@ -201,6 +209,7 @@ class Tracking:
             # The status that was to be set when closing was interrupted.
             ended = self._ended
         self._closing, self._ended, self._cut_short = True, ended, seconds is not None
+        self._system.stop()
         if seconds is None:
             self._provenance.finish()
         review = Review(
