@@ -10,7 +10,11 @@ from torch import Tensor
 
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
-__all__ = ["MetricWindow"]
+__all__ = ["TIME_PARTS", "MetricWindow", "TimeSplit"]
+
+TIME_PARTS = ("step", "act", "prepare", "learn", "track", "evaluate")
+"""What the time of a run goes into: environment steps, choosing actions and storing experience,
+batches, updates, events with reports and checkpoints, and evaluations with their videos."""
 
 _MAX_WAITING = 1024
 
@@ -91,6 +95,64 @@ class MetricWindow:
                 for name, value in metrics.items():
                     columns.setdefault(prefix + name, []).append(value)
         return columns
+
+
+class TimeSplit:
+    """Seconds of a run by what they were spent on: sums that the trainer adds to, and their parts.
+
+    The sums are few, for the trainer adds to them in every step of a stream.
+    """
+
+    __slots__ = ("_before", "_reported", "collect", "events", "feed", "update")
+
+    def __init__(self) -> None:
+        self.collect = 0.0
+        """Collections: steps of the environments, and acting."""
+        self.feed = 0.0
+        """From the end of a collection to that of its last update: updates and events, too."""
+        self.update = 0.0
+        """Updates of the learner, with the batches that it prepares."""
+        self.events = 0.0
+        """Events inside of `feed`."""
+        self._before = dict.fromkeys(TIME_PARTS, 0.0)
+        """What was spent otherwise, or before the run was resumed."""
+        self._reported = dict.fromkeys(TIME_PARTS, 0.0)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add to a part what is in none of the sums."""
+        self._before[part] += seconds
+
+    def total(self, step: float, prepare: float) -> dict[str, float]:
+        """The seconds of each part; `step` of them in environments, `prepare` in batches."""
+        parts = {
+            "step": step,
+            "act": self.collect - step,
+            "prepare": self.feed - self.update - self.events + prepare,
+            "learn": self.update - prepare,
+            "track": self.events,
+            "evaluate": 0.0,
+        }
+        return {part: seconds + self._before[part] for part, seconds in parts.items()}
+
+    def take(self, step: float, prepare: float) -> dict[str, float]:
+        """Seconds and shares of each part since the last call, as metrics."""
+        now = self.total(step, prepare)
+        since = {part: seconds - self._reported[part] for part, seconds in now.items()}
+        self._reported = now
+        whole = sum(since.values())
+        return {
+            **{f"time/{part}_seconds": one for part, one in since.items()},
+            **{f"time/{part}_share": one / whole if whole else 0.0 for part, one in since.items()},
+        }
+
+    def get_state(self, step: float, prepare: float) -> dict[str, Any]:
+        """What was spent and what of it was reported."""
+        return {"total": self.total(step, prepare), "reported": dict(self._reported)}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Go on, in another process, from a state."""
+        self._before = {part: float(saved["total"][part]) for part in TIME_PARTS}
+        self._reported = {part: float(saved["reported"][part]) for part in TIME_PARTS}
 
 
 _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}

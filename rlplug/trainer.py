@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlplug.metrics import MetricWindow
+from rlplug.metrics import MetricWindow, TimeSplit
 from rlplug.plugin import DEFAULT_MODULE
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class Sampler(Protocol):
     """Steps environments and returns experience."""
 
     episode_stats: EpisodeStats
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds that the environments took for their steps."""
 
     def start(self) -> None:
         """Reset the environments."""
@@ -50,9 +55,14 @@ class PeriodicTasks(Protocol):
 
     due: int
     """The next step at which `reached` must be called; the trainer may bring it forward."""
+    evaluate_seconds: float
+    """Seconds that evaluations and their videos took."""
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due, add its metrics; returns why the run should end, or an empty string."""
+
+    def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
+        """Do what is due at the end of the run."""
 
 
 class Limits(Protocol):
@@ -99,7 +109,7 @@ class Trainer:
         self._stop = stop
         self._window = MetricWindow()
         self._updates = 0
-        self._sampling = 0.0
+        self._times = TimeSplit()
         self._seconds = 0.0
         """Seconds of training before a resume."""
         self._unreported = 0.0
@@ -123,6 +133,7 @@ class Trainer:
         due = self._next_report(report_steps)
         limits = self._limits
         counting = limits.is_counting
+        times = self._times
         collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
         self._reach_if_due()
         while True:
@@ -139,11 +150,13 @@ class Trainer:
                 return
             began = clock()
             experience = collect(self.step)
-            self._sampling += clock() - began
+            collected = clock()
+            times.collect += collected - began
             self.step += experience.count
             for work in take(experience, self.step):
                 self._update(work)
             absorb()
+            times.feed += clock() - collected
             if counting:
                 limits.collected(experience)
             # First: a signal may ask for a checkpoint.
@@ -151,13 +164,15 @@ class Trainer:
             self._reach_if_due()
 
     def _update(self, work: Work) -> None:
-        learner = self._learner
+        learner, clock = self._learner, time.perf_counter
+        began = clock()
         results = learner.update(
             {DEFAULT_MODULE: work.batch},
             timestep=self.step,
             num_iters=work.num_iters,
             minibatch_size=work.minibatch_size,
         )
+        self._times.update += clock() - began
         self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NOTHING))
         self._updates += 1
         self._window.add(results)
@@ -166,17 +181,35 @@ class Trainer:
             # Perhaps the weights are not finite either: that is told at once.
             self.periodic.due = self.step
         if self._has_update_listeners:
+            began = clock()
             self._calls.update_finished(self.step, self._updates, results, learner)
+            self._times.events += clock() - began
 
     def _reach_if_due(self) -> None:
         periodic = self.periodic
         if periodic is None or self.step < periodic.due:
             return
-        began = time.perf_counter()
-        reason = periodic.reached(self.step, self.metrics)
+        with self._timed(periodic):
+            reason = periodic.reached(self.step, self.metrics)
         self.stopped = self.stopped or reason
-        # The speed of a run is that of its steps and updates.
-        self._reported += time.perf_counter() - began
+
+    @contextmanager
+    def _timed(self, periodic: PeriodicTasks) -> Iterator[None]:
+        """Count what evaluations took, and saving; the speed of a run is without both."""
+        evaluated, began = periodic.evaluate_seconds, time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        evaluated = periodic.evaluate_seconds - evaluated
+        self._times.add("evaluate", evaluated)
+        self._times.add("track", seconds - evaluated)
+        self._reported += seconds
+
+    def finish(self) -> None:
+        """The last report, evaluation and checkpoint of a run that was trained to its end."""
+        self.report()
+        if self.periodic is not None:
+            with self._timed(self.periodic):
+                self.periodic.finish(self.step, self.metrics)
 
     def report(self) -> Mapping[str, float]:
         """Report the metrics since the last report, if there were steps, and return them."""
@@ -189,15 +222,19 @@ class Trainer:
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": self._seconds + now - self._started,
-            "time/sampling_seconds": self._sampling,
-            "time/learning_seconds": seconds - self._sampling,
+            **self._times.take(self._sampler.step_seconds, self._learner.prepare_seconds),
             "time/updates": float(self._updates),
         }
         self._reported, self._reported_step = now, self.step
-        self._sampling = 0.0
         self.metrics.update(metrics)
         self._calls.metrics_reported(self.step, metrics)
+        self._times.add("track", time.perf_counter() - now)
         return metrics
+
+    @property
+    def time_split(self) -> Mapping[str, float]:
+        """Seconds of the run so far by what they were spent on; `TIME_PARTS` says on what."""
+        return self._times.total(self._sampler.step_seconds, self._learner.prepare_seconds)
 
     def get_state(self) -> dict[str, Any]:
         """Counters, and what is not reported yet; `clock` holds all that depends on the time."""
@@ -211,7 +248,9 @@ class Trainer:
             "clock": {
                 "seconds": self._seconds + now - self._started,
                 "unreported": now - self._reported,
-                "sampling": self._sampling,
+                "times": self._times.get_state(
+                    self._sampler.step_seconds, self._learner.prepare_seconds
+                ),
                 "metrics": {name: x for name, x in self.metrics.items() if _is_time(name)},
             },
         }
@@ -223,8 +262,8 @@ class Trainer:
         self._reported_step = saved["reported_step"]
         self._window.set_state(saved["window"])
         self.metrics.update({**saved["metrics"], **clock["metrics"]})
-        self._seconds, self._sampling = clock["seconds"], clock["sampling"]
-        self._unreported = clock["unreported"]
+        self._seconds, self._unreported = clock["seconds"], clock["unreported"]
+        self._times.set_state(clock["times"])
 
     def _next_report(self, report_steps: Iterator[int]) -> int:
         return next(

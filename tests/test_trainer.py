@@ -35,6 +35,7 @@ from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.policy import SavedPolicy
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
+from rlplug.metrics import TIME_PARTS
 
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -204,22 +205,38 @@ class Reports(AddOn):
             raise ArithmeticError("planted")
 
 
-def test_time_is_split_anew_for_each_report_and_evaluations_are_in_neither_part() -> None:
+def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
     class Slow(AddOn):
         @hookimpl
         def evaluation_finished(self) -> None:
             time.sleep(0.05)
 
+        @hookimpl
+        def update_finished(self) -> None:
+            time.sleep(0.002)
+
+        @hookimpl
+        def prepare_batch(self) -> None:
+            time.sleep(0.002)
+
     watcher = Reports()
     options = {"tracking.enabled": False, "evaluation.episodes": 1, "evaluation.every": 200}
-    run(FromRollout, limited, steps=400, addons=[watcher, Slow()], options=options)
-    times = [metrics["time/learning_seconds"] for metrics in watcher.reports.values()]
-    sampling = [metrics["time/sampling_seconds"] for metrics in watcher.reports.values()]
-    assert len(times) == 40
-    assert min(times + sampling) > 0
+    done = run(FromRollout, limited, steps=400, addons=[watcher, Slow()], options=options)
+    names = [f"time/{part}_seconds" for part in TIME_PARTS]
+    times = {name: [one[name] for one in watcher.reports.values()] for name in names}
+    assert {len(values) for values in times.values()} == {40}
+    assert min(min(values) for values in times.values()) >= 0
+    assert min(times["time/step_seconds"] + times["time/learn_seconds"]) > 0
     # One of two evaluations comes before the last report.
+    assert sum(times["time/evaluate_seconds"]) >= 0.05
+    assert sum(times["time/track_seconds"]) >= 39 * 0.002
+    assert sum(times["time/prepare_seconds"]) >= 40 * 0.002
     whole = watcher.reports[400]["time/seconds"]
-    assert sum(times + sampling) < whole - 0.05
+    assert sum(map(sum, times.values())) == pytest.approx(whole, rel=0.1)
+    shares = [watcher.reports[400][f"time/{part}_share"] for part in TIME_PARTS]
+    assert sum(shares) == pytest.approx(1)
+    assert set(done.time_split) == set(TIME_PARTS)
+    assert done.time_split["evaluate"] >= 0.1
 
 
 @pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])

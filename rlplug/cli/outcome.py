@@ -96,6 +96,10 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     seconds = metrics.get("time/seconds", 0.0)
     speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
+    whole = sum(result.time_split.values())
+    if whole:
+        shares = sorted(result.time_split.items(), key=lambda one: -one[1])
+        yield "time", ", ".join(f"{part} {seconds / whole:.0%}" for part, seconds in shares)
     if result.engine:
         yield "gradients", result.engine
     if result.stopped:

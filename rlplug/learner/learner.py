@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 import numpy
@@ -126,6 +127,7 @@ class Learner(ByHand):
                 chosen[module_id] = batch
         if not self.calls.implements("prepare_batch"):
             return chosen
+        began = perf_counter()
         with no_grad():
             for module_id, batch in chosen.items():
                 prepare = partial(
@@ -140,6 +142,7 @@ class Learner(ByHand):
                 run = prepare if update is None else partial(self._engines.prepare, update, prepare)
                 chosen[module_id] = run(batch)
                 chosen[module_id].check()
+        self.prepare_seconds += perf_counter() - began
         return chosen
 
     def _windows(

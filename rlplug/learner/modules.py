@@ -68,6 +68,8 @@ class LearnerModules:
         self.precision = Precision(ComputeSection(), torch.device("cpu"))
         self.timestep = 0
         self.updates = 0
+        self.prepare_seconds = 0.0
+        """Seconds that `prepare_batch` hooks took."""
         self.modules_to_train: ToTrain = None
         """None for all, the ids of some, or a function of module id and batch."""
         self.modules: dict[str, Module] = {}

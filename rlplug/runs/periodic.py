@@ -70,6 +70,8 @@ class PeriodicTasks:
     best: BestTracker = attrs.field(init=False)
     weights: WeightCheck = attrs.field(init=False)
     _divergence: Divergence = attrs.field(init=False)
+    evaluate_seconds: float = attrs.field(init=False, default=0.0)
+    """Seconds that evaluations and their videos took."""
     _evaluate_at: int = attrs.field(init=False)
     _save_at: int = attrs.field(init=False)
     _evaluated: int = attrs.field(init=False, default=0)
@@ -170,6 +172,7 @@ class PeriodicTasks:
     ) -> tuple[Mapping[str, float], bool]:
         """The metrics of an evaluation, and whether it is the best so far."""
         assert self.evaluator is not None
+        began = time.perf_counter()
         normalization = self.environments.normalization
         normalize = None if normalization is None else normalization.observations
         trained = self.learner.modules[DEFAULT_MODULE]
@@ -182,6 +185,7 @@ class PeriodicTasks:
         self.calls.evaluation_finished(step, reported)
         if better and self.make_video_env is not None:
             self._record(self.make_video_env, module, step, normalize)
+        self.evaluate_seconds += time.perf_counter() - began
         return found, better
 
     def _best_so_far(self) -> dict[str, float]:

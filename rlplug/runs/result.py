@@ -50,6 +50,8 @@ class RunResult:
     """The first step at which weights were found not to be finite; None if they always were."""
     engine: str = ""
     """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
+    time_split: Mapping[str, float] = attrs.field(factory=dict)
+    """Seconds spent on `step`, `act`, `prepare`, `learn`, `track` and `evaluate`."""
     where: tuple[str, ...] = ()
     """Where to look at the run, line by line."""
 
@@ -104,6 +106,7 @@ class RunResult:
             "best": self.best and {"step": self.best[0], "return_mean": self.best[1]},
             "nonfinite_step": self.nonfinite_step,
             "metrics": dict(self.metrics),
+            "time_split": dict(self.time_split),
             "folder": str(self.folder),
         }
 

@@ -270,8 +270,7 @@ def _train(
             resumed.start(components, periodic)
         trainer.run()
         tracking.listener.limit = trainer.stopped
-        trainer.report()
-        periodic.finish(trainer.step, trainer.metrics)
+        trainer.finish()
         calls.run_finished(trainer.step, trainer.metrics)
     except SystemExit as error:
         failed = RunFailedError(f"the run ended by itself: SystemExit: {error}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy
@@ -51,6 +52,8 @@ class PolicyIO:
         self._vector = environments.vector
         self._num_envs = environments.num_envs
         self._module = module
+        self.step_seconds = 0.0
+        """Seconds that the environments took for their steps."""
         self._full_mask: Any = None
         """Allows everything, for steps without a mask after steps with one."""
 
@@ -72,9 +75,11 @@ class PolicyIO:
         if type(actions) is not numpy.ndarray:
             actions = to_arrays(actions)
         try:
+            acted_on, began = self.clip(actions), perf_counter()
             observations, rewards, terminated, truncated, stepped_infos = self._vector.step(
-                self.clip(actions)
+                acted_on
             )
+            self.step_seconds += perf_counter() - began
             self.checks.check_step_format(observations, rewards, terminated, truncated)
             outcome["rewards"] = rewards
             outcome["terminated"] = terminated

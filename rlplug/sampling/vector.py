@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Any
 
 import numpy
@@ -145,6 +146,11 @@ class VectorSampler:
         checks.check_observations(io.current["observations"], after)
         return experience
 
+    @property
+    def step_seconds(self) -> float:
+        """Seconds that the environments took for their steps."""
+        return self._io.step_seconds
+
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
         last, columns = self._experience, self._experience.columns
@@ -228,9 +234,11 @@ class VectorSampler:
             terminated, truncated = views.terminated[time], views.truncated[time]
             try:
                 acted_on, rewards = clip(actions), views.rewards[time]
+                began = perf_counter()
                 infos = step_into(
                     acted_on, observations, rewards, terminated, truncated, _INFOS_READ
                 )
+                io.step_seconds += perf_counter() - began
                 if "final_obs" in infos and autoreset.active:
                     outcome = {"terminated": terminated, "truncated": truncated}
                     autoreset.handle(time, outcome, observations, infos, act)

@@ -202,7 +202,7 @@ def test_a_run_records_what_people_know(home: Path) -> None:
     recorded = client.get_run(done.run_id).data.metrics
     named = {
         "rollout": ("return_mean", "length_mean"),
-        "time": ("steps_per_second", "sampling_seconds", "learning_seconds"),
+        "time": ("steps_per_second", "step_seconds", "learn_seconds"),
         "train": (
             "policy_loss",
             "value_loss",
