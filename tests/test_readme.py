@@ -84,6 +84,26 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
     ]
 
 
+def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
+    rlplug: Callable[..., Any], home: Path
+) -> None:
+    from rlplug.runs.seeds.summary import Summary
+    from rlplug.tracking.recorded import recorded_runs
+
+    commands, printed = re.findall(
+        r"```text\n(.*?)\n```", README.partition("## Several seeds\n")[2], re.DOTALL
+    )[:2]
+    first = shlex.split(re.split(r"\s{2,}", commands.splitlines()[0])[0])[1:]
+    place = first.index("--seeds")
+    for seed in range(int(first[place + 1])):
+        one = [*first[:place], "--seed", str(seed), *first[place + 2 :]]
+        assert rlplug(*one, "--quiet", "--set", "tracking.enabled=false").code == 0
+    runs = sorted(recorded_runs(home), key=lambda run: run.about.seed)
+    found = "\n".join(Summary(group=runs[0].about.group, runs=tuple(runs)).lines(100))
+    run_id = r" [0-9a-f]{8}$"
+    assert re.sub(run_id, "", found, flags=re.M) == re.sub(run_id, "", printed, flags=re.M)
+
+
 def test_the_python_of_the_readme_runs_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

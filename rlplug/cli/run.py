@@ -117,10 +117,9 @@ def run(
     request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
     find_plugins(layers_of(request), registry)
-    if seeds is not None and not dry_run:
-        return _run_seeds(request, seeds, jobs or 0, quiet=quiet, as_json=as_json)
-    if jobs is not None and seeds is None:
-        raise RequestError("--jobs is of several seeds.", "try: --seeds 5 with it, or leave it out")
+    chosen = _seeds(request, seeds, jobs)
+    if chosen and not dry_run:
+        return _run_seeds(request, chosen, jobs or 0, quiet=quiet, as_json=as_json)
     from rlplug.runs.prepare import prepare
 
     prepared = prepare(request, registry)
@@ -130,6 +129,8 @@ def run(
         from rlplug.runs.run import check
 
         print_prepared(prepared, check(prepared))
+        if chosen:
+            click.echo(f"\nseeds\n  {', '.join(map(str, chosen))}")
         return 0
     from rlplug.cli.outcome import finish
     from rlplug.runs.run import carry_out
@@ -148,14 +149,26 @@ def run(
     return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
 
-def _run_seeds(request: Request, seeds: str, jobs: int, *, quiet: bool, as_json: bool) -> int:
+def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, ...]:
+    """Those of `--seeds`; empty without it."""
+    if seeds is None and jobs is not None:
+        raise RequestError("--jobs is of several seeds.", "try: --seeds 5 with it, or leave it out")
+    if seeds is None:
+        return ()
+    from rlplug.runs.seeds.asked import parse_seeds, refuse_seed_option
+
+    refuse_seed_option(request)
+    return parse_seeds(seeds)
+
+
+def _run_seeds(
+    request: Request, seeds: tuple[int, ...], jobs: int, *, quiet: bool, as_json: bool
+) -> int:
     from rlplug.cli.seeds import finish_seeds
-    from rlplug.runs.seeds.asked import parse_seeds
     from rlplug.runs.seeds.several import run_seeds
 
-    chosen = parse_seeds(seeds)
     return finish_seeds(
-        lambda display: run_seeds(request, chosen, jobs, display), quiet=quiet, as_json=as_json
+        lambda display: run_seeds(request, seeds, jobs, display), quiet=quiet, as_json=as_json
     )
 
 

@@ -119,10 +119,10 @@ def run(
     rerunnable = plugins.rerunnable and maker is None
     if seeds is not None:
         chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
+        refuse_seed_option(request)
         if rerunnable and not plugins.instances:
             display = display_for if show else SilentSeeds
             return results_of(run_seeds(request, chosen, jobs, display))
-        refuse_seed_option(request)
         one = partial(_one_seed, request, plugins, maker, show=show)
         what = "the environment, a callable" if maker else "plugins that are not installed"
         return results_of(run_in_order(chosen, one, what))

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from rlplug.quantities import format_number
 from rlplug.review.record import HEADLINES
 from rlplug.runs.seeds.state import SeedState
-from rlplug.runs.seeds.text import clock, number
+from rlplug.runs.seeds.text import clock
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -171,12 +172,12 @@ def _numbers(state: SeedState, wide: bool) -> Iterator[str]:
     for name, label in _LABELS.items():
         # The return of one-step episodes is their reward.
         if name in state.latest and (label == "return" or HEADLINES[1] not in state.latest):
-            yield f"{label} {number(state.latest[name])}"
+            yield f"{label} {format_number(state.latest[name])}"
     if "rollout/regret_total" in state.latest:
-        yield f"regret {number(state.latest['rollout/regret_total'])}"
+        yield f"regret {format_number(state.latest['rollout/regret_total'])}"
     if state.best is not None:
         step, value = state.best
-        yield f"best {number(value)}" + (f" @ {step:,}" if wide else "")
+        yield f"best {format_number(value)}" + (f" @ {step:,}" if wide else "")
 
 
 def _percent(state: SeedState) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -10,12 +9,16 @@ from functools import partial
 from pathlib import Path
 
 from rlplug.durable import write_durably
-from rlplug.runs.seeds.band import TITLES, Curves, bands_of, draw_bands
+from rlplug.review.band import draw_band
+from rlplug.review.metrics_text import curve_metric
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
-from rlplug.tracking.journal import read_journal
+from rlplug.tracking.details import read_history
 
 __all__ = ["draw", "write_files"]
+
+REGRET = "rollout/regret_total"
+"""Of bandits it says more than the reward of single steps."""
 
 _LOG = logging.getLogger("rlplug")
 
@@ -44,24 +47,14 @@ def _written(file: Path, write: Callable[[], object]) -> bool:
 
 
 def draw(summary: Summary, file: Path) -> None:
-    """Draw the curves of the seeds that have finished."""
-    folders = [run.folder for run in summary.finished if run.folder is not None]
-    bands = bands_of([_curves(folder / "metrics.jsonl") for folder in folders])
-    if not bands:
-        return
+    """Draw the mean curve of the seeds that have finished, with its interval."""
+    histories = [read_history(run) for run in summary.finished]
+    names = {name for one in histories for name in one}
+    name = REGRET if REGRET in names else curve_metric(histories[0])
     about = summary.finished[0].about
     subtitle = (
-        f"{about.algorithm} on {about.env}, {about.steps:,} environment steps, seeds "
-        f"{summary.seeds}: interquartile mean, 95 % interval, and each seed"
+        f"{about.algorithm} on {about.env}, {about.steps:,} environment steps, "
+        f"seeds {summary.seeds}, 95% intervals"
     )
-    draw_bands(bands, summary.group, subtitle, file)
-
-
-def _curves(journal: Path) -> Curves:
-    curves: dict[str, list[tuple[int, float]]] = {}
-    with contextlib.suppress(OSError):
-        for report in read_journal(journal):
-            for name, value in report.metrics.items():
-                if name in TITLES:
-                    curves.setdefault(name, []).append((report.step, value))
-    return curves
+    curves = [one[name] for one in histories if name in one]
+    draw_band({about.algorithm: curves}, summary.group, subtitle, file, name=name)

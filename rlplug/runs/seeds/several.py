@@ -11,7 +11,7 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
-from rlplug.runs.seeds.asked import Share, refuse_seed_option, share
+from rlplug.runs.seeds.asked import Share, share
 from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_seeds, exit_code
 from rlplug.runs.seeds.files import write_files
 from rlplug.runs.seeds.group import Group
@@ -66,7 +66,6 @@ def run_seeds(
     request: Request, seeds: Sequence[int], jobs: int, make_display: MakeDisplay
 ) -> SeedsOutcome:
     """Run each seed in a process of its own, some at a time."""
-    refuse_seed_option(request)
     each = share(request, seeds, jobs)
     states = [SeedState(seed=seed, arguments=arguments_of(request, seed)) for seed in seeds]
     algorithm = layers_of(request).section("run", "algorithm") or "run"

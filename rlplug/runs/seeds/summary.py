@@ -8,9 +8,10 @@ from typing import Any
 
 import attrs
 
+from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord
 from rlplug.review.statistics import Interval, bootstrap, mean_interval
-from rlplug.runs.seeds.text import interval, number, seeds_text
+from rlplug.runs.seeds.text import interval, seeds_text
 
 __all__ = ["Measure", "Summary"]
 
@@ -184,7 +185,7 @@ def _measured(run: RunRecord) -> dict[str, float]:
 
 
 def _cells(run: RunRecord) -> dict[str, str]:
-    measured = {name.replace("_", " "): number(x) for name, x in _measured(run).items()}
+    measured = {name.replace("_", " "): format_number(x) for name, x in _measured(run).items()}
     if run.best is not None and "best return" in measured:
         measured["best return"] += f" @ {run.best[0]:,}"
     return {

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
+from rlplug.quantities import format_number
 from rlplug.review.statistics import Interval
 
-__all__ = ["clock", "interval", "number", "seeds_text"]
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never with an exponent: `-1,183`, `0.7893`."""
-    if not math.isfinite(value):
-        return str(value)
-    before = math.floor(math.log10(abs(value))) + 1 if value else 1
-    places = min(max(digits - before, 0), 8)
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if places else text
+__all__ = ["clock", "interval", "seeds_text"]
 
 
 def interval(value: Interval) -> str:
     """An estimate and its interval: `482.1 [470.2, 495]`."""
-    return f"{number(value.estimate)} [{number(value.low)}, {number(value.high)}]"
+    return (
+        f"{format_number(value.estimate)} [{format_number(value.low)}, {format_number(value.high)}]"
+    )
 
 
 def clock(seconds: float) -> str:
