@@ -100,7 +100,14 @@ def test_each_seed_is_the_run_that_it_would_be_alone_and_their_lines_of_json_end
     groups = {run.about.group for run in recorded_runs(home)}
     assert groups == {summary["group"]}
     names = {file.name for file in (home / "groups" / summary["group"]).iterdir()}
-    assert names >= {"summary.json", "summary.md", "band.png", "seeds.json", "config.toml"}
+    assert names >= {
+        "summary.json",
+        "summary.md",
+        "band.png",
+        "report.html",
+        "seeds.json",
+        "config.toml",
+    }
 
 
 def test_a_seed_that_fails_takes_no_other_with_it_and_goes_on_with_its_group(
@@ -202,8 +209,9 @@ def test_python_gets_a_sequence_of_records_whose_policies_can_be_loaded(home: Pa
     low, high = sorted(results.values("regret"))
     assert low <= results.mean("regret").low <= results.iqm("regret").high <= high
     assert repr(results).startswith(f"RunResults of {results.group}:\nseed")
-    assert results.plot() == home / "groups" / results.group / "band.png"
-    policy = api.load(results[1].run_id)
+    (line,) = results.plot().axes[0].lines
+    assert line.get_label() == "linucb (2 runs)"
+    policy = results[1].load()
     assert policy.predict([[0.0] * 8]) is not None
 
 
@@ -232,7 +240,7 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     assert measured["summary/best_return_mean"] == results.mean().estimate
     assert measured["summary/iqm_low"] == results.iqm().low
     artifacts = {one.path for one in client.list_artifacts(results.run_id)}
-    assert artifacts >= {"summary.json", "summary.md", "band.png"}
+    assert artifacts >= {"summary.json", "summary.md", "band.png", "report.html"}
     # It is no run of the runs folder: neither listed, nor `last`.
     assert {run.run_id for run in recorded_runs(store_root)} == {run.run_id for run in results}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -12,7 +13,10 @@ from rlplug.review.curve import COLORS, EVAL_COLOR, INK, QUIET, short_number, st
 from rlplug.review.history import Array, Series
 from rlplug.review.statistics import bootstrap_rows
 
-__all__ = ["draw_band", "on_common_steps"]
+__all__ = ["band_figure", "draw_band", "on_common_steps"]
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLORS = (*COLORS, EVAL_COLOR, "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563")
 
@@ -20,7 +24,18 @@ _COLORS = (*COLORS, EVAL_COLOR, "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b
 def draw_band(
     groups: Mapping[str, Sequence[Series]], title: str, subtitle: str, file: Path, *, name: str = ""
 ) -> None:
-    """Plot each group's mean over its runs, with 95% bootstrap intervals, into a PNG file.
+    """Plot the groups into a PNG file, as `band_figure` does."""
+    figure = band_figure(groups, title, subtitle, name=name)
+    partial = file.with_suffix(".new.png")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(partial, pil_kwargs={"compress_level": 1})
+    os.replace(partial, file)
+
+
+def band_figure(
+    groups: Mapping[str, Sequence[Series]], title: str, subtitle: str, *, name: str = ""
+) -> Figure:
+    """Plot each group's mean over its runs, with 95% bootstrap intervals.
 
     One run is a line without a band. `name` labels the y-axis.
     """
@@ -57,10 +72,7 @@ def draw_band(
         )
     if axes.lines:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-    partial = file.with_suffix(".new.png")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(partial, pil_kwargs={"compress_level": 1})
-    os.replace(partial, file)
+    return figure
 
 
 def on_common_steps(runs: Sequence[Series]) -> tuple[Array, Array]:

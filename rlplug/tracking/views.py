@@ -75,7 +75,8 @@ def _view(**more: Any) -> str:
     state: dict[str, Any] = {
         "orderByKey": f"metrics.`{BEST_RETURN}`",
         "orderByAsc": False,
-        "searchFilter": "",
+        # Not the summaries of several seeds, which would be one more run of their group.
+        "searchFilter": "tags.`rlplug.kind` = 'run'",
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",

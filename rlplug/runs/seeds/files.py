@@ -1,22 +1,32 @@
-"""The files of a group: its table as JSON and Markdown, and its band."""
+"""The files of a group: its table as JSON and Markdown, its band, its report."""
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlplug.durable import write_durably
-from rlplug.review.band import draw_band
+from rlplug.review.band import band_figure, draw_band
+from rlplug.review.history import Series
 from rlplug.review.metrics_text import curve_metric
+from rlplug.review.report import REPORT, write_report
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.details import read_history
+from rlplug.tracking.location import RunFolder
+from rlplug.tracking.report_file import reported_run
 
-__all__ = ["draw", "write_files"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+__all__ = ["plot", "write_files"]
+
+BAND = "band.png"
 REGRET = "rollout/regret_total"
 """Of bandits it says more than the reward of single steps."""
 
@@ -31,7 +41,9 @@ def write_files(summary: Summary, group: Group) -> list[Path]:
     files = {
         "summary.json": partial(write_durably, folder / "summary.json", content.encode()),
         "summary.md": partial(write_durably, folder / "summary.md", summary.markdown().encode()),
-        "band.png": partial(draw, summary, folder / "band.png"),
+        BAND: partial(_draw, summary, folder / BAND),
+        # The report shows the band.
+        REPORT: partial(_report, summary, folder / REPORT),
     }
     return [folder / name for name, write in files.items() if _written(folder / name, write)]
 
@@ -46,15 +58,43 @@ def _written(file: Path, write: Callable[[], object]) -> bool:
     return file.exists()
 
 
-def draw(summary: Summary, file: Path) -> None:
-    """Draw the mean curve of the seeds that have finished, with its interval."""
+def plot(summary: Summary) -> Figure:
+    """The mean curve of the seeds that have finished, with its interval."""
+    name, curves = _curves(summary)
+    return band_figure(curves, summary.group, _subtitle(summary), name=name)
+
+
+def _draw(summary: Summary, file: Path) -> None:
+    name, curves = _curves(summary)
+    draw_band(curves, summary.group, _subtitle(summary), file, name=name)
+
+
+def _report(summary: Summary, file: Path) -> None:
+    found = [RunFolder.read(run.folder) for run in summary.finished if run.folder is not None]
+    runs = [reported_run(run) for run in found if run is not None]
+    write_report(file, runs, title=summary.group, table=summary.html() + _image(file.parent / BAND))
+
+
+def _image(file: Path) -> str:
+    if not file.exists():
+        return ""
+    content = base64.b64encode(file.read_bytes()).decode()
+    picture = f"data:image/png;base64,{content}"
+    return f'<p><img alt="{file.stem}" style="max-width:100%" src="{picture}"></p>'
+
+
+def _curves(summary: Summary) -> tuple[str, dict[str, list[Series]]]:
+    """The metric that tells how the runs went, and its curve in each."""
     histories = [read_history(run) for run in summary.finished]
     names = {name for one in histories for name in one}
     name = REGRET if REGRET in names else curve_metric(histories[0])
+    algorithm = summary.finished[0].about.algorithm
+    return name, {algorithm: [one[name] for one in histories if name in one]}
+
+
+def _subtitle(summary: Summary) -> str:
     about = summary.finished[0].about
-    subtitle = (
+    return (
         f"{about.algorithm} on {about.env}, {about.steps:,} environment steps, "
         f"seeds {summary.seeds}, 95% intervals"
     )
-    curves = [one[name] for one in histories if name in one]
-    draw_band({about.algorithm: curves}, summary.group, subtitle, file, name=name)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.review.record import RunRecord
 from rlplug.review.statistics import Interval
-from rlplug.runs.seeds.files import draw
+from rlplug.runs.recorded import RecordedRun
+from rlplug.runs.seeds.files import plot
 from rlplug.runs.seeds.several import SeedsOutcome
 from rlplug.runs.seeds.summary import Measure, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["RunResults", "SeedsFailedError", "SeedsInterrupted", "results_of"]
 
 
-class RunResults(Sequence[RunRecord]):
-    """The runs of several seeds, one record each, in the order in which the seeds were given.
+class RunResults(Sequence[RecordedRun]):
+    """The runs of several seeds, in the order in which the seeds were given.
 
-    `rlplug.load(results[0].run_id)` loads the policy of one.
+    Modules stay in the processes that trained them: `results[0].load()` loads a policy.
     """
 
     def __init__(self, summary: Summary, folder: Path | None, run_id: str = "") -> None:
@@ -30,16 +33,17 @@ class RunResults(Sequence[RunRecord]):
         self.run_id = run_id
         """The summary run in MLflow; empty: there is none."""
         self._summary = summary
+        self._runs = tuple(RecordedRun.of(run) for run in summary.runs)
 
     @overload
-    def __getitem__(self, index: int) -> RunRecord: ...
+    def __getitem__(self, index: int) -> RecordedRun: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[RunRecord, ...]: ...
-    def __getitem__(self, index: int | slice) -> RunRecord | tuple[RunRecord, ...]:
-        return self._summary.runs[index]
+    def __getitem__(self, index: slice) -> tuple[RecordedRun, ...]: ...
+    def __getitem__(self, index: int | slice) -> RecordedRun | tuple[RecordedRun, ...]:
+        return self._runs[index]
 
     def __len__(self) -> int:
-        return len(self._summary.runs)
+        return len(self._runs)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -51,25 +55,26 @@ class RunResults(Sequence[RunRecord]):
         return self._measure(measure).values
 
     def mean(self, measure: str = "") -> Interval:
-        """The mean over the finished seeds, with its 95 % bootstrap interval."""
+        """The mean over the finished seeds, with its 95% bootstrap interval."""
         return self._measure(measure).mean
 
     def iqm(self, measure: str = "") -> Interval:
-        """The interquartile mean over the finished seeds, with its 95 % bootstrap interval."""
+        """The interquartile mean over the finished seeds, with its 95% bootstrap interval."""
         return self._measure(measure).iqm
 
-    def plot(self, file: Path | str | None = None) -> Path:
-        """Draw the learning curves with their band into a PNG file; by default the group's."""
-        if file is None and self.folder is None:
-            raise RequestError("no seed has a run: there is nothing to draw.", "try: another seed")
-        path = Path(file) if file is not None else Path(str(self.folder)) / "band.png"
-        draw(self._summary, path)
-        return path
+    def plot(self) -> Figure:
+        """The mean learning curve of the finished seeds, with its 95% bootstrap interval."""
+        if not self._summary.finished:
+            raise _nothing()
+        return plot(self._summary)
+
+    def _repr_html_(self) -> str:
+        return self._summary.html() + "".join(run._repr_html_() for run in self)
 
     def _measure(self, name: str) -> Measure:
         known = {one.name: one for one in self._summary.measures}
         if not known:
-            raise RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
+            raise _nothing()
         if name and name not in known:
             raise RequestError(
                 f"{name!r} was not measured of every seed.", f"there are: {', '.join(known)}"
@@ -79,6 +84,10 @@ class RunResults(Sequence[RunRecord]):
     def __repr__(self) -> str:
         lines = self._summary.lines(100)
         return f"RunResults of {self.group}:\n" + "\n".join(lines)
+
+
+def _nothing() -> RequestError:
+    return RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
 
 
 class SeedsFailedError(RunFailedError):

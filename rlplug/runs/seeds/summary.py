@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import attrs
@@ -142,29 +143,43 @@ class Summary:
         heading = f"{few} of {total} seeds" if few < total else f"{few} seeds"
         yield ""
         cells = [(one.label, interval(one.mean), interval(one.iqm)) for one in self.measures]
-        beside = [(heading, "mean [95 %]", "IQM [95 %]"), *cells]
+        beside = [(heading, "mean [95%]", "IQM [95%]"), *cells]
         if _width(beside) <= width:
             yield from _aligned(beside)
             return
-        yield from _aligned([(heading, "mean [95 %]"), *((one[0], one[1]) for one in cells)])
-        yield from _aligned([("", "IQM [95 %]"), *((one[0], one[2]) for one in cells)])
+        yield from _aligned([(heading, "mean [95%]"), *((one[0], one[1]) for one in cells)])
+        yield from _aligned([("", "IQM [95%]"), *((one[0], one[2]) for one in cells)])
+
+    def html(self) -> str:
+        """The measures as a table, for the report."""
+        if not self.measures:
+            return ""
+        few, total = len(self.finished), len(self.runs)
+        rows = [("", "mean", "interquartile mean")]
+        rows += [(one.label, interval(one.mean), interval(one.iqm)) for one in self.measures]
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        errors = "".join(
+            f"<p>seed {seed}: {escape(error)}</p>" for seed, error in self.errors.items()
+        )
+        said = f"{few} of {total} seeds, with 95% bootstrap intervals"
+        return f"<h2>{said}</h2><table>{table}</table>{errors}"
 
     def markdown(self) -> str:
         """The same for MLflow."""
-        headings, rows = self.table()
-        lines = [_row(headings), _row(["---:"] * len(headings)), *map(_row, rows), ""]
-        lines += [f"- seed {seed}: {error}" for seed, error in self.errors.items()]
+        lines = []
         if self.measures:
-            few, all_of = len(self.finished), len(self.runs)
-            lines += [
-                f"Over {few} of {all_of} seeds, with 95 % bootstrap intervals:",
-                "",
-                _row(["", "mean", "interquartile mean"]),
-                _row(["---", "---:", "---:"]),
-            ]
+            few, total = len(self.finished), len(self.runs)
+            lines += [f"Over {few} of {total} seeds, with 95% bootstrap intervals:", ""]
+            lines += [_row(["", "mean", "interquartile mean"]), _row(["---", "---:", "---:"])]
             lines += [
                 _row([one.label, interval(one.mean), interval(one.iqm)]) for one in self.measures
             ]
+            lines.append("")
+        headings, rows = self.table()
+        lines += [_row(headings), _row(["---:"] * len(headings)), *map(_row, rows)]
+        if self.errors:
+            lines += ["", *(f"- seed {seed}: {error}" for seed, error in self.errors.items())]
         return "\n".join(lines) + "\n"
 
 

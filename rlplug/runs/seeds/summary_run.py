@@ -13,7 +13,7 @@ from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.record import Record, command_line, place_tags
+from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags
 from rlplug.tracking.store import Store
 
 __all__ = ["SUMMARY", "record_summary"]
@@ -82,7 +82,7 @@ def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
 
 def _tags(summary: Summary, group: Group) -> dict[str, str]:
     about = next(one.about for one in summary.runs if one.run_id)
-    return {
+    tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
         "mlflow.note.content": summary.markdown(),
@@ -93,6 +93,7 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
         "rlplug.seeds": summary.seeds,
         "rlplug.options": about.shown_options,
     }
+    return {name: value[:LONGEST_TAG] for name, value in tags.items() if value}
 
 
 def _folder(run: RunRecord) -> RunFolder | None:
