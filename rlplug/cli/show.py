@@ -180,7 +180,7 @@ def _checkpoints(details: RunDetails) -> Iterator[str]:
     found = details.checkpoints
     marked = [one for one in found if one.marks]
     others = [one for one in reversed(found) if not one.marks]
-    shown = [*marked, *others[: _CHECKPOINTS - len(marked)]]
+    shown = [*marked, *others[: max(_CHECKPOINTS - len(marked), 0)]]
     for one in sorted(shown, key=lambda one: -one.step):
         score = [] if one.score is None else [format_number(one.score)]
         notes = ", ".join([*score, *one.marks])
@@ -209,9 +209,9 @@ def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
 
     if run.folder is not None:
         yield "files", str(run.folder)
-        for path in (REPORT, CURVE):
+        for label, path in (("report", REPORT), ("picture", CURVE)):
             if (run.folder / path).is_file():
-                yield "picture", str(run.folder / path)
+                yield label, str(run.folder / path)
                 break
     if run.uri and is_http(run.uri):
         yield "MLflow", run_link(run.uri.replace("***@", ""), run.experiment_id, run.run_id)

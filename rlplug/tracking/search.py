@@ -160,12 +160,11 @@ def _record(run: Run, uri: str) -> RunRecord:
 
 
 def _options(shown: str, params: Mapping[str, str]) -> dict[str, str]:
-    """The params that the tag of options names, by its last parts; a value may hold anything."""
+    """The options of the tag, by the full names and values of the params where these are known."""
     options = {}
-    for name in re.findall(r"(?:^| )([\w.\-]+)=", shown):
-        path = next((one for one in params if one == name or one.endswith(f".{name}")), None)
-        if path is not None:
-            options[path] = params[path]
+    for name, value in re.findall(r"(?:^| )([\w.\-]+)=(.*?)(?= [\w.\-]+=|$)", shown):
+        path = next((one for one in params if one == name or one.endswith(f".{name}")), name)
+        options[path] = params.get(path, value)
     return options
 
 

@@ -1,0 +1,138 @@
+"""Runs of a tracking server alone: listed, shown, compared and removed, also in progress."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rlplug as package
+from rlplug.config.sections import RunConfig, RunSection, TrackingSection
+from rlplug.plugin import NoOptions
+from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking.search import tracked_files
+from rlplug.tracking.server import UiServer, free_port
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Cli = Callable[..., "Outcome"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, first_port: int) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    port = free_port("127.0.0.1", first_port)
+    store = f"sqlite:///{folder / 'mlflow.db'}"
+    running = UiServer.start(store, folder, host="127.0.0.1", port=port)
+    running.wait_until_ready()
+    yield f"http://127.0.0.1:{port}"
+    running.stop()
+
+
+def started(uri: str, root: Path, seed: int, alpha: float, score: float) -> Tracking:
+    """A run with one evaluation and a checkpoint, in progress."""
+    config = RunConfig(
+        run=RunSection(algorithm="none", steps=40, seed=seed),
+        algorithm=NoOptions(),
+        tracking=TrackingSection(uri=uri),
+    )
+    run = open_tracking(
+        config,
+        environment=f"Hall-{root.parent.name}",
+        chosen={"algorithm.alpha": alpha, "run.steps": 40},
+        root=root,
+    )
+    for step in (10, 20):
+        values = {"eval/return_mean": score * step / 20, "eval/best_step": float(step)}
+        values["eval/best_return_mean"] = values["eval/return_mean"]
+        run.listener.evaluation_finished(step, values)
+    file = run.folder / "checkpoints" / "step-000000000020" / "manifest.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    run.artifacts(file.parent, "checkpoints/step-000000000020", last="manifest.json")
+    run.listener.checkpoint_saved(20)
+    return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> Path:
+    """The runs folder of another machine, which has none of the runs."""
+    folder = tmp_path / "here"
+    monkeypatch.setenv("RLPLUG_HOME", str(folder))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    return folder
+
+
+def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress(
+    server: str, home: Path, tmp_path: Path, rlplug: Cli
+) -> None:
+    there = tmp_path / "there"
+    ended = started(server, there, 0, 1.0, 80.0)
+    ended.close("FINISHED")
+    running = started(server, there, 1, 2.0, 90.0)
+    _wait_until_uploaded(server, running.run_id)
+    # Their folders are not on this machine.
+    there.rename(tmp_path / "gone")
+    env = f"Hall-{tmp_path.name}"
+    try:
+        rows = [json.loads(row) for row in rlplug("runs", "--env", env, "--json").out.splitlines()]
+        assert [row["status"] for row in rows] == ["RUNNING", "FINISHED"]
+        assert rows[1]["best"] == {"step": 20, "return_mean": 80.0}
+        assert rows[1]["options"] == {"alpha": "1.0", "run.steps": "40"}
+        assert rows[1]["folder"] is None
+
+        shown = rlplug("show", f"best:{env}").out
+        assert running.run_id in shown
+        assert "RUNNING at step 20 of 40" in shown
+        assert "20 (90, best, last)" in shown
+        assert f"{server}/#/experiments/" in shown
+        printed = rlplug("show", ended.run_name, "--metrics", "eval/return_mean").out
+        assert printed == "step,eval/return_mean\n10,40.0\n20,80.0\n"
+
+        told = rlplug("compare", ended.run_id[:8], running.run_id[:8])
+        assert told.out.splitlines()[-2].split() == ["alpha", "1.0", "2.0"]
+        assert (home / "compare.png").is_file()
+        as_csv = rlplug("compare", ended.run_name, running.run_name, "--csv").out.splitlines()
+        assert [row["mean"] for row in csv.DictReader(as_csv)] == ["80.0", "90.0"]
+
+        (run,) = package.runs(env=env, status="running")
+        assert run.history()["eval/return_mean"].values.tolist() == [45.0, 90.0]
+
+        refused = rlplug("runs", "rm", running.run_id, "--yes")
+        assert (refused.code, "is in progress" in refused.err) == (2, True)
+        removed = rlplug("runs", "rm", ended.run_id, "--yes")
+        assert (removed.code, removed.err) == (0, "")
+        assert len(rlplug("runs", "--env", env, "--json").out.splitlines()) == 1
+    finally:
+        (tmp_path / "gone").rename(there)
+        running.close("FINISHED")
+
+
+def _wait_until_uploaded(uri: str, run_id: str) -> None:
+    for _ in range(150):
+        if tracked_files(uri, run_id, "checkpoints/step-000000000020"):
+            return
+        time.sleep(0.2)
+    raise AssertionError("nothing was uploaded")
+
+
+def test_runs_of_the_folder_are_listed_when_the_server_does_not_answer(
+    tmp_path: Path, rlplug: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    nothing = rlplug("runs")
+    assert nothing.code == 2
+    assert "http://127.0.0.1:9 does not answer" in nothing.err
+    result = package.run("linucb", steps=20, options={"tracking.enabled": False})
+    listed = rlplug("runs")
+    assert listed.code == 0
+    assert result.run_id[:8] in listed.out
+    assert "does not answer" in listed.err
+    assert f"These are the runs in {tmp_path} alone." in listed.err
