@@ -92,6 +92,8 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
         assert "RUNNING at step 20 of 40" in shown
         assert "20 (90, best, last)" in shown
         assert f"{server}/#/experiments/" in shown
+        page = f"/runs/{running.run_id}?"
+        assert page in rlplug("ui", running.run_name).out
         printed = rlplug("show", ended.run_name, "--metrics", "eval/return_mean").out
         assert printed == "step,eval/return_mean\n10,40.0\n20,80.0\n"
 
@@ -136,3 +138,4 @@ def test_runs_of_the_folder_are_listed_when_the_server_does_not_answer(
     assert result.run_id[:8] in listed.out
     assert "does not answer" in listed.err
     assert f"These are the runs in {tmp_path} alone." in listed.err
+    assert result.run_id in rlplug("show", "best:LinearBandit-v0").out

@@ -19,7 +19,7 @@ __all__ = ["evaluate"]
 
 
 @click.command("eval", cls=Command)
-@click.argument("run", metavar="RUN_ID")
+@click.argument("run", metavar="RUN")
 @click.option(
     "--episodes",
     type=click.IntRange(min=1),
@@ -69,10 +69,11 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
 
-    RUN_ID is the id of a run or its first characters, its name, `last`, or a folder; RUN_ID@STEP is
-    the checkpoint at a step. A run that is not in the runs folder is downloaded from MLflow. One
-    that was not made here may name code to import; that needs --trust. The scores are kept with
-    the run, in its folder and in MLflow as later_eval/… at the step of the checkpoint.
+    RUN is the id of a run or its first characters, its name, its folder, last, best:ENV, or a
+    group, of which the best run is taken; RUN@STEP is the checkpoint at a step. A run that is not
+    in the runs folder is downloaded from MLflow. One that was not made here may name code to
+    import; that needs --trust. The scores are kept with the run, in its folder and in MLflow as
+    later_eval/… at the step of the checkpoint.
     """
     from rlplug.checkpoint import find_checkpoint
 

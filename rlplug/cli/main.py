@@ -69,7 +69,7 @@ def cli() -> None:
     rlplug plugins list              list installed algorithms
     rlplug run --algo linucb         train, and record the run in MLflow
     rlplug resume last               go on with a run that was interrupted or killed
-    rlplug eval RUN_ID               evaluate a trained policy
+    rlplug eval last                 evaluate a trained policy
     rlplug ui                        look at runs in MLflow
     rlplug runs                      list runs, and how they ended
     rlplug compare RUN RUN           compare runs, or groups of runs

@@ -41,7 +41,11 @@ __all__ = ["run"]
 @click.option(
     "--preset", metavar="NAME", help="Named set of options of the algorithm; see plugins show."
 )
-@click.option("--init-from", metavar="RUN_ID", help="Load initial weights from a tracked run.")
+@click.option(
+    "--init-from",
+    metavar="RUN",
+    help="Load initial weights from a tracked run: an id, a name, last, best:ENV, RUN@STEP.",
+)
 @click.option(
     "--with",
     "addons",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,27 +25,34 @@ __all__ = ["sync"]
 def sync(run: str | None) -> int:
     """Upload metrics and files of ended runs that are not in MLflow yet.
 
-    RUN is the id of a run or its first characters, its name, or last; without it, all ended runs
-    that lack something are uploaded.
+    RUN is the id of a run or its first characters, its name, its folder, last, best:ENV, or a
+    group, of which all runs are uploaded; without it, all ended runs that lack something are.
     """
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.reap import reap_quietly
 
     root = runs_folder()
     if run is not None:
-        return _sync(_found(run))
+        return max(_sync_all(_found(run)))
     reap_quietly(root)
     waiting = _waiting(root)
     if not waiting:
         click.echo(f"everything in {root} is in MLflow.")
+    return max(_sync_all(waiting), default=0)
+
+
+def _sync_all(runs: Sequence[RunFolder]) -> list[int]:
+    """The exit code of each run; the failure of one is printed, and the others go on."""
+    if len(runs) == 1:
+        return [_sync(runs[0])]
     codes = []
-    for one in waiting:
+    for one in runs:
         try:
             codes.append(_sync(one))
         except RlplugError as error:
             print(f"rlplug: error: {error}", file=sys.stderr)
             codes.append(1)
-    return max(codes, default=0)
+    return codes
 
 
 def _sync(run: RunFolder) -> int:
@@ -72,17 +80,20 @@ def _warn(message: str) -> None:
     print(f"rlplug: {message}", file=sys.stderr)
 
 
-def _found(run: str) -> RunFolder:
-    from rlplug.checkpoint.lookup import find_run
+def _found(text: str) -> list[RunFolder]:
+    """The folders of the runs that are meant."""
     from rlplug.tracking.location import RunFolder
+    from rlplug.tracking.resolve import resolve
 
-    folder = find_run(run)
-    found = RunFolder.read(folder.absolute())
-    if found is None:
-        raise RequestError(
-            f"run {run!r} was not made in this runs folder: {folder} only has its checkpoints.",
-            "try: RLPLUG_HOME=/folder/of/runs rlplug sync RUN",
-        )
+    found = []
+    for run in resolve(text):
+        folder = None if run.folder is None else RunFolder.read(run.folder.absolute())
+        if folder is None:
+            raise RequestError(
+                f"run {run.run_id} ({run.name}) was not made in this runs folder.",
+                "try: RLPLUG_HOME=/folder/of/runs rlplug sync RUN",
+            )
+        found.append(folder)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command(cls=Command)
+@click.argument("run", metavar="[RUN]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."
@@ -31,11 +33,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="Host names by which browsers on other machines reach it, comma-separated.",
 )
 @debug_option
-def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
-    """Start the MLflow UI on the recorded runs.
+def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) -> int:
+    """Start the MLflow UI on the recorded runs, or on one run.
 
     \b
     rlplug ui                      runs in RLPLUG_HOME, else in ./rlplug_runs
+    rlplug ui last                 the page of a run: id, name, last, best:ENV or group
     MLFLOW_TRACKING_URI=… rlplug ui
     """
     from rlplug.errors import RequestError
@@ -46,8 +49,9 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
     reap_quietly(root)
     uri = tracking_uri("", root)
     runs = _tracked_runs(root, uri)
+    link = _link_of(run, runs)
     if is_http(uri):
-        _print_links(uri, runs[0].experiment_id if runs else "")
+        _print_link(uri, link)
         return 0
     database = sqlite_file(uri)
     if database is not None and not database.exists():
@@ -61,7 +65,7 @@ def ui(host: str, port: int | None, allowed_hosts: str | None) -> int:
             f"--host {host} serves other machines, so MLflow needs the host names they use.",
             "try: --allowed-hosts NAME-OF-THIS-MACHINE",
         )
-    return _serve(uri, root, runs, host, port, names)
+    return _serve(uri, root, runs, link, host, port, names)
 
 
 def _tracked_runs(root: Path, uri: str) -> list[RunFolder]:
@@ -76,6 +80,7 @@ def _serve(
     uri: str,
     root: Path,
     runs: list[RunFolder],
+    link: Callable[[str], str],
     host: str,
     port: int | None,
     names: tuple[str, ...],
@@ -91,14 +96,13 @@ def _serve(
     )
 
     experiments = list(dict.fromkeys(run.experiment_id for run in runs))
-    newest = experiments[0] if experiments else ""
     chosen = port or FIRST_PORT
     if not is_free(host, chosen):
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
         if serves_one_of(there, [run.run_id for run in runs[:20]]):
             share_views(there, experiments)
             print(f"MLflow already shows these runs on port {chosen}.")
-            _print_links(there, newest)
+            _print_link(there, link)
             return 0
         if port is not None:
             raise RequestError(
@@ -116,7 +120,7 @@ def _serve(
     try:
         server.wait_until_ready()
         share_views(server.url, experiments)
-        _print_links(server.url, newest)
+        _print_link(server.url, link)
         print("Press Ctrl-C to stop.", flush=True)
         server.wait()
     except KeyboardInterrupt:
@@ -127,13 +131,32 @@ def _serve(
     return 1
 
 
-def _print_links(server: str, experiment_id: str) -> None:
-    from rlplug.tracking.location import without_secrets
-    from rlplug.tracking.views import experiment_link, home_link
+def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
+    """From the address of a server, the link to a run, or to the runs of the newest experiment."""
+    from functools import partial
 
-    shown = without_secrets(server).replace("***@", "")
-    link = experiment_link(shown, experiment_id) if experiment_id else home_link(shown)
-    print(link, flush=True)
+    from rlplug.errors import RequestError
+    from rlplug.tracking.resolve import resolve
+    from rlplug.tracking.views import experiment_link, home_link, run_link
+
+    if run is None:
+        experiment = runs[0].experiment_id if runs else ""
+        return partial(experiment_link, experiment_id=experiment) if experiment else home_link
+    found = resolve(run)
+    if not found[0].experiment_id:
+        raise RequestError(
+            f"run {found[0].run_id} ({found[0].name}) is not recorded in MLflow.",
+            f"try: rlplug show {found[0].short} --open",
+        )
+    if len(found) > 1:
+        return partial(experiment_link, experiment_id=found[0].experiment_id)
+    return partial(run_link, experiment_id=found[0].experiment_id, run_id=found[0].run_id)
+
+
+def _print_link(server: str, link: Callable[[str], str]) -> None:
+    from rlplug.tracking.location import without_secrets
+
+    print(link(without_secrets(server).replace("***@", "")), flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

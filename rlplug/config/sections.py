@@ -56,7 +56,8 @@ class RunSection:
     )
     preset: str = option("", "Named set of options of the algorithm, as in --preset; empty: none.")
     init_from: str = option(
-        "", "Run (id, id@step, name or folder) to load initial weights from, as in --init-from."
+        "",
+        "Run to load initial weights from, as in --init-from: id, name, best:ENV, RUN@STEP.",
     )
 
 

@@ -166,7 +166,13 @@ class _Known:
         here = [read_record(run) for run in self.runs if getattr(run.about, kind) == value]
         if (here and not is_shared(self._uri)) or not value or "'" in value:
             return here
-        return merged(here, tracked_runs(self._uri, f"tags.`{tag}` = '{value}'"))
+        try:
+            return merged(here, tracked_runs(self._uri, f"tags.`{tag}` = '{value}'"))
+        except RequestError as error:
+            if not here:
+                raise
+            _LOG.warning("rlplug: %s These are the runs in %s alone.", error.message, self.root)
+            return here
 
     def _tracked(self, text: str) -> list[RunRecord]:
         """A run that only MLflow has."""
