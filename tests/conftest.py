@@ -76,6 +76,25 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path, first_port: int
+) -> Iterator[str]:
+    """The URI of a real MLflow server."""
+    from rlplug.tracking.server import UiServer, free_port
+
+    folder = tmp_path_factory.mktemp("server")
+    database = folder / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    port = free_port("127.0.0.1", first_port + 20)
+    server = UiServer.start(f"sqlite:///{database}", folder, host="127.0.0.1", port=port)
+    try:
+        server.wait_until_ready()
+        yield server.url
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def store_root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runs folder with an MLflow database; the one that commands take."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,75 +13,13 @@ from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.server import UiServer, free_port
 from rlplug.tracking.status import RunStatus
+from tests.proxy import Proxy
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
 
 Command = Callable[..., "Outcome"]
-
-
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, empty_store: Path, first_port: int
-) -> Iterator[str]:
-    """The URI of a real MLflow server."""
-    folder = tmp_path_factory.mktemp("server")
-    database = folder / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    port = free_port("127.0.0.1", first_port + 20)
-    server = UiServer.start(f"sqlite:///{database}", folder, host="127.0.0.1", port=port)
-    try:
-        server.wait_until_ready()
-        yield server.url
-    finally:
-        server.stop()
-
-
-class Proxy:
-    """A TCP proxy before a server: it can let connections through, refuse them, or hang."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.hangs = threading.Event()
-        self.waiting = threading.Event()
-        """A request came that gets no answer."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._held: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-        for one in self._held:
-            one.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._held.append(client)
-            if self.hangs.is_set():
-                self.waiting.set()
-            else:
-                server = socket.create_connection(("127.0.0.1", self._port))
-                self._held.append(server)
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
-
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:
-        try:
-            while content := source.recv(65_536):
-                if self.hangs.is_set():
-                    self.waiting.set()
-                    return  # what was sent is swallowed, and no answer comes
-                target.sendall(content)
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
 
 
 @pytest.fixture

@@ -281,3 +281,38 @@ def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
         Store.create_run(uri, record, tmp_path)
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         assert database.execute("select status from runs").fetchall() == [("FAILED",)]
+
+
+def test_artifacts_that_were_to_be_deleted_when_a_run_was_killed_are_when_it_goes_on(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened(config_of())
+    for name in ("checkpoints/step-1", "checkpoints/step-2"):
+        folder = tracking.folder / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+        tracking.artifacts(folder, name, last="manifest.json")
+        tracking.will_forget(name)
+    tracking.close("FAILED")
+    # The second was not deleted on the disk any more: it is kept.
+    shutil.rmtree(tracking.folder / "checkpoints" / "step-1")
+    run_id = tracking.run_id
+    assert len(client.list_artifacts(run_id, "checkpoints")) == 2
+    again = opened(config_of(), resume=tracking.folder, step=20)
+    again.close("FINISHED")
+    there = client.list_artifacts(run_id, "checkpoints")
+    assert [one.path for one in there] == ["checkpoints/step-2"]
+    assert os.listdir(tracking.folder / "deletions") == []
+
+
+def test_checkpoints_that_were_not_uploaded_before_a_kill_are_when_the_run_goes_on(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened(config_of())
+    tracking.close("FAILED")
+    folder = tracking.folder / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    opened(config_of(), resume=tracking.folder, step=20).close("FINISHED")
+    there = client.list_artifacts(tracking.run_id, "checkpoints")
+    assert [one.path for one in there] == ["checkpoints/step-1"]

@@ -72,7 +72,7 @@ class Checkpoints:
     The latest `keep` are kept, the `keep_best` with the best evaluations, and for ever the first
     one after every multiple of `keep_every` steps; replay buffers only of the latest.
     `before_commit` is called before a checkpoint counts: what a resumed run will not report again
-    has to be on the disk by then.
+    has to be on the disk by then; `before_deletion` with the name of one that is to be deleted.
     """
 
     def __init__(
@@ -83,9 +83,11 @@ class Checkpoints:
         keep_best: int = 1,
         keep_every: int = 0,
         before_commit: Callable[[], None] = lambda: None,
+        before_deletion: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.folder = folder
         self._before_commit = before_commit
+        self._before_deletion = before_deletion
         self._keep = keep
         self._keep_best = keep_best
         self._keep_every = keep_every
@@ -255,6 +257,7 @@ class Checkpoints:
         for one in gone:
             # Renamed first, so that a half-deleted one is not taken for a checkpoint.
             aside = one.with_name(f".unfinished-{one.name}-old")
+            self._before_deletion(one.name)
             with contextlib.suppress(OSError):
                 one.rename(aside)
                 shutil.rmtree(aside, ignore_errors=True)

@@ -70,6 +70,8 @@ def _sync(run: RunFolder) -> int:
         f"run {run.run_id} ({run.run_name}): "
         f"{done.points:,} metric values and {done.files:,} files uploaded."
     )
+    if done.created:
+        click.echo(f"  it was created in MLflow as run {done.created}.")
     if done.left:
         print(f"rlplug: error: not in MLflow yet: {done.left.shown}.", file=sys.stderr)
         return 1

@@ -99,7 +99,7 @@ def _serve(
     chosen = port or FIRST_PORT
     if not is_free(host, chosen):
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
-        if serves_one_of(there, [run.run_id for run in runs[:20]]):
+        if serves_one_of(there, [run.id_in_mlflow for run in runs[:20]]):
             share_views(there, experiments)
             print(f"MLflow already shows these runs on port {chosen}.")
             _print_link(there, link)

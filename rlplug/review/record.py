@@ -79,6 +79,8 @@ class RunRecord:
     uri: str = ""
     """Where it is recorded, without passwords; empty: not in MLflow."""
     experiment_id: str = ""
+    tracked_id: str = ""
+    """Its id in MLflow, if that is another: it was started while MLflow did not answer."""
 
     @property
     def short(self) -> str:

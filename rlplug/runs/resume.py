@@ -46,7 +46,7 @@ _NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
 """The values that switch off a limit, where that is not 0."""
 _ENVIRONMENT = "environment"
 """The name under which another environment counts as drift: a callable is no option."""
-_FREE = ("run.preset",)
+_FREE = ("run.preset", "tracking.offline_ok")
 """Options that may differ: all that a preset sets is in the file of the run."""
 
 

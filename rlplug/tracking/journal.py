@@ -130,6 +130,10 @@ class Journal:
         except (OSError, ValueError):
             return 0
 
+    def points_unsent(self) -> int:
+        """Number of metric values that are not in MLflow, as far as is known."""
+        return _points_in(self.path, self.acknowledged)
+
     def points_missing(self) -> int:
         """Number of metric values that were written and cannot be read again."""
         return max(self._points - _points_in(self.path), 0)
@@ -202,12 +206,12 @@ def recorded_in(path: Path, acknowledged: int, marks: Mapping[str, int]) -> Reco
     )
 
 
-def _points_in(path: Path) -> int:
-    """Number of metric values that can be read."""
+def _points_in(path: Path, start: int = 0) -> int:
+    """Number of metric values that can be read from byte `start` on."""
     if not path.is_file():
         return 0
     try:
-        return sum(len(report.metrics) for report in read_journal(path))
+        return sum(len(report.metrics) for report in read_journal(path, start))
     except OSError:
         return 0
 

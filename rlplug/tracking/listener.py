@@ -66,12 +66,11 @@ class TrackingListener:
     def run_started(self, run: RunInfo) -> None:
         self.run = run
         self.step = run.step
-        store = self._store
+        store, tags = self._store, tags_at_start(run)
+        # Without a copy, only what `rlplug sync` could set after an outage would be missing.
+        with contextlib.suppress(OSError):
+            add_tags(self._folder, tags)
         if store is not None:
-            tags = tags_at_start(run)
-            # Without a copy, only what `rlplug sync` could set after an outage would be missing.
-            with contextlib.suppress(OSError):
-                add_tags(self._folder, tags)
             self._writer.do(partial(store.set_tags, tags))
             upload = partial(store.log_text, self._config, "config/resolved.toml")
             self._writer.do(upload, files=[self._folder / "config.toml"])

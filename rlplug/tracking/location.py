@@ -22,6 +22,7 @@ from rlplug.review.record import ABOUT, RunAbout
 
 __all__ = [
     "RunFolder",
+    "UnreachableError",
     "check_exists",
     "check_reachable",
     "check_writable",
@@ -72,13 +73,24 @@ class RunFolder:
     """Where it is recorded, without passwords."""
     experiment: str
     experiment_id: str
-    """Empty: it is not recorded in MLflow."""
+    """Empty: it is not in MLflow, or not yet."""
+    tracked_id: str
+    """Its id in MLflow, if it was created there late; empty: that of its folder."""
     started: str
     about: RunAbout
 
     @property
     def run_id(self) -> str:
         return self.path.name
+
+    @property
+    def id_in_mlflow(self) -> str:
+        return self.tracked_id or self.run_id
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it is in MLflow, or will be when MLflow answers."""
+        return bool(self.experiment_id or self.uri)
 
     @classmethod
     def read(cls, path: Path) -> RunFolder | None:
@@ -290,9 +302,13 @@ def _check_database(uri: str) -> None:
         raise _unreachable(uri, error) from error
 
 
-def _unreachable(uri: str, reason: object) -> RequestError:
-    return RequestError(
+class UnreachableError(RequestError):
+    """A server that does not answer."""
+
+
+def _unreachable(uri: str, reason: object) -> UnreachableError:
+    return UnreachableError(
         f"the tracking URI {without_secrets(uri)} does not answer: {reason}.",
-        "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, "
-        "or --set tracking.enabled=false",
+        "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
+        "--set tracking.offline_ok=true, with which a run goes on and rlplug sync uploads it later",
     )

@@ -28,10 +28,18 @@ from rlplug.tracking.location import (
     without_secrets,
 )
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.outage import keep_record, open_or_create, outage_of
 from rlplug.tracking.reap import remove_half_written
 from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
-from rlplug.tracking.status import RUNNING, RunStatus, end_heartbeat, now
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import (
+    RUNNING,
+    RunStatus,
+    add_tags,
+    end_heartbeat,
+    forget_tags,
+    now,
+)
+from rlplug.tracking.store import TAGS_OF_THE_END, Store
 
 __all__ = ["OpenRun", "continue_run", "create_run"]
 
@@ -56,6 +64,12 @@ class OpenRun:
     status: RunStatus
     journal: Journal
     recorded: Recorded = attrs.field(factory=Recorded)
+    is_tracked: bool = False
+    """Whether it is in MLflow, or will be when MLflow answers."""
+    outage: str = ""
+    """Why MLflow does not answer; empty if it does, or is not asked."""
+    unsent_files: int = 0
+    """Number of files that were not in MLflow before the run went on."""
 
     @property
     def root(self) -> Path:
@@ -75,9 +89,11 @@ def create_run(
     folder = runs_folder(root)
     check_writable(folder)
     record = record_of(config, environment, chosen, folder)
-    uri, store, experiment_id = "", None, ""
+    uri, store, experiment_id, outage = "", None, "", ""
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking.uri, folder)
+        outage = outage_of(config, uri)
+    if uri and not outage:
         check_reachable(uri)
         store = Store.create_run(uri, record, folder, before_creation)
         record = attrs.evolve(record, run_name=store.run_name, experiment=store.experiment)
@@ -106,6 +122,8 @@ def create_run(
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
             write_durably(own / RUN, (json.dumps(facts, indent=2) + "\n").encode())
+            if outage:
+                keep_record(own, record, status.started)
             status.write(own)
             journal = Journal(own)
         failed.pop_all()
@@ -120,6 +138,8 @@ def create_run(
         lock=lock,
         status=status,
         journal=journal,
+        is_tracked=bool(uri),
+        outage=outage,
     )
 
 
@@ -141,7 +161,7 @@ def continue_run(
             f"{folder} is not the folder of a run: its run.json is missing or damaged.",
             "try: the folder of a run, work/RUN_ID in the runs folder",
         )
-    if config.tracking.enabled and not run.experiment_id:
+    if config.tracking.enabled and not run.is_tracked:
         raise RequestError(
             f"run {run.run_id} ({run.run_name}) was started without MLflow and cannot be added.",
             "try: --set tracking.enabled=false",
@@ -151,10 +171,12 @@ def continue_run(
         remove_half_written(folder)
         before = RunStatus.read(folder) or RunStatus(started=run.started)
         check_writable(folder.parent.parent)
-        uri, store, attempt = "", None, before.attempt
+        uri, store, attempt, outage = "", None, before.attempt, ""
         if config.tracking.enabled:
             uri = run.tracking_uri(config.tracking.uri)
-            store = Store.open_run(uri, run.run_id)
+            outage = outage_of(config, uri)
+        if uri and not outage:
+            run, store = open_or_create(run, uri)
             attempt = max(attempt, store.attempt)
         status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
         with _writing(folder.parent.parent):
@@ -168,9 +190,14 @@ def continue_run(
             # Before MLflow says so: if this process is killed now, others find the run.
             failed.callback(_restore, before, folder)
             status.write(folder)
+            forget_tags(folder, TAGS_OF_THE_END)
+            tags = _tags_of_continuing(attempt + 1, step, drift, folder)
             if store is not None:
                 failed.callback(_give_up, store)
-                _mark_as_continued(store, attempt, step, drift, folder)
+                _mark_as_continued(store, tags)
+            elif run.is_tracked:
+                # `sync` sets them.
+                add_tags(folder, tags)
         failed.pop_all()
     return OpenRun(
         run_id=run.run_id,
@@ -184,19 +211,26 @@ def continue_run(
         status=status,
         journal=journal,
         recorded=recorded,
+        is_tracked=run.is_tracked,
+        outage=outage,
+        unsent_files=before.pending.artifacts,
     )
 
 
-def _mark_as_continued(
-    store: Store, attempt: int, step: int, drift: Mapping[str, str], folder: Path
-) -> None:
+def _tags_of_continuing(
+    attempt: int, step: int, drift: Mapping[str, str], folder: Path
+) -> dict[str, str]:
     tags = {
         **place_tags(folder.parent.parent),
-        "rlplug.attempt": str(attempt + 1),
+        "rlplug.attempt": str(attempt),
         "rlplug.resumed_from_step": str(step),
     }
     if drift:
         tags["rlplug.param_drift"] = json.dumps(masked(drift))[:LONGEST_TAG]
+    return tags
+
+
+def _mark_as_continued(store: Store, tags: Mapping[str, str]) -> None:
     try:
         # The process may have been killed while it uploaded.
         store.remove_leftovers()

@@ -85,7 +85,7 @@ def reap_recorded(root: Path) -> Iterator[Reaped]:
     from rlplug.tracking.store import Store, running_runs
 
     for found in running_runs(tracking_uri("", root), socket.gethostname()):
-        folder = Path(found.root or root) / "work" / found.run_id
+        folder = Path(found.root or root) / "work" / found.folder
         if folder.is_dir():
             if holder(folder).is_elsewhere:
                 continue
@@ -197,7 +197,7 @@ def _upload(folder: Path, status: RunStatus, *, most: float) -> Reaped:
     run = RunFolder.read(folder)
     assert run is not None
     uploaded, problem = None, ""
-    if run.experiment_id:
+    if run.is_tracked:
         try:
             uploaded = upload_run(folder, lambda warning: None, most=most)
         except RequestError as error:

@@ -26,6 +26,7 @@ from rlplug.review.record import RunAbout
 from rlplug.tracking.location import without_secrets
 
 __all__ = [
+    "LOCAL_ID",
     "Record",
     "about_run",
     "command_line",
@@ -35,6 +36,8 @@ __all__ = [
     "tags_at_start",
 ]
 
+LOCAL_ID = "rlplug.local_id"
+"""The tag of a run that was created late: the id that it was started under."""
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
 
@@ -55,6 +58,18 @@ class Record:
     environment_digest: str
     environment_source: str
     about: RunAbout
+    started: int | None = None
+    """Milliseconds since the epoch; None: when it is created in MLflow."""
+
+    def content(self) -> bytes:
+        """As JSON."""
+        return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
+
+    @classmethod
+    def read(cls, content: bytes) -> Record:
+        """The record of which this is the content."""
+        facts = json.loads(content)
+        return cls(**{**facts, "about": RunAbout.read(facts["about"])})
 
 
 def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], root: Path) -> Record:

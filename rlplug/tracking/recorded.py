@@ -50,6 +50,7 @@ def read_record(run: RunFolder) -> RunRecord:
         folder=run.path,
         uri=run.uri,
         experiment_id=run.experiment_id,
+        tracked_id=run.tracked_id,
     )
 
 

@@ -105,9 +105,9 @@ class _Known:
         if text.startswith(BEST):
             return self._best(text.removeprefix(BEST))
         ways: tuple[Callable[[RunFolder], bool], ...] = (
-            lambda run: run.run_id == text,
+            lambda run: text in (run.run_id, run.tracked_id),
             lambda run: run.run_name == text,
-            lambda run: len(text) >= SHORTEST and run.run_id.startswith(text),
+            lambda run: len(text) >= SHORTEST and _begins(run, text),
         )
         for way in ways:
             found = [run for run in self.runs if way(run)]
@@ -189,6 +189,10 @@ class _Known:
             if found:
                 return found
         return []
+
+
+def _begins(run: RunFolder, text: str) -> bool:
+    return run.run_id.startswith(text) or run.tracked_id.startswith(text)
 
 
 def _in_folder(path: Path) -> RunRecord | None:

@@ -13,6 +13,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout, RunRecord
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.location import check_reachable, sqlite_file, tracking_uri, without_secrets
+from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.recorded import recorded_runs
 from rlplug.tracking.status import now
 from rlplug.tracking.store import PENDING_TAG, quiet_mlflow
@@ -53,7 +54,7 @@ def known_runs(root: Path, warn: Callable[[str], None]) -> list[RunRecord]:
 
 def merged(here: Sequence[RunRecord], tracked: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs of a folder, and those of MLflow that are not in it, newest first."""
-    known = {run.run_id for run in here}
+    known = {id_ for run in here for id_ in (run.run_id, run.tracked_id)}
     both = [*here, *(run for run in tracked if run.run_id not in known)]
     return sorted(both, key=lambda run: run.started, reverse=True)
 
@@ -153,7 +154,7 @@ def _record(run: Run, uri: str) -> RunRecord:
         best=best,
         latest=dict(metrics),
         pending=PENDING_TAG in tags,
-        folder=_folder(tags.get("rlplug.root", ""), run.info.run_id),
+        folder=_folder(tags.get("rlplug.root", ""), tags.get(LOCAL_ID, run.info.run_id)),
         uri=without_secrets(uri),
         experiment_id=run.info.experiment_id,
     )

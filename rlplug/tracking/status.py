@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,9 @@ __all__ = [
     "add_tags",
     "beat",
     "end_heartbeat",
+    "forget_tags",
     "kept_tags",
+    "milliseconds",
     "now",
 ]
 
@@ -104,6 +107,14 @@ def add_tags(folder: Path, tags: Mapping[str, str]) -> None:
     write_durably(folder / TAGS, content.encode())
 
 
+def forget_tags(folder: Path, names: Collection[str]) -> None:
+    """Keep these tags no longer."""
+    tags = kept_tags(folder)
+    left = {name: value for name, value in tags.items() if name not in names}
+    if left != tags:
+        write_durably(folder / TAGS, (json.dumps(left, indent=2) + "\n").encode())
+
+
 def kept_tags(folder: Path) -> dict[str, str]:
     """The tags that `add_tags` kept."""
     try:
@@ -127,3 +138,11 @@ def end_heartbeat(folder: Path) -> None:
 def now(seconds: float | None = None) -> str:
     """The time, or that of these seconds since the epoch, as `started` and `ended` are written."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def milliseconds(moment: str) -> int | None:
+    """The milliseconds since the epoch of a time as `status.json` has it."""
+    try:
+        return int(datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S%z").timestamp() * 1000)
+    except ValueError:
+        return None

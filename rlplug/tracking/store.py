@@ -5,33 +5,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
-from rlplug.tracking.database import prepare_database
+from rlplug.tracking.creation import create
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
 from rlplug.tracking.location import (
     check_exists,
     check_reachable,
-    is_http,
     local_folder,
     sqlite_file,
     without_secrets,
 )
-from rlplug.tracking.record import Record, slug
-from rlplug.tracking.views import VIEW_TAGS
+from rlplug.tracking.record import LOCAL_ID, Record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["PENDING_TAG", "RunningRun", "Store", "quiet_mlflow", "running_runs"]
-
-LOCK_SECONDS = 120.0
+__all__ = ["PENDING_TAG", "TAGS_OF_THE_END", "RunningRun", "Store", "quiet_mlflow", "running_runs"]
 
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -49,7 +44,7 @@ _DEFAULTS = {
 PENDING_TAG = "rlplug.pending_upload"
 """Says that not everything is in MLflow yet."""
 
-_TAGS_OF_THE_END = {
+TAGS_OF_THE_END = {
     "rlplug.stop_reason",
     "rlplug.stopped_at_step",
     "rlplug.error",
@@ -81,7 +76,7 @@ class Store:
         """Open or create the store, and create the run after a call of `before`."""
         try:
             with quiet_mlflow(), translated():
-                client, experiment, run = _create(uri, record, root, before)
+                client, experiment, run = create(uri, record, root, before)
             store = cls(client, experiment, run)
             try:
                 store._describe(record)
@@ -134,7 +129,7 @@ class Store:
 
     def continue_run(self, tags: Mapping[str, str]) -> None:
         """Mark the run as running again, with tags that say so."""
-        for name in _TAGS_OF_THE_END & set(self.tags):
+        for name in TAGS_OF_THE_END & set(self.tags):
             self.delete_tag(name)
         with translated():
             self.set_tags(tags)
@@ -243,6 +238,8 @@ class RunningRun(NamedTuple):
     """A run that is in progress according to MLflow."""
 
     run_id: str
+    folder: str
+    """The name of its folder: its id, unless it was created late."""
     root: str
     """The runs folder that it was started in."""
     pid: int
@@ -265,104 +262,14 @@ def running_runs(uri: str, host: str) -> list[RunningRun]:
             for run in client.search_runs(experiments, condition, max_results=1000):
                 pid = run.data.tags.get("rlplug.pid", "")
                 root = run.data.tags.get("rlplug.root", "")
-                found.append(RunningRun(run.info.run_id, root, int(pid) if pid.isdigit() else 0))
+                folder = run.data.tags.get(LOCAL_ID, run.info.run_id)
+                number = int(pid) if pid.isdigit() else 0
+                found.append(RunningRun(run.info.run_id, folder, root, number))
     except (StoreRefusedError, StoreUnreachableError) as error:
         raise RequestError(
             f"MLflow at {without_secrets(uri)} cannot be asked for runs: {error}.", _advice(error)
         ) from error
     return found
-
-
-def _create(
-    uri: str, record: Record, root: Path, before: Callable[[], None]
-) -> tuple[MlflowClient, Experiment, Run]:
-    """Create the run under a lock: of several runs that start, only one creates the database."""
-    from filelock import FileLock, Timeout
-    from mlflow import MlflowClient
-
-    database = sqlite_file(uri)
-    folder = root if database is None else database.parent
-    lock = folder / ".init.lock"
-    try:
-        with FileLock(lock, timeout=LOCK_SECONDS):
-            if database is not None:
-                prepare_database(database)
-            # Without registry_uri, the registry would use MLflow's own settings.
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
-            experiment = _experiment(client, record, artifacts)
-            _check_artifacts(uri, experiment)
-            name = _free_name(client, experiment.experiment_id, record)
-            before()
-            run = client.create_run(experiment.experiment_id, tags=dict(record.tags), run_name=name)
-    except Timeout as error:
-        raise RequestError(
-            f"another process has held {lock} for {LOCK_SECONDS:.0f} s.",
-            "try: again after that process has exited",
-        ) from error
-    return client, experiment, run
-
-
-def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) -> Experiment:
-    from mlflow.exceptions import MlflowException
-
-    if record.experiment_id:
-        experiment = client.get_experiment(record.experiment_id)
-    else:
-        found = client.get_experiment_by_name(record.experiment)
-        if found is None:
-            place = None
-            if artifacts is not None:
-                place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
-            try:
-                client.create_experiment(record.experiment, place, tags=dict(VIEW_TAGS))
-            except MlflowException as error:
-                # Another machine may have created it on a shared server.
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            found = client.get_experiment_by_name(record.experiment)
-        if found is None:
-            raise StoreUnreachableError(f"experiment {record.experiment!r} disappeared")
-        experiment = found
-    if experiment.lifecycle_stage != "active":
-        raise RequestError(
-            f"the experiment {experiment.name!r} was deleted in MLflow.",
-            f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
-            "or --set tracking.experiment=NAME",
-        )
-    for key, value in VIEW_TAGS.items():
-        if experiment.tags.get(key) != value:
-            client.set_experiment_tag(experiment.experiment_id, key, value)
-    return experiment
-
-
-def _check_artifacts(uri: str, experiment: Experiment) -> None:
-    """Refuse an experiment of a remote server whose artifact location is a local folder."""
-    location = experiment.artifact_location or ""
-    local = location.startswith(("file:", "/"))
-    if local and is_http(uri) and not re.search(r"//([^/@]*@)?(localhost|127\.|\[::1\])", uri):
-        raise RequestError(
-            f"the experiment {experiment.name!r} stores artifacts in {location}, a folder of the "
-            "machine that created it; this run would write them to its own disk.",
-            "try: --set tracking.experiment=NAME to let the server create an experiment",
-        )
-
-
-def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
-    """The run name, with -2, -3, … if it is taken in the experiment."""
-
-    def names(condition: str, most: int) -> set[str | None]:
-        runs = client.search_runs([experiment_id], condition, max_results=most)
-        return {run.info.run_name for run in runs}
-
-    name = record.run_name
-    if not record.number_names or not names(f"attributes.run_name = '{name}'", 1):
-        return name
-    taken = names(f"attributes.run_name LIKE '{name}-%'", 1000)
-    number = 2
-    while f"{name}-{number}" in taken:
-        number += 1
-    return f"{name}-{number}"
 
 
 def _advice(error: Exception) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.review.provenance import Provenance
 from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
+from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, without_secrets
 from rlplug.tracking.lock import RunLock
@@ -29,6 +32,7 @@ from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of
 from rlplug.tracking.status import Pending, end_heartbeat, now
 from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
+from rlplug.tracking.upload import files_to_upload, upload_missing
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
@@ -91,7 +95,9 @@ class Tracking:
         self.root = run.root
         self.folder = run.folder
         self._store = run.store
-        self._recorded = bool(run.experiment_id)
+        self._is_tracked = run.is_tracked
+        self._unsent_files = run.unsent_files
+        self._opened = time.time() if run.status.attempt > 1 else 0.0
         self._lock = run.lock
         self._status = run.status
         self._log = RunLog(run.folder)
@@ -121,7 +127,15 @@ class Tracking:
             self._report,
             [self._provenance, self._system],
         )
+        if run.store is not None and run.status.attempt > 1:
+            self._writer.do(partial(delete_again, run.store, run.folder))
+            self._writer.do(partial(upload_missing, run.store, run.folder))
         self._writer.start()
+        if run.outage:
+            self._warn(
+                f"{run.outage} The run goes on without it, and is kept in {run.folder} until: "
+                f"{self._sync_command()}"
+            )
 
     @property
     def where(self) -> str:
@@ -157,9 +171,9 @@ class Tracking:
         server = f"http://127.0.0.1:{FIRST_PORT}"
         if is_http(self.uri):
             server = without_secrets(self.uri).replace("***@", "")
-        elif not serves_one_of(server, [self.run_id]):
+        elif not serves_one_of(server, [self._store.run_id]):
             return where, f"look at it: {self._ui_command()}"
-        link = run_link(server, self._store.experiment_id, self.run_id)
+        link = run_link(server, self._store.experiment_id, self._store.run_id)
         return where, f"look at it: {link}"
 
     def artifact(self, file: Path, folder: str = "") -> None:
@@ -178,10 +192,16 @@ class Tracking:
         """Return when all metrics reported so far are on the disk; from any thread."""
         self._writer.write_now()
 
+    def will_forget(self, folder: str) -> None:
+        """Remember that a folder of artifacts is to be deleted; from any thread."""
+        if self._is_tracked:
+            mark_for_deletion(self.folder, folder)
+
     def forget_artifacts(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, in order and in the background."""
+        self.will_forget(folder)
         if self._store is not None:
-            self._writer.do(partial(self._store.delete_folder, folder))
+            self._writer.do(partial(delete_artifacts, self._store, self.folder, folder))
 
     def __enter__(self) -> Self:
         return self
@@ -261,10 +281,20 @@ class Tracking:
     def pending(self) -> Pending:
         """What is not in MLflow."""
         pending = self._writer.pending
-        if self._recorded and (self._store is None or self._cut_short):
-            # Resumed without tracking, or ended at once: `sync` finds out what is missing.
-            return attrs.evolve(pending, tags=pending.tags + 1)
-        return pending
+        if not self._is_tracked:
+            return pending
+        if self._store is None:
+            new = [file for file, _ in files_to_upload(self.folder) if self._is_new(file)]
+            files = self._unsent_files + len(new)
+            return Pending(points=self._journal.points_unsent(), artifacts=files, tags=1)
+        # Ended at once: `sync` finds out what is missing.
+        return attrs.evolve(pending, tags=pending.tags + 1) if self._cut_short else pending
+
+    def _is_new(self, file: Path) -> bool:
+        """Whether a file is of this process."""
+        with contextlib.suppress(OSError):
+            return file.stat().st_mtime >= self._opened
+        return False
 
     def _warn_of_missing(self) -> None:
         pending = self.pending

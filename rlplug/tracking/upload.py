@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -13,16 +12,18 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file
+from rlplug.tracking.deletions import delete_again
 from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
 from rlplug.tracking.location import RunFolder
+from rlplug.tracking.outage import open_or_create
 from rlplug.tracking.provenance import LIKE
-from rlplug.tracking.status import RUNNING, Pending, RunStatus, kept_tags
-from rlplug.tracking.store import PENDING_TAG, Store
+from rlplug.tracking.status import RUNNING, Pending, RunStatus, kept_tags, milliseconds
+from rlplug.tracking.store import PENDING_TAG, TAGS_OF_THE_END, Store
 from rlplug.tracking.writer import Writer
 
-__all__ = ["Uploaded", "upload_run"]
+__all__ = ["Uploaded", "files_to_upload", "upload_missing", "upload_run"]
 
 PATIENCE = 24 * 3600.0
 """Seconds: a large upload may take long, and ends early if nothing is answered."""
@@ -50,6 +51,8 @@ class Uploaded:
     points: int
     files: int
     left: Pending
+    created: str = ""
+    """Its id in MLflow, if it was created there now."""
 
 
 def upload_run(
@@ -64,12 +67,13 @@ def upload_run(
         raise RequestError(
             f"{folder} is not the folder of an ended run.", "try: rlplug runs, which lists runs"
         )
-    if not run.experiment_id:
+    if not run.is_tracked:
         raise RequestError(
             f"run {run.run_id} ({run.run_name}) was started without MLflow.",
             f"look at it: {folder / 'plots' / 'learning_curve.png'}",
         )
-    store = Store.open_run(run.tracking_uri(_option(folder)), run.run_id)
+    is_new = not run.experiment_id
+    run, store = open_or_create(run, run.tracking_uri(_option(folder)))
     try:
         missing = list(_missing(folder, store))
         room = accumulate(file.stat().st_size for file, _ in missing)
@@ -91,6 +95,9 @@ def upload_run(
             PENDING_TAG: "true",
         }
         writer.do(store.remove_leftovers)
+        writer.do(partial(delete_again, store, folder))
+        for name in (TAGS_OF_THE_END & {*store.tags}) - {*tags}:
+            writer.do(partial(store.delete_tag, name))
         writer.do(partial(store.set_tags, tags))
         writer.do(partial(store.terminate, status.status, milliseconds(status.ended)))
         for file, into in chosen:
@@ -104,6 +111,7 @@ def upload_run(
             points=points - left.points,
             files=len(chosen) - left.artifacts,
             left=attrs.evolve(left, artifacts=left.artifacts + len(missing) - len(chosen)),
+            created=store.run_id if is_new else "",
         )
     finally:
         with contextlib.suppress(OSError):
@@ -112,16 +120,8 @@ def upload_run(
     return uploaded
 
 
-def milliseconds(moment: str) -> int | None:
-    """The milliseconds since the epoch of a time as `status.json` has it."""
-    try:
-        return int(datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S%z").timestamp() * 1000)
-    except ValueError:
-        return None
-
-
-def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
-    """The files that are to be uploaded, each with its folder there, manifests last."""
+def files_to_upload(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files that belong into MLflow, each with its folder there, manifests last."""
     for pattern in _OF_CONFIG:
         for file in sorted(folder.glob(pattern)):
             yield file, "config"
@@ -131,16 +131,33 @@ def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
         for file in sorted(files_in(folder / name)):
             yield file, name
     for name in _FIXED:
-        there = store.files(name) if (folder / name).is_dir() else {}
-        parts = [one for one in files_in(folder / name) if not _is_unfinished(one, folder / name)]
+        parts = [one for one in files_in(folder / name) if not _is_aside(one, folder / name)]
         for file in sorted(parts, key=lambda one: (one.name == _MANIFEST, str(one))):
-            path = file.relative_to(folder)
-            if there.get(path.as_posix()) != file.stat().st_size:
-                yield file, path.parent.as_posix()
+            yield file, file.parent.relative_to(folder).as_posix()
 
 
-def _is_unfinished(file: Path, folder: Path) -> bool:
-    return file.relative_to(folder).parts[0].startswith(".")
+def upload_missing(store: Store, folder: Path) -> None:
+    """Upload checkpoints and videos that an earlier process of the run did not upload."""
+    for file, into in _missing(folder, store):
+        if into.partition("/")[0] in _FIXED:
+            upload_file(store.log_file, file, into)
+
+
+def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
+    """The files that are not in MLflow, or may be others there."""
+    there: dict[str, int] = {}
+    for name in _FIXED:
+        if (folder / name).is_dir():
+            there |= store.files(name)
+    for file, into in files_to_upload(folder):
+        fixed = into.partition("/")[0] in _FIXED
+        if not fixed or there.get(f"{into}/{file.name}") != file.stat().st_size:
+            yield file, into
+
+
+def _is_aside(file: Path, folder: Path) -> bool:
+    """Whether it is of a checkpoint that is unfinished, or was set aside."""
+    return file.relative_to(folder).parts[0].startswith((".", "set-aside-"))
 
 
 def _log(store: Store, file: Path, into: str) -> None:

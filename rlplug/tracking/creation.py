@@ -1,0 +1,128 @@
+"""Create a run in an MLflow store, and what has to be there before: database and experiment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlplug.errors import RequestError
+from rlplug.tracking.database import prepare_database
+from rlplug.tracking.failures import StoreUnreachableError
+from rlplug.tracking.location import is_http, sqlite_file
+from rlplug.tracking.record import LOCAL_ID, Record, slug
+from rlplug.tracking.views import VIEW_TAGS
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+__all__ = ["create"]
+
+LOCK_SECONDS = 120.0
+
+
+def create(
+    uri: str, record: Record, root: Path, before: Callable[[], None]
+) -> tuple[MlflowClient, Experiment, Run]:
+    """Create the run under a lock: of several runs that start, only one creates the database."""
+    from filelock import FileLock, Timeout
+    from mlflow import MlflowClient
+
+    database = sqlite_file(uri)
+    folder = root if database is None else database.parent
+    lock = folder / ".init.lock"
+    try:
+        with FileLock(lock, timeout=LOCK_SECONDS):
+            if database is not None:
+                prepare_database(database)
+            # Without registry_uri, the registry would use MLflow's own settings.
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
+            experiment = _experiment(client, record, artifacts)
+            _check_artifacts(uri, experiment)
+            run = _created_before(client, experiment, record)
+            if run is None:
+                name = _free_name(client, experiment.experiment_id, record)
+                before()
+                run = client.create_run(
+                    experiment.experiment_id, record.started, dict(record.tags), name
+                )
+    except Timeout as error:
+        raise RequestError(
+            f"another process has held {lock} for {LOCK_SECONDS:.0f} s.",
+            "try: again after that process has exited",
+        ) from error
+    return client, experiment, run
+
+
+def _created_before(client: MlflowClient, experiment: Experiment, record: Record) -> Run | None:
+    """The run, if an earlier attempt to create it late was cut short after that."""
+    local_id = record.tags.get(LOCAL_ID)
+    if not local_id:
+        return None
+    condition = f"tags.`{LOCAL_ID}` = '{local_id}'"
+    return next(iter(client.search_runs([experiment.experiment_id], condition)), None)
+
+
+def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) -> Experiment:
+    from mlflow.exceptions import MlflowException
+
+    if record.experiment_id:
+        experiment = client.get_experiment(record.experiment_id)
+    else:
+        found = client.get_experiment_by_name(record.experiment)
+        if found is None:
+            place = None
+            if artifacts is not None:
+                place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
+            try:
+                client.create_experiment(record.experiment, place, tags=dict(VIEW_TAGS))
+            except MlflowException as error:
+                # Another machine may have created it on a shared server.
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            found = client.get_experiment_by_name(record.experiment)
+        if found is None:
+            raise StoreUnreachableError(f"experiment {record.experiment!r} disappeared")
+        experiment = found
+    if experiment.lifecycle_stage != "active":
+        raise RequestError(
+            f"the experiment {experiment.name!r} was deleted in MLflow.",
+            f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
+            "or --set tracking.experiment=NAME",
+        )
+    for key, value in VIEW_TAGS.items():
+        if experiment.tags.get(key) != value:
+            client.set_experiment_tag(experiment.experiment_id, key, value)
+    return experiment
+
+
+def _check_artifacts(uri: str, experiment: Experiment) -> None:
+    """Refuse an experiment of a remote server whose artifact location is a local folder."""
+    location = experiment.artifact_location or ""
+    local = location.startswith(("file:", "/"))
+    if local and is_http(uri) and not re.search(r"//([^/@]*@)?(localhost|127\.|\[::1\])", uri):
+        raise RequestError(
+            f"the experiment {experiment.name!r} stores artifacts in {location}, a folder of the "
+            "machine that created it; this run would write them to its own disk.",
+            "try: --set tracking.experiment=NAME to let the server create an experiment",
+        )
+
+
+def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
+    """The run name, with -2, -3, … if it is taken in the experiment."""
+
+    def names(condition: str, most: int) -> set[str | None]:
+        runs = client.search_runs([experiment_id], condition, max_results=most)
+        return {run.info.run_name for run in runs}
+
+    name = record.run_name
+    if not record.number_names or not names(f"attributes.run_name = '{name}'", 1):
+        return name
+    taken = names(f"attributes.run_name LIKE '{name}-%'", 1000)
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
