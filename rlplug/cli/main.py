@@ -15,6 +15,7 @@ import click
 
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
+from rlplug.cli.diff import diff
 from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
@@ -84,6 +85,7 @@ cli.add_command(ui)
 cli.add_command(runs)
 cli.add_command(show)
 cli.add_command(compare)
+cli.add_command(diff)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)

@@ -18,7 +18,7 @@ from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.search import tracked_files, tracked_tags, tracked_values
 from rlplug.tracking.status import kept_tags
 
-__all__ = ["RunDetails", "read_details", "read_history"]
+__all__ = ["RunDetails", "read_details", "read_history", "read_plugins"]
 
 Manifest: TypeAlias = "dict[str, Any]"
 
@@ -64,16 +64,28 @@ def read_details(run: RunRecord) -> RunDetails:
         tags = kept_tags(run.folder)
         command = str(_object(run.folder / "run.json").get("command", ""))
         manifests = _manifests(run.folder)
-    plugins = _plugins(tags.get(PLUGINS_TAG, ""))
-    if not plugins and manifests:
-        last = manifests[max(manifests)].get("plugins", {})
-        plugins = [f"{name} ({package})" for name, package in last.items()]
     return RunDetails(
         history=history,
-        plugins=plugins,
+        plugins=_known_plugins(tags, manifests),
         command=command,
         checkpoints=_checkpoints(run, manifests, history),
     )
+
+
+def read_plugins(run: RunRecord) -> Sequence[str]:
+    """The plugins alone, without the values of all metrics."""
+    if run.folder is None:
+        return _plugins(tracked_tags(_uri(run), run.run_id).get(PLUGINS_TAG, ""))
+    return _known_plugins(kept_tags(run.folder), _manifests(run.folder))
+
+
+def _known_plugins(tags: Mapping[str, str], manifests: Mapping[int, Manifest]) -> Sequence[str]:
+    """As recorded for MLflow, else as the last checkpoint has them."""
+    plugins = _plugins(tags.get(PLUGINS_TAG, ""))
+    if plugins or not manifests:
+        return plugins
+    last = manifests[max(manifests)].get("plugins", {})
+    return [f"{name} ({package})" for name, package in last.items()]
 
 
 def _manifests(folder: Path) -> dict[int, Manifest]:
