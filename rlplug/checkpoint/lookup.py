@@ -18,7 +18,7 @@ from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
-__all__ = ["find_checkpoint", "find_run"]
+__all__ = ["find_checkpoint", "find_run", "run_to_resume"]
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
@@ -69,6 +69,17 @@ def _best(run: str, found: Sequence[Path]) -> Path:
         f"run {run!r} has no checkpoint whose weights are finite.",
         "try: the last one (--checkpoint last), or another run",
     )
+
+
+def run_to_resume(run: str, *, trust: bool) -> Path:
+    """The folder of a run, which is made anew from MLflow if it is gone or elsewhere."""
+    record = resolve_one(run, best_of_group=False)
+    if record.folder is not None:
+        return record.folder
+    # Also when nothing has to be restored.
+    from rlplug.checkpoint.restore import restore_run
+
+    return restore_run(record, runs_folder(), trust=trust)
 
 
 def find_run(run: str, *, best_of_group: bool = True) -> Path:

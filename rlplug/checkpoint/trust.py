@@ -11,7 +11,10 @@ from rlplug.config.sources import read_toml
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
 
-__all__ = ["is_own", "refuse_foreign_imports"]
+__all__ = ["is_own", "mark_as_foreign", "refuse_foreign_imports"]
+
+FOREIGN = "foreign.txt"
+"""The names of the checkpoints of a run that were downloaded from a server."""
 
 
 def is_own(checkpoint: Path) -> bool:
@@ -20,7 +23,17 @@ def is_own(checkpoint: Path) -> bool:
     What was downloaded, even from one's own server, and folders elsewhere may come from anybody.
     """
     run = checkpoint.resolve().parent.parent
-    return run.parent == (runs_folder() / "work").resolve() and (run / "run.json").is_file()
+    if run.parent != (runs_folder() / "work").resolve() or not (run / "run.json").is_file():
+        return False
+    try:
+        return checkpoint.name not in (run / FOREIGN).read_text().split()
+    except FileNotFoundError:
+        return True
+
+
+def mark_as_foreign(run: Path, checkpoints: Iterable[Path]) -> None:
+    """Note in the folder of a run which of its checkpoints were downloaded."""
+    (run / FOREIGN).write_text("".join(f"{one.name}\n" for one in checkpoints))
 
 
 def refuse_foreign_imports(

@@ -38,6 +38,12 @@ __all__ = ["resume"]
     metavar="N",
     help="How many seeds of a group run at a time; default: by cores and compute.num_threads.",
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Of a run that is downloaded from a server, also run the code that it names, and read its "
+    "pickled environments.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
@@ -50,10 +56,13 @@ def resume(
     settings: tuple[str, ...],
     allow_drift: bool,
     jobs: int | None,
+    trust: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Go on with a run from its last checkpoint, under the same MLflow run.
+
+    A run that is not in the runs folder is downloaded from MLflow, and goes on here.
 
     RUN is the id of a run or its first characters, its name, or last; or the group of several
     seeds, of which all that have not finished go on together.
@@ -64,7 +73,7 @@ def resume(
     rlplug resume last --set learning_rate=1e-4 --allow-drift
     rlplug resume a2c-CartPole-v1-1b2c3d4e                   all its seeds
     """
-    from rlplug.checkpoint.lookup import find_run
+    from rlplug.checkpoint.lookup import run_to_resume
     from rlplug.config.sources import parse_setting
     from rlplug.runs.seeds.group import find_group
     from rlplug.tracking.location import runs_folder
@@ -88,7 +97,7 @@ def resume(
         raise RequestError(f"--jobs is of several seeds, and {run!r} is no group.", "try: without")
 
     # Before the import of torch, so that a wrong name is answered at once.
-    folder = find_run(run, best_of_group=False)
+    folder = run_to_resume(run, trust=trust)
     from rlplug.cli.outcome import finish
     from rlplug.runs.resume import resumable
     from rlplug.runs.run import carry_out
@@ -98,6 +107,7 @@ def resume(
         steps=steps or 0,
         settings=tuple(parse_setting(text) for text in settings),
         allow_drift=allow_drift,
+        trust=trust,
     )
     quiet = quiet or seed_run is not None
     attached = {} if seed_run is None else seed_run.attached()

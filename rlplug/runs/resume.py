@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.checkpoint import Manifest, read_manifest
-from rlplug.checkpoint.lookup import find_run
+from rlplug.checkpoint.lookup import run_to_resume
 from rlplug.checkpoint.manifest import CONFIG, reading
 from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
+from rlplug.checkpoint.trust import is_own
 from rlplug.config.sources import Setting
 from rlplug.config.toml import flat
 from rlplug.envs import EnvMaker, describe_env
@@ -70,6 +71,8 @@ class Resumed:
     """None: there is none, and the run starts from its first step."""
     manifest: Manifest | None
     rerunnable: bool
+    trust: bool = attrs.field(init=False, default=False)
+    """Whether to read a pickle of environments that was downloaded from a server."""
     _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     _warnings: list[str] = attrs.field(init=False, factory=list)
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
@@ -135,6 +138,8 @@ class Resumed:
         reason = ""
         if not self.prepared.config.checkpoint.save_environments:
             reason = "checkpoint.save_environments is false"
+        elif self.checkpoint is not None and not (self.trust or is_own(self.checkpoint)):
+            reason = "the pickle comes from a server; --trust reads it"
         elif changed := [name for name in self.changed if name.startswith("env.")]:
             reason = f"{changed[0]} has changed"
         elif name != saved:
@@ -164,6 +169,7 @@ def resumable(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
     addons: Sequence[str | AddOn] = (),
+    trust: bool = False,
 ) -> Resumed:
     """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
@@ -173,7 +179,8 @@ def resumable(
         new = attrs.evolve(old, flags={"run": run_section}, settings=tuple(settings))
         return prepare(new, plugins.registry, plugins.instances)
 
-    resumed = _resumed(_own_folder(run), plugins, options, allow_drift, env)
+    resumed = _resumed(_own_folder(run, trust), plugins, options, allow_drift, env)
+    resumed.trust = trust
     unused = sorted(set(plugins.addons) - set(resumed.prepared.config.run.addons))
     if unused:
         resumed.lock.release()
@@ -252,9 +259,9 @@ def _prepared(config: Path, plugins: InlinePlugins) -> Prepared:
     return prepare(_request(config), plugins.registry, plugins.instances)
 
 
-def _own_folder(run: str | Path) -> Path:
+def _own_folder(run: str | Path, trust: bool) -> Path:
     """The folder of a run in the runs folder: its checkpoints may hold pickles."""
-    folder = find_run(str(run), best_of_group=False).resolve()
+    folder = run_to_resume(str(run), trust=trust).resolve()
     if folder.parent != (runs_folder() / "work").resolve():
         raise RequestError(
             f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "

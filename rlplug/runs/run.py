@@ -149,13 +149,16 @@ def resume(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
     addons: Sequence[str | AddOn] = (),
+    trust: bool = False,
     show: bool = False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint: `resume("last")`, `resume(RUN_ID, steps=10**6)`.
 
     `run` is an id, the beginning of one, a name, or `last`. `steps` may make the run longer; other
     `options`, and another environment, need `allow_drift=True`. What was passed to `rlplug.run` and
-    is not installed, the algorithm, the add-ons or the environment, has to be passed again.
+    is not installed, the algorithm, the add-ons or the environment, has to be passed again. A run
+    that is not in the runs folder is downloaded from MLflow; `trust=True` runs the code that it
+    names and reads its pickled environments also if that is a server.
     """
     resumed = resumable(
         run,
@@ -165,6 +168,7 @@ def resume(
         algorithm=algorithm,
         env=env,
         addons=addons,
+        trust=trust,
     )
     maker = env or None
     return carry_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -38,8 +39,8 @@ def upload_file(log_file: Callable[[Path, str], None], file: Path, into: str) ->
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All files in a folder and in those inside."""
-    return [one for one in folder.rglob("*") if one.is_file()]
+    """All files in a folder and in those inside; what is deleted meanwhile may be missing."""
+    return [Path(inside, name) for inside, _, names in os.walk(folder) for name in names]
 
 
 def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:

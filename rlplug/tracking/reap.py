@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,8 +20,13 @@ from rlplug.tracking.lock import RunLock, holder
 from rlplug.tracking.status import HEARTBEAT, RUNNING, Pending, RunStatus, end_heartbeat, now
 from rlplug.tracking.upload import Uploaded, upload_run
 
+if TYPE_CHECKING:
+    from rlplug.tracking.store import Store
+
 __all__ = [
+    "DIED",
     "Reaped",
+    "is_in_progress",
     "is_stale",
     "mark_dead",
     "reap",
@@ -113,7 +119,7 @@ def reap_recorded(root: Path) -> Iterator[Reaped]:
 
 def remove_leftovers(root: Path) -> None:
     """Remove what processes that were killed left half-made in a runs folder."""
-    for pattern in ("work/.probe-*", "fetched/*/.coming"):
+    for pattern in ("work/.probe-*", "work/.coming-*", "fetched/*/.coming"):
         for path in root.glob(pattern):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
@@ -136,6 +142,17 @@ def is_stale(folder: Path) -> bool:
     except OSError:
         return False
     return holder(folder).is_elsewhere and age > STALE_SECONDS
+
+
+def is_in_progress(store: Store) -> bool:
+    """Whether the process of a run that MLflow calls RUNNING may be at work.
+
+    On this machine, its process is looked for; of another one, the last metric is looked at.
+    """
+    if store.tags.get("rlplug.host") == socket.gethostname():
+        pid = store.tags.get("rlplug.pid", "")
+        return pid.isdigit() and _is_alive(int(pid))
+    return time.time() - store.last_change < STALE_SECONDS
 
 
 def _in_progress(root: Path) -> list[Path]:

@@ -68,6 +68,9 @@ class Store:
         self.tags: dict[str, str] = dict(run.data.tags)
         self.marks = {one.key: one.step for one in run.data.to_proto().metrics}
         """Metric → its highest step when the run was opened."""
+        times = [run.info.start_time, *(one.timestamp for one in run.data.to_proto().metrics)]
+        self.last_change: float = max(times) / 1000
+        """When a metric was last recorded, or the run created, in seconds since the epoch."""
 
     @classmethod
     def create_run(
@@ -195,6 +198,21 @@ class Store:
                 else:
                     found[one.path] = one.file_size or 0
         return found
+
+    def download(self, artifacts: str, into: Path) -> Path | None:
+        """Download a file or a folder of the run's artifacts; None if there is none."""
+        with translated():
+            beside = self._client.list_artifacts(self.run_id, artifacts.rpartition("/")[0])
+            if artifacts not in {one.path for one in beside}:
+                return None
+            return Path(self._client.download_artifacts(self.run_id, artifacts, str(into)))
+
+    def history(self) -> Iterator[Row]:
+        """All values of all metrics."""
+        with translated():
+            for name in self.marks:
+                for one in self._client.get_metric_history(self.run_id, name):
+                    yield name, one.value, one.timestamp, one.step
 
     def remove_leftovers(self) -> None:
         """Remove what a killed upload left half-written, if artifacts are in a local folder."""

@@ -127,6 +127,8 @@ def files_to_upload(folder: Path) -> Iterator[tuple[Path, str]]:
             yield file, "config"
     if (folder / "module.safetensors").is_file():
         yield folder / "module.safetensors", "module"
+    if (folder / "report.html").is_file():
+        yield folder / "report.html", ""
     for name in _CHANGING:
         for file in sorted(files_in(folder / name)):
             yield file, name
@@ -151,8 +153,16 @@ def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
             there |= store.files(name)
     for file, into in files_to_upload(folder):
         fixed = into.partition("/")[0] in _FIXED
-        if not fixed or there.get(f"{into}/{file.name}") != file.stat().st_size:
+        if not fixed or there.get(f"{into}/{file.name}") != _size(file):
             yield file, into
+
+
+def _size(file: Path) -> int:
+    """0 if it was deleted meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_aside(file: Path, folder: Path) -> bool:

@@ -1,0 +1,141 @@
+"""Make the folder of a run again that only MLflow has: it is gone, or on another machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlplug.checkpoint.manifest import CONFIG, checkpoints_in
+from rlplug.checkpoint.trust import mark_as_foreign, refuse_foreign_imports
+from rlplug.errors import RequestError
+from rlplug.review.record import ABOUT, RunRecord
+from rlplug.tracking.artifacts import fetch_run
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.journal import Report, Row
+from rlplug.tracking.location import check_writable, sqlite_file, tracking_uri, without_secrets
+from rlplug.tracking.reap import DIED, is_in_progress
+from rlplug.tracking.record import LOCAL_ID
+from rlplug.tracking.status import RUNNING, RunStatus
+from rlplug.tracking.store import Store
+
+__all__ = ["restore_run"]
+
+_PARTS = ("run", "algorithm", "addons", "env")
+"""The sections of a config that may name code to import."""
+_DOWNLOADED = ("logs", "replay")
+"""Folders of artifacts that a run goes on with, besides its checkpoints."""
+
+
+def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
+    """Download a run into a folder of the runs folder, where it goes on.
+
+    It appears there whole or not at all. A tracking server is not one's own store: what it has may
+    come from anybody, unless that is trusted.
+    """
+    uri = tracking_uri("", root)
+    store = Store.open_run(uri, record.run_id)
+    if store.status == RUNNING and is_in_progress(store):
+        tags = store.tags
+        raise RequestError(
+            f"run {record.run_id} ({record.name}) is in progress according to MLflow (pid "
+            f"{tags.get('rlplug.pid')} on {tags.get('rlplug.host')}).",
+            "try: on that machine, or 15 minutes after its last metric",
+        )
+    check_writable(root)
+    own = trust or sqlite_file(uri) is not None
+    folder = root / "work" / store.tags.get(LOCAL_ID, record.run_id)
+    partial = root / "work" / f".coming-{folder.name}-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        fetched = fetch_run(record.run_id, uri, root)
+        if fetched is not None:
+            (fetched / "checkpoints").rename(partial / "checkpoints")
+            shutil.rmtree(fetched)
+        _download(store, partial)
+        refuse_foreign_imports(partial, _PARTS, trust=own)
+        found = checkpoints_in(partial / "checkpoints")
+        for checkpoint in found:
+            refuse_foreign_imports(checkpoint, _PARTS, trust=own)
+        if not own:
+            mark_as_foreign(partial, found)
+        _write_journal(partial, list(store.history()))
+        _status(record, store).write(partial)
+        facts = _facts(record, store, folder.name)
+        (partial / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+        partial.rename(folder)
+    except (StoreRefusedError, StoreUnreachableError) as error:
+        raise RequestError(
+            f"run {record.run_id} cannot be downloaded from {without_secrets(uri)}: {error}.",
+            "try: again later",
+        ) from error
+    except OSError as error:
+        raise RequestError(
+            f"run {record.run_id} cannot be downloaded into {root}: {error.strerror or error}.",
+            "try: free disk space, or rlplug runs, if it was downloaded meanwhile",
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _download(store: Store, partial: Path) -> None:
+    """The options that held last, and the folders besides checkpoints."""
+    config = store.download("config/resolved.toml", partial)
+    if config is None:
+        raise RequestError(
+            f"run {store.run_id} has no config/resolved.toml in MLflow: it ended too early.",
+            "try: a new run",
+        )
+    config.rename(partial / CONFIG)
+    for name in _DOWNLOADED:
+        store.download(name, partial)
+
+
+def _write_journal(folder: Path, rows: list[Row]) -> None:
+    """All that MLflow has, as uploaded."""
+
+    def moment(row: Row) -> tuple[int, int]:
+        _, _, milliseconds, step = row
+        return step, milliseconds
+
+    lines = b""
+    for (step, milliseconds), group in groupby(sorted(rows, key=moment), key=moment):
+        values = {name: value for name, value, _, _ in group}
+        lines += Report(step, milliseconds, values).line()
+    (folder / "metrics.jsonl").write_bytes(lines)
+    (folder / "metrics.acked").write_text(str(len(lines)))
+
+
+def _status(record: RunRecord, store: Store) -> RunStatus:
+    died = store.status == RUNNING
+    return RunStatus(
+        status="FAILED" if died else store.status,
+        step=record.step,
+        stop_reason=DIED if died else record.reason,
+        started=record.started,
+        ended=record.ended or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        attempt=store.attempt,
+    )
+
+
+def _facts(record: RunRecord, store: Store, run_id: str) -> dict[str, Any]:
+    """What `run.json` says."""
+    return {
+        "run_id": run_id,
+        "run_name": store.run_name,
+        "experiment": store.experiment,
+        "experiment_id": store.experiment_id,
+        "tracked_id": "" if run_id == store.run_id else store.run_id,
+        "uri": record.uri,
+        "command": store.tags.get("mlflow.source.name", ""),
+        "started": record.started,
+        ABOUT: attrs.asdict(record.about),
+    }

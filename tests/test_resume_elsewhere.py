@@ -1,0 +1,160 @@
+"""A run that only MLflow has goes on in a new folder, as the same run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rlplug as library
+from rlplug.checkpoint import checkpoints_in, read_manifest
+from rlplug.checkpoint.trust import is_own, mark_as_foreign
+from rlplug.errors import RequestError
+from rlplug.tracking.journal import read_journal
+from rlplug.tracking.status import RunStatus
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+OPTIONS = {"checkpoint.every": 100, "evaluation.every": 200, "evaluation.episodes": 2}
+
+
+@pytest.fixture
+def home(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(store_root))
+    return store_root
+
+
+@pytest.fixture
+def client(home: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+
+
+def failed(home: Path) -> Path:
+    """The folder of a run that failed at step 450, in an update."""
+    with pytest.raises(ArithmeticError, match="planted"):
+        library.run("means", steps=1_000, options={**OPTIONS, "fail_at": 450})
+    (folder,) = (one for one in (home / "work").glob("*/") if one.is_dir())
+    return folder
+
+
+def all_points(client: MlflowClient, run_id: str) -> dict[str, list[tuple[int, float]]]:
+    names = client.get_run(run_id).data.metrics
+    history = {name: client.get_metric_history(run_id, name) for name in names}
+    return {
+        name: [(one.step, one.value) for one in found]
+        for name, found in history.items()
+        if not name.startswith("time/")
+    }
+
+
+def test_a_run_whose_folder_is_gone_goes_on_exactly_and_without_a_point_twice(
+    home: Path, client: MlflowClient, rlplug: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = failed(home)
+    before = list(read_journal(folder / "metrics.jsonl"))
+    points = all_points(client, folder.name)
+    shutil.rmtree(folder)
+    done = rlplug("resume", folder.name[:8], "--set", "fail_at=0", "--allow-drift", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert caplog.messages == []
+    assert not list(home.glob("work/.coming-*"))
+    assert not list(home.glob("fetched/*"))
+    run = client.get_run(folder.name)
+    assert (run.info.status, run.data.tags["rlplug.attempt"]) == ("FINISHED", "2")
+    assert run.data.tags["rlplug.resumed_from_step"] == "400"
+    after = list(read_journal(folder / "metrics.jsonl"))
+    assert [one.metrics for one in after[: len(before)]] == [one.metrics for one in before]
+    found = all_points(client, folder.name)
+    whole = library.run("means", steps=1_000, options=OPTIONS)
+    for name, wanted in all_points(client, whole.run_id).items():
+        # What was reported at the failure lacks the update that failed.
+        differ = set(found[name]) ^ set(wanted)
+        assert {step for step, _ in differ} <= {450}
+        assert len({step for step, _ in found[name]}) == len(found[name])
+    assert all(found[name][: len(known)] == known for name, known in points.items())
+    assert (folder / "logs" / "run.log").read_text().count("started") == 1
+    digests = {
+        read_manifest(checkpoints_in(one / "checkpoints")[-1]).state_digest
+        for one in (folder, whole.folder)
+    }
+    assert len(digests) == 1
+
+
+def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(
+    home: Path, client: MlflowClient, rlplug: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = failed(home)
+    shutil.rmtree(folder)
+    client.update_run(folder.name, status="RUNNING")
+    client.set_tag(folder.name, "rlplug.host", "elsewhere")
+    refused = rlplug("resume", folder.name)
+    assert refused.code == 2
+    assert "is in progress according to MLflow (pid " in refused.err
+    assert "on elsewhere)" in refused.err
+    assert not folder.exists()
+    monkeypatch.setattr("rlplug.tracking.reap.STALE_SECONDS", 0.0)
+    done = rlplug("resume", folder.name, "--set", "fail_at=0", "--allow-drift", "--quiet")
+    assert done.code == 0
+    status = RunStatus.read(folder)
+    assert status is not None
+    assert (status.status, status.attempt) == ("FINISHED", 2)
+
+
+def test_downloaded_checkpoints_are_not_trusted_and_those_that_follow_are(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = failed(home)
+    found = checkpoints_in(folder / "checkpoints")
+    mark_as_foreign(folder, found)
+    assert not any(map(is_own, found))
+    # As a run that was downloaded from a server.
+    options = {"fail_at": 0}
+    done = library.resume(folder.name, options=options, allow_drift=True)
+    said = "the environments are not restored (the pickle comes from a server; --trust reads it)"
+    assert said in caplog.text
+    (last,) = (one for one in checkpoints_in(folder / "checkpoints") if one.name.endswith("1000"))
+    assert done.step == 1_000
+    assert is_own(last)
+
+
+def test_a_run_on_a_server_goes_on_in_another_runs_folder(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", served)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "one"))
+    folder = failed(tmp_path / "one")
+    # Another machine does not see it.
+    folder.rename(tmp_path / "hidden")
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "two"))
+    done = library.resume(folder.name, options={"fail_at": 0}, allow_drift=True)
+    assert done.folder == tmp_path / "two" / "work" / folder.name
+    assert (done.run_id, done.step) == (folder.name, 1_000)
+    assert "episodes start anew at step 400" in caplog.text
+    client = MlflowClient(served)
+    assert client.get_run(folder.name).info.status == "FINISHED"
+    for found in all_points(client, folder.name).values():
+        assert len({step for step, _ in found}) == len(found)
+    again = tmp_path / "three"
+    monkeypatch.setenv("RLPLUG_HOME", str(again))
+    (tmp_path / "two").rename(tmp_path / "hidden too")
+    caplog.clear()
+    longer = library.resume(folder.name, steps=1_200, trust=True)
+    assert longer.step == 1_200
+    assert caplog.text == ""
+    with pytest.raises(RequestError, match="finished at step 1,200"):
+        library.resume(folder.name)
