@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-__all__ = ["format_age", "format_bytes", "format_number", "moment"]
+__all__ = ["format_age", "format_bytes", "format_duration", "format_number", "moment"]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _LONGEST_AGO = 14 * 86_400
@@ -29,6 +29,13 @@ def format_bytes(size: float) -> str:
             break
         size /= 1000
     return f"{size:,.0f} {unit}" if size >= 10 or unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """`0:42`, `3:07:10`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def moment(text: str) -> datetime | None:

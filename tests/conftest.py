@@ -24,6 +24,12 @@ class Outcome:
     out: str
     err: str
 
+    @property
+    def told(self) -> str:
+        """Standard error without the line that says what is being prepared."""
+        first, _, rest = self.err.partition("\n")
+        return rest if first.startswith("preparing ") else self.err
+
 
 @pytest.fixture
 def rlplug(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:

@@ -375,7 +375,7 @@ def test_the_command_line_tells_a_damage_without_a_traceback(
         said = (
             f"the checkpoint {checkpoint} is damaged: its manifest.json holds list, not an object."
         )
-        assert done.err.startswith(f"rlplug: error: {said}\n")
+        assert done.told.startswith(f"rlplug: error: {said}\n")
 
 
 def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> None:

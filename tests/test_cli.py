@@ -172,7 +172,7 @@ IDLE = [
 def refused(rlplug: Cli, *arguments: str) -> str:
     done = rlplug(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("rlplug: error: ")
+    assert done.told.startswith("rlplug: error: ")
     assert "Traceback" not in done.err
     return str(done.err)
 

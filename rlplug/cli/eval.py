@@ -10,7 +10,9 @@ import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
+from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
+from rlplug.quantities import format_number
 
 if TYPE_CHECKING:
     from rlplug.runs.evaluate import Evaluated
@@ -79,10 +81,21 @@ def evaluate(
 
     # Before the import of torch, so that a wrong name is answered at once.
     path = find_checkpoint(run, checkpoint)
-    from rlplug.runs import evaluate as later
+    from rlplug.tracking.console import console_for
+
+    console = console_for()
+    console.say(f"preparing {episodes:,} episodes with {path} …")
+    with starting():
+        from rlplug.runs import evaluate as later
 
     done = later.evaluate(
-        path, episodes=episodes, seed=seed, video=video, trust=trust, record=not no_record
+        path,
+        episodes=episodes,
+        seed=seed,
+        video=video,
+        trust=trust,
+        record=not no_record,
+        console=console,
     )
     if done.not_tracked:
         where = "recorded" if done.recorded is None else "in MLflow"
@@ -95,12 +108,12 @@ def evaluate(
 
 def _print(done: Evaluated) -> None:
     metrics = done.metrics
-    mean, spread = metrics["eval/return_mean"], metrics["eval/return_std"]
+    shown = {name: format_number(value) for name, value in metrics.items()}
     rows = {
-        "return": f"{mean:,.4g} ± {spread:,.4g}",
-        "lowest, highest": f"{metrics['eval/return_min']:,.4g}, {metrics['eval/return_max']:,.4g}",
-        "interquartile mean": f"{metrics['eval/return_iqm']:,.4g}",
-        "length": f"{metrics['eval/length_mean']:,.4g}",
+        "return": f"{shown['eval/return_mean']} ± {shown['eval/return_std']}",
+        "lowest, highest": f"{shown['eval/return_min']}, {shown['eval/return_max']}",
+        "interquartile mean": shown["eval/return_iqm"],
+        "length": shown["eval/length_mean"],
         "episodes": f"{metrics['eval/episodes']:,.0f} in {done.environment}, greedy",
         "checkpoint": f"of step {done.step:,}, {done.checkpoint}",
     }

@@ -20,12 +20,12 @@ from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
+from rlplug.cli.process import forget_garbage, leave_at_once
 from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.runs import runs
 from rlplug.cli.show import show
 from rlplug.cli.sync import sync
-from rlplug.cli.terminal import leave_at_once
 from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
 
@@ -112,6 +112,7 @@ def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> 
         if code > SIGNALLED:
             atexit._run_exitfuncs()
             leave_at_once(code)
+        forget_garbage()
     sys.exit(code)
 
 

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rlplug.cli.terminal import console, in_columns, leave_at_once
+from rlplug.cli.process import leave_at_once
+from rlplug.cli.terminal import in_columns
+from rlplug.quantities import format_number
 from rlplug.tracking.summary import RETURN, REWARD, labeled
 
 if TYPE_CHECKING:
@@ -54,9 +56,8 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
 
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
-    shown = console()
-    for line in (*in_columns(dict(_rows(result))), *result.where):
-        shown.print(line, markup=False)
+    # Not wrapped: ids and paths stay whole where a person copies them.
+    print(*in_columns(dict(_rows(result))), *result.where, sep="\n")
 
 
 def print_interrupted(interrupted: RunInterrupted) -> None:
@@ -86,11 +87,11 @@ def print_json(result: RunResult) -> None:
 def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     metrics = result.metrics
     for word, value in labeled(metrics, _SHOWN):
-        yield word, f"{value:,.4g}"
+        yield word, format_number(value)
     if result.best is not None and result.best[0] != result.step:
         step, value = result.best
         there = "used by eval and load" if step in result.checkpoints else "no checkpoint of it"
-        yield "best eval", f"{value:,.4g} at step {step:,} ({there})"
+        yield "best eval", f"{format_number(value)} at step {step:,} ({there})"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
     seconds = metrics.get("time/seconds", 0.0)

@@ -9,6 +9,7 @@ import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
+from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def resume(
     from rlplug.checkpoint.lookup import run_to_resume
     from rlplug.config.sources import parse_setting
     from rlplug.runs.seeds.group import find_group
+    from rlplug.tracking.console import console_for
     from rlplug.tracking.location import runs_folder
 
     group = find_group(runs_folder(), run)
@@ -98,21 +100,25 @@ def resume(
 
     # Before the import of torch, so that a wrong name is answered at once.
     folder = run_to_resume(run, trust=trust)
-    from rlplug.cli.outcome import finish
-    from rlplug.runs.resume import resumable
-    from rlplug.runs.run import carry_out
-
-    resumed = resumable(
-        folder,
-        steps=steps or 0,
-        settings=tuple(parse_setting(text) for text in settings),
-        allow_drift=allow_drift,
-        trust=trust,
-    )
     quiet = quiet or seed_run is not None
-    attached = {} if seed_run is None else seed_run.attached()
-    return finish(
-        lambda: carry_out(resumed.prepared, show=not quiet, resumed=resumed, **attached),
-        quiet=quiet,
-        as_json=as_json,
-    )
+    with starting() as start:
+        console = None if quiet else console_for()
+        if console is not None:
+            console.say(f"preparing to go on with run {folder.name[:8]} …")
+        from rlplug.cli.outcome import finish
+        from rlplug.runs.resume import resumable
+        from rlplug.runs.run import carry_out
+
+        resumed = resumable(
+            folder,
+            steps=steps or 0,
+            settings=tuple(parse_setting(text) for text in settings),
+            allow_drift=allow_drift,
+            trust=trust,
+        )
+        attached = attach(seed_run, console, start)
+        return finish(
+            lambda: carry_out(resumed.prepared, resumed=resumed, **attached),
+            quiet=quiet,
+            as_json=as_json,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,13 @@ import click
 
 from rlplug.cli.command import RunCommand
 from rlplug.cli.parameters import complete_plugins, debug_option
+from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
-from rlplug.registry import ADDON, ALGORITHM, Registry
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 
 if TYPE_CHECKING:
     from rlplug.cli.seed_run import SeedRun
+    from rlplug.config.sources import Layers
     from rlplug.runs.like import LikeRun
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
@@ -111,6 +113,7 @@ def run(
     rlplug options                 options of every run, for --set
     """
     from rlplug.runs.request import find_plugins, layers_of
+    from rlplug.tracking.console import console_for
 
     # Its parent tells how far it is.
     quiet = quiet or seed_run is not None
@@ -120,37 +123,53 @@ def run(
     again = None if like is None else _like(like, others, registry)
     request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
-    find_plugins(layers_of(request), registry)
+    layers = layers_of(request)
+    found = find_plugins(layers, registry)
     chosen = _seeds(request, seeds, jobs)
     if chosen and not dry_run:
         return _run_seeds(request, chosen, jobs or 0, quiet=quiet, as_json=as_json)
-    from rlplug.runs.prepare import prepare
+    with starting() as start:
+        console = None if quiet or dry_run else console_for()
+        if console is not None:
+            console.say(_preparing(found, layers))
+        from rlplug.runs.prepare import prepare
 
-    prepared = prepare(request, registry)
-    prepared = prepared if again is None else again.prepared(prepared)
-    if dry_run:
-        from rlplug.cli.dry_run import print_prepared
-        from rlplug.runs.run import check
+        prepared = prepare(request, registry)
+        prepared = prepared if again is None else again.prepared(prepared)
+        if dry_run:
+            return _check(prepared, chosen)
+        from rlplug.cli.outcome import finish
+        from rlplug.runs.run import carry_out
+        from rlplug.tracking.location import runs_folder
+        from rlplug.tracking.reap import reap_quietly
 
-        print_prepared(prepared, check(prepared))
-        if chosen:
-            click.echo(f"\nseeds\n  {', '.join(map(str, chosen))}")
-        return 0
-    from rlplug.cli.outcome import finish
-    from rlplug.runs.run import carry_out
-    from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.reap import reap_quietly
+        reap_quietly(runs_folder())
+        attached = attach(seed_run, console, start)
+        if name is None:
+            likeness = None if again is None else again.likeness
+            return finish(
+                lambda: carry_out(prepared, like=likeness, **attached),
+                quiet=quiet,
+                as_json=as_json,
+            )
+        return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
-    reap_quietly(runs_folder())
-    attached = {} if seed_run is None else seed_run.attached()
-    if name is None:
-        likeness = None if again is None else again.likeness
-        return finish(
-            lambda: carry_out(prepared, show=not quiet, like=likeness, **attached),
-            quiet=quiet,
-            as_json=as_json,
-        )
-    return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
+
+def _preparing(found: Sequence[FoundPlugin], layers: Layers) -> str:
+    """What stands there while torch and MLflow are imported."""
+    names = " + ".join(one.name for one in found)
+    env = layers.section("run", "env")
+    return f"preparing {names}{f' on {env}' if env else ''} …"
+
+
+def _check(prepared: Prepared, seeds: tuple[int, ...]) -> int:
+    from rlplug.cli.dry_run import print_prepared
+    from rlplug.runs.run import check
+
+    print_prepared(prepared, check(prepared))
+    if seeds:
+        click.echo(f"\nseeds\n  {', '.join(map(str, seeds))}")
+    return 0
 
 
 def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, ...]:
@@ -208,7 +227,7 @@ def _resume_or_start(
                 click.echo(str(finished).splitlines()[0])
             return 0
         return finish(
-            lambda: carry_out(prepared, show=not quiet, resumed=resumed, **attached),
+            lambda: carry_out(prepared, resumed=resumed, **attached),
             quiet=quiet,
             as_json=as_json,
         )

@@ -82,9 +82,9 @@ class SeedRun:
         self._reporter = SeedReporter(reports)
         self._interrupts = Interrupts()
 
-    def attached(self) -> dict[str, Any]:
+    def attached(self, *listeners: object) -> dict[str, Any]:
         """What `carry_out` is to be called with."""
-        return {"listeners": (self._reporter,), "interrupts": self._interrupts}
+        return {"listeners": (self._reporter, *listeners), "interrupts": self._interrupts}
 
     def obey(self, orders: BufferedReader) -> None:
         """Act on the parent's signals, and end the run with a checkpoint when the parent ends."""

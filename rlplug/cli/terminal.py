@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
     from rlplug.config.options_table import OptionRow
 
-__all__ = ["console", "in_columns", "leave_at_once", "print_options"]
+__all__ = ["console", "in_columns", "print_options"]
 
 _UNBROKEN = 4000
 
@@ -33,15 +31,6 @@ def console(*, stderr: bool = False) -> Console:
     stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()
     width = None if stream.isatty() else _UNBROKEN
     return Plain(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
-
-
-def leave_at_once(code: int) -> NoReturn:
-    """End the process: no thread is waited for, and no module taken down, which takes seconds."""
-    for stream in (sys.stdout, sys.stderr):
-        # sys.stdout is None if the shell closed it; after SIGHUP, nobody reads.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(code)
 
 
 def in_columns(rows: Mapping[str, str]) -> list[str]:

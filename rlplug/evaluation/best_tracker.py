@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlplug.config.sections import EvaluationSection
+from rlplug.quantities import format_number
 
 __all__ = ["BestTracker"]
 
@@ -39,12 +40,15 @@ class BestTracker:
         """Why the run should end after the last update; empty if it should go on."""
         value, wanted = metrics["eval/return_mean"], self._section.stop_at_return
         if value >= wanted:
-            return f"mean return {value:,.4g} reached evaluation.stop_at_return = {wanted:,.4g}"
+            return (
+                f"mean return {format_number(value)} reached evaluation.stop_at_return = "
+                f"{format_number(wanted)}"
+            )
         patience = self._section.patience
         if patience and self.without_better >= patience:
             times = f"{patience} evaluations" if patience > 1 else "one evaluation"
             return (
-                f"{times} without a better mean return than {self.best:,.4g} at step "
+                f"{times} without a better mean return than {format_number(self.best)} at step "
                 f"{self.best_step:,} (evaluation.patience = {patience})"
             )
         return ""

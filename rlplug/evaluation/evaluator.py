@@ -50,12 +50,24 @@ class Evaluator:
         self.result: EvaluationResult | None = None
         """The last evaluation, episode by episode."""
         self._environments: Environments | None = None
+        self._scores: EpisodeScores | None = None
+
+    @property
+    def played(self) -> int:
+        """Episodes of the evaluation in progress; also from other threads."""
+        return 0 if self._scores is None else self._scores.finished
+
+    @property
+    def progress(self) -> str:
+        """The same in words."""
+        return f"{self.played:,} of {self._episodes:,} episodes"
 
     def evaluate(
         self, module: Module, step: int, normalize: Callable[[Any], Any] | None = None
     ) -> dict[str, float]:
         """Returns `eval/return_mean` and the other metrics of `EvaluationResult`."""
         started = time.perf_counter()
+        self._scores = None
         if self._environments is None:
             self._environments = self._make(self._parallel)
         with forked(self._seed), evaluating(module):
@@ -68,12 +80,16 @@ class Evaluator:
                 normalize=normalize,
                 check=self._check,
                 max_steps=self._max_steps,
+                watch=self._watch,
             )
         self.result = result
         if result.cut and not self._warned:
             self._warned = True
             self._warn(self._environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
+
+    def _watch(self, scores: EpisodeScores) -> None:
+        self._scores = scores
 
     def _warn(self, environments: Environments, cut: int) -> None:
         count = "one episode" if cut == 1 else f"{cut} episodes"
@@ -103,14 +119,17 @@ def evaluate_policy(
     normalize: Callable[[Any], Any] | None = None,
     check: Callable[[], None] = lambda: None,
     max_steps: int = EvaluationSection().max_episode_steps,
+    watch: Callable[[EpisodeScores], None] = lambda scores: None,
 ) -> EvaluationResult:
     """Returns and lengths of exactly so many episodes.
 
     Taking the first n episodes that end would favour short ones: instead, each environment gets
-    its share of episodes in advance. `check` is called in every step and may raise.
+    its share of episodes in advance. `check` is called in every step and may raise; `watch` is
+    given the scores before the first one.
     """
     runner = EpisodeRunner(environments, module, normalize, seed, timestep)
     scores = EpisodeScores(episodes, environments.num_envs, max_steps)
+    watch(scores)
     runner.reset(seed)
     while scores.active.any():
         check()

@@ -49,6 +49,8 @@ class EpisodeScores:
         self._length = numpy.zeros(num_envs, dtype=numpy.int64)
         self._episodes: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
         self._cut = 0
+        self.finished = 0
+        """Episodes so far."""
 
     @property
     def active(self) -> Any:
@@ -76,5 +78,6 @@ class EpisodeScores:
 
     def _finish(self, row: int) -> None:
         self._episodes[row].append((float(self._return[row]), int(self._length[row])))
+        self.finished += 1
         self._return[row] = 0.0
         self._length[row] = 0

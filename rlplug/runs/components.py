@@ -29,6 +29,7 @@ from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
 from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking
+from rlplug.tracking.activity import Activities
 from rlplug.trainer import Trainer
 
 __all__ = ["Components", "built", "make_components"]
@@ -49,7 +50,12 @@ class Components:
     limits: Limits
 
     def periodic(
-        self, config: RunConfig, maker: EnvMaker, tracking: Tracking, interrupts: Interrupts
+        self,
+        config: RunConfig,
+        maker: EnvMaker,
+        tracking: Tracking,
+        interrupts: Interrupts,
+        activities: Activities,
     ) -> PeriodicTasks:
         """Give the trainer evaluations and checkpoints to run at intervals."""
         section, evaluator, make_video_env = config.evaluation, None, None
@@ -83,6 +89,7 @@ class Components:
             ),
             evaluator=evaluator,
             make_video_env=make_video_env,
+            activities=activities,
             has_id=isinstance(maker, str),
             run_state=partial(self.get_state, environments=config.checkpoint.save_environments),
         )

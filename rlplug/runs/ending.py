@@ -15,6 +15,7 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
 from rlplug.tracking import Status, Tracking
+from rlplug.tracking.activity import Activities
 from rlplug.tracking.journal import read_journal
 
 __all__ = ["Ending"]
@@ -28,13 +29,14 @@ class Ending:
     All methods may be cut short by a second signal; then `at_once` does the least.
     """
 
-    def __init__(self, components: Components, tracking: Tracking) -> None:
+    def __init__(self, components: Components, tracking: Tracking, activities: Activities) -> None:
         self.periodic: PeriodicTasks | None = None
         self.error: BaseException | None = None
         """What made the run fail."""
         self._components = components
         self._trainer = components.trainer
         self._tracking = tracking
+        self._activities = activities
         self._status: Status = "KILLED"
         self._told = False
 
@@ -111,7 +113,8 @@ class Ending:
         with _tried(f"no module.safetensors in {folder}"):
             module = self._components.learner.modules[DEFAULT_MODULE]
             self._tracking.artifact(save_module(module, folder), "module")
-        self._tracking.close(self._status)
+        with self._activities.doing("closing", lambda: self._tracking.left):
+            self._tracking.close(self._status)
         return self._result(self._tracking.describe())
 
     def _result(self, where: tuple[str, ...]) -> RunResult:

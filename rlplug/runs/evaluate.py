@@ -18,6 +18,7 @@ from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
+from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
 
 __all__ = ["Evaluated", "evaluate"]
@@ -53,14 +54,16 @@ def evaluate(
     registry: Registry | None = None,
     trust: bool = False,
     record: bool = False,
+    console: Console | None = None,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
     The same seed gives the same episodes for every policy. `env` is needed only for runs whose
     environment was a callable. A run that was not made here and names code to import, such as a
     wrapper, needs `trust=True`. With `record=True` the evaluation is kept with the run: as a file,
-    and in MLflow as `later_eval/…` at the step of the checkpoint.
+    and in MLflow as `later_eval/…` at the step of the checkpoint. `console` shows how far it is.
     """
+    console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
     parts = ("algorithm", "addons", "env", *(() if env else ("run.env",)))
     refuse_foreign_imports(path, parts, trust=trust)
@@ -72,18 +75,20 @@ def evaluate(
     normalize = None if policy.normalization is None else policy.normalization.observations
     config = loaded.prepared.config
     with ExitStack() as stack:
+        stack.callback(console.close)
         stack.enter_context(Watchdog(config.sampling.step_timeout))
         # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:
-            file = record_video(
-                policy.module,
-                lambda: _environments(loaded, env, 1, render=True),
-                _new_video(loaded.path),
-                seed=eval_seed,
-                timestep=policy.step,
-                normalize=normalize,
-            )
+            with console.activities.doing("recording a video"):
+                file = record_video(
+                    policy.module,
+                    lambda: _environments(loaded, env, 1, render=True),
+                    _new_video(loaded.path),
+                    seed=eval_seed,
+                    timestep=policy.step,
+                    normalize=normalize,
+                )
         evaluator = Evaluator(
             lambda num_envs: _environments(loaded, env, num_envs),
             episodes=episodes,
@@ -92,7 +97,9 @@ def evaluate(
             max_episode_steps=config.evaluation.max_episode_steps,
         )
         stack.callback(evaluator.close)
-        metrics = evaluator.evaluate(policy.module, policy.step, normalize)
+        console.episodes_started(episodes, lambda: evaluator.played)
+        with console.activities.doing("evaluating", lambda: evaluator.progress):
+            metrics = evaluator.evaluate(policy.module, policy.step, normalize)
         assert evaluator.result is not None
         returns, lengths = evaluator.result.returns.tolist(), evaluator.result.lengths.tolist()
     kept, reason = None, ""

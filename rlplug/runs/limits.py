@@ -13,6 +13,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.errors import ConfigError, Problem, did_you_mean
 from rlplug.evaluation import BestTracker, EvaluationResult
 from rlplug.feeds import Experience
+from rlplug.quantities import format_number
 
 __all__ = ["Limits", "check_stop_when"]
 
@@ -47,8 +48,8 @@ class Limits:
         if section.max_updates and updates >= section.max_updates:
             return f"{updates:,} updates (run.max_updates = {section.max_updates:,})"
         if section.max_minutes and seconds >= 60 * section.max_minutes:
-            minutes = f"{section.max_minutes:,.4g}"
-            return f"{seconds / 60:,.4g} minutes (run.max_minutes = {minutes})"
+            minutes = format_number(section.max_minutes)
+            return f"{format_number(seconds / 60)} minutes (run.max_minutes = {minutes})"
         return ""
 
     def reported(self, metrics: Mapping[str, float]) -> str:
@@ -59,7 +60,8 @@ class Limits:
         found = metrics.get(condition.metric)
         if found is None or not condition.holds(found):
             return ""
-        return f"{condition.metric} = {found:,.4g} (run.stop_when = {self._section.stop_when!r})"
+        shown = format_number(found)
+        return f"{condition.metric} = {shown} (run.stop_when = {self._section.stop_when!r})"
 
     def evaluated(self, metrics: Mapping[str, float], best: BestTracker) -> str:
         """The same for an evaluation, which also has limits of its own."""

@@ -32,6 +32,7 @@ from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
+from rlplug.tracking.activity import Activities
 
 __all__ = ["PeriodicTasks"]
 
@@ -67,6 +68,7 @@ class PeriodicTasks:
     """Whether the environment can be made again from its id."""
     run_state: Callable[[], Mapping[str, Any]]
     """Returns the state of the trainer, the sampler and the environments."""
+    activities: Activities
     best: BestTracker = attrs.field(init=False)
     weights: WeightCheck = attrs.field(init=False)
     _divergence: Divergence = attrs.field(init=False)
@@ -156,7 +158,9 @@ class PeriodicTasks:
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until the checkpoint being written is on the disk, and tell of it."""
-        self._tell(self.checkpoints.finished(wait=True, seconds=seconds))
+        with self.activities.doing("saving a checkpoint"):
+            finished = self.checkpoints.finished(wait=True, seconds=seconds)
+        self._tell(finished)
 
     def close(self) -> None:
         """Close the evaluation environments; a checkpoint being written is waited for briefly.
@@ -177,7 +181,9 @@ class PeriodicTasks:
         normalize = None if normalization is None else normalization.observations
         trained = self.learner.modules[DEFAULT_MODULE]
         module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
-        found = self.evaluator.evaluate(module, step, normalize)
+        evaluator = self.evaluator
+        with self.activities.doing("evaluating", lambda: evaluator.progress):
+            found = evaluator.evaluate(module, step, normalize)
         self._evaluated, self._evaluation = step, found
         better = self.best.update(step, self._scored(step, found))
         reported = {**found, **self._best_so_far()}
@@ -208,7 +214,7 @@ class PeriodicTasks:
         file = self.tracking.folder / "videos" / f"step-{step:012d}.mp4"
         seed = self.config.run.seed
         try:
-            with evaluating(module):
+            with self.activities.doing("recording a video"), evaluating(module):
                 record(module, make, file, seed=seed, timestep=step, normalize=normalize)
         except (OSError, RequestError) as error:
             # Recording was tried at the start of the run: most likely the disk is full.

@@ -34,7 +34,7 @@ from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.console import console_for
+from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run(
         what = "the environment, a callable" if maker else "plugins that are not installed"
         return results_of(run_in_order(chosen, one, what))
     prepared = prepare(request, plugins.registry, plugins.instances)
-    return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
+    return carry_out(prepared, env=maker, rerunnable=rerunnable, console=_console(show=show))
 
 
 def _one_seed(
@@ -137,7 +137,7 @@ def _one_seed(
     one = attrs.evolve(request, flags=flags)
     prepared = prepare(one, plugins.registry, plugins.instances)
     rerunnable = plugins.rerunnable and maker is None
-    return carry_out(prepared, env=maker, rerunnable=rerunnable, show=show)
+    return carry_out(prepared, env=maker, rerunnable=rerunnable, console=_console(show=show))
 
 
 def resume(
@@ -175,9 +175,13 @@ def resume(
         resumed.prepared,
         env=maker,
         rerunnable=resumed.rerunnable and (maker is None or isinstance(maker, str)),
-        show=show,
+        console=_console(show=show),
         resumed=resumed,
     )
+
+
+def _console(*, show: bool) -> Console | None:
+    return console_for() if show else None
 
 
 def _plain(number: Any) -> Any:
@@ -190,7 +194,7 @@ def carry_out(
     *,
     env: EnvMaker | None = None,
     rerunnable: bool = True,
-    show: bool = False,
+    console: Console | None = None,
     resumed: Resumed | None = None,
     listeners: Sequence[object] = (),
     interrupts: Interrupts | None = None,
@@ -198,40 +202,46 @@ def carry_out(
 ) -> RunResult:
     """Carry out one run, from the first check to the last file, or the rest of one.
 
-    `listeners` hear its events; `interrupts` takes the signals that end it.
+    `console` shows how far it is, `listeners` hear its events, and `interrupts` takes the signals
+    that end it.
     """
+    notice, console = console is not None, console or SilentConsole()
+    activities = console.activities
     maker = _default_env(prepared) if env is None else env
     ending: Ending | None = None
-    with interrupts or Interrupts(notice=show) as interrupts:
+    with interrupts or Interrupts(notice=notice) as interrupts:
         try:
             with ExitStack() as stack:
+                stack.callback(console.close)
                 if resumed is not None:
                     stack.callback(resumed.lock.release)
                 stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
                 # For environments and plugins that draw from them.
                 stack.enter_context(forked(derive(prepared.config.run.seed, "global")))
-                components = make_components(
-                    prepared, maker, interrupts, stack, resumed=resumed is not None
-                )
-                if resumed is not None:
-                    resumed.restore(components)
+                with activities.doing("making environments and modules"):
+                    components = make_components(
+                        prepared, maker, interrupts, stack, resumed=resumed is not None
+                    )
+                    if resumed is not None:
+                        resumed.restore(components)
                 # After all checks: nothing is recorded of a run that cannot start.
-                tracking = open_tracking(
-                    prepared.config,
-                    environment=components.environments.name,
-                    chosen=prepared.chosen,
-                    provenance=prepared.provenance(components.calls),
-                    like=like,
-                    before_creation=interrupts.hold,
-                    **({} if resumed is None else resumed.of_tracking()),
-                )
-                ending = Ending(components, tracking)
+                with activities.doing("opening MLflow"):
+                    tracking = open_tracking(
+                        prepared.config,
+                        environment=components.environments.name,
+                        chosen=prepared.chosen,
+                        provenance=prepared.provenance(components.calls),
+                        like=like,
+                        before_creation=interrupts.hold,
+                        **({} if resumed is None else resumed.of_tracking()),
+                    )
+                ending = Ending(components, tracking, activities)
                 made = prepared, maker, components, tracking, ending, interrupts, stack
                 train = partial(
                     _train,
                     *made,
                     rerunnable=rerunnable,
-                    show=show,
+                    console=console,
                     resumed=resumed,
                     listeners=listeners,
                 )
@@ -253,18 +263,17 @@ def _train(
     stack: ExitStack,
     *,
     rerunnable: bool,
-    show: bool,
+    console: Console,
     resumed: Resumed | None,
     listeners: Sequence[object],
 ) -> None:
     """Train, and save what was trained."""
     interrupts.release()
     calls, trainer, config = components.calls, components.trainer, prepared.config
-    consoles = [console_for()] if show else []
-    for console in consoles:
-        stack.callback(console.close)
-    calls.listen([tracking.listener, *consoles, *listeners])
-    ending.periodic = periodic = components.periodic(config, maker, tracking, interrupts)
+    calls.listen([tracking.listener, console, *listeners])
+    ending.periodic = periodic = components.periodic(
+        config, maker, tracking, interrupts, console.activities
+    )
     stack.callback(periodic.close)
     try:
         calls.run_started(_info(config, components, tracking, rerunnable, resumed))

@@ -5,26 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from rlplug.tracking.summary import RETURN, REWARD, labeled
+from rlplug.tracking.activity import Activities
+from rlplug.tracking.headline import headline, title
+from rlplug.tracking.live_console import LiveConsole
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import Progress
-
     from rlplug.hooks.events import RunInfo
 
-__all__ = ["HEADLINES", "LiveConsole", "NotebookConsole", "PlainConsole", "console_for"]
-
-HEADLINES = {
-    RETURN: "return",
-    REWARD: "reward",
-    "rollout/regret_mean": "regret",
-    "eval/return_mean": "eval",
-}
-"""The metrics on the progress line, with their labels."""
+__all__ = ["Console", "NotebookConsole", "PlainConsole", "SilentConsole", "console_for"]
 
 _PLAIN_LINES = 10
 _NOTEBOOK_SECONDS = 0.2
@@ -39,64 +30,20 @@ def console_for(stream: TextIO | None = None) -> LiveConsole | PlainConsole:
     return LiveConsole(stream) if stream.isatty() else PlainConsole(stream)
 
 
-class LiveConsole:
-    """A progress bar with speed, time left and headline metrics."""
+class SilentConsole:
+    """Shows nothing."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._progress: Progress | None = None
-        self._started = 0.0
-        self._latest: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.activities = Activities()
 
-    def run_started(self, run: RunInfo) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+    def say(self, line: str) -> None:
+        """Nothing is said."""
 
-        console = Console(file=self._stream, highlight=False)
-        console.print(_title(run), style="bold", markup=False)
-        if run.feed:
-            console.print(run.feed, style="dim", markup=False)
-        self._started = time.perf_counter()
-        columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
-        progress = Progress(*columns, console=console, refresh_per_second=4, transient=True)
-        task = progress.add_task("", total=run.steps)
-        get_renderables = progress.get_renderables
-
-        def refresh() -> Iterable[RenderableType]:
-            # Read when the bar is drawn, so that the run need not report every step.
-            step = min(run.progress(), run.steps)
-            progress.update(task, completed=step, description=self._line(run, step))
-            return get_renderables()
-
-        progress.get_renderables = refresh  # type: ignore[method-assign] # called for each frame
-        progress.start()
-        self._progress = progress
-
-    def metrics_reported(self, metrics: Mapping[str, float]) -> None:
-        self._latest.update(metrics)
-
-    def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
-        self._latest.update(metrics)
-
-    def run_finished(self) -> None:
-        self.close()
-
-    def run_failed(self) -> None:
-        self.close()
-
-    def _line(self, run: RunInfo, step: int) -> str:
-        seconds = time.perf_counter() - self._started
-        speed = (step - run.step) / seconds if seconds else 0.0
-        left = f"{_clock((run.steps - step) / speed)} left" if speed else ""
-        share = f"{100 * step // run.steps:>3}%"
-        numbers = f"{share}  {step:,}/{run.steps:,} steps  {speed:,.0f}/s  {left}"
-        return f"{numbers}  [cyan]{headline(self._latest)}[/cyan]"
+    def episodes_started(self, episodes: int, played: Callable[[], int]) -> None:
+        """Nothing is shown."""
 
     def close(self) -> None:
-        """Take the bar away; it must not hide the cursor of a terminal for ever."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        """Nothing stays open."""
 
 
 class PlainConsole:
@@ -107,14 +54,23 @@ class PlainConsole:
         self._steps = 0
         self._next = 0
         self._latest: dict[str, float] = {}
+        self.activities = Activities(self.say)
+
+    def say(self, line: str) -> None:
+        """Print a line; also from other threads."""
+        try:
+            print(line, file=self._stream, flush=True)
+        except (OSError, ValueError):
+            # The reader is gone; the run continues.
+            self.say = lambda line: None  # type: ignore[method-assign] # print no more
 
     def run_started(self, run: RunInfo) -> None:
         self._steps = run.steps
         self._next = 0
         self._latest = {}
-        self._print(_title(run))
+        self.say(title(run))
         if run.feed:
-            self._print(run.feed)
+            self.say(run.feed)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
@@ -122,27 +78,23 @@ class PlainConsole:
         if tenth < self._next:
             return
         self._next = tenth + 1
-        self._print(self._line(step, metrics))
+        self.say(self._line(step, metrics))
 
     def _line(self, step: int, metrics: Mapping[str, float]) -> str:
         speed = metrics.get("time/steps_per_second", 0.0)
         width = len(f"{self._steps:,}")
         share = f"{min(100 * step // self._steps, 100):>3}%"
-        numbers = headline(self._latest)
+        numbers = "  ".join(headline(self._latest))
         return f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {numbers}"
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)
 
+    def episodes_started(self, episodes: int, played: Callable[[], int]) -> None:
+        """What is being done tells how many there are."""
+
     def close(self) -> None:
         """Nothing stays open."""
-
-    def _print(self, line: str) -> None:
-        try:
-            print(line, file=self._stream, flush=True)
-        except OSError:
-            # The reader is gone; the run continues.
-            self._print = lambda line: None  # type: ignore[method-assign] # print no more
 
 
 class NotebookConsole(PlainConsole):
@@ -150,6 +102,7 @@ class NotebookConsole(PlainConsole):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
+        self.activities = Activities(self._write_over)
         self._shown = ""
         self._next_time = 0.0
 
@@ -158,15 +111,17 @@ class NotebookConsole(PlainConsole):
         now = time.perf_counter()
         if now >= self._next_time or step >= self._steps:
             self._next_time = now + _NOTEBOOK_SECONDS
-            line = self._line(step, metrics)
-            # A shorter line must cover the one before.
-            self._write(f"\r{line:<{len(self._shown)}}")
-            self._shown = line
+            self._write_over(self._line(step, metrics))
 
     def close(self) -> None:
         if self._shown:
             self._shown = ""
             self._write("\n")
+
+    def _write_over(self, line: str) -> None:
+        # A shorter line must cover the one before.
+        self._write(f"\r{line:<{len(self._shown)}}")
+        self._shown = line
 
     def _write(self, text: str) -> None:
         # The front end may be gone; the run continues.
@@ -175,21 +130,4 @@ class NotebookConsole(PlainConsole):
             self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
-    """`0:42`, `3:07:10`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def headline(metrics: Mapping[str, float]) -> str:
-    """`reward 0.91  regret 0.02`: the headline metrics."""
-    return "  ".join(f"{word} {value:.3g}" for word, value in labeled(metrics, HEADLINES))
-
-
-def _title(run: RunInfo) -> str:
-    names = " + ".join(one.name for one in run.participants)
-    title = f"{names} on {run.environment}, {run.steps:,} steps, seed {run.config.run.seed}"
-    resumed = f", resumed at step {run.step:,}" if run.resumed else ""
-    # Enough of the id for `rlplug resume`, should the process be killed.
-    return f"{title}, run {run.run_id[:8]}{resumed}"
+Console: TypeAlias = LiveConsole | PlainConsole | SilentConsole

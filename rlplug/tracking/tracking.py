@@ -296,6 +296,12 @@ class Tracking:
             return file.stat().st_mtime >= self._opened
         return False
 
+    @property
+    def left(self) -> str:
+        """How much is still to be uploaded, in words; also from other threads."""
+        pending = self._writer.pending
+        return f"{pending.shown} to upload" if pending else ""
+
     def _warn_of_missing(self) -> None:
         pending = self.pending
         lost = self._writer.reports.points_lost()

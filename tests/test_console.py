@@ -1,0 +1,229 @@
+"""What a run shows while it works: lines for what takes long, and a bar that fits."""
+
+from __future__ import annotations
+
+import gc
+import io
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rlplug.config.sections import RunConfig, RunSection
+from rlplug.hooks.events import RunInfo
+from rlplug.plugin import NoOptions
+from rlplug.tracking.activity import Activities
+from rlplug.tracking.console import LiveConsole, PlainConsole
+from rlplug.tracking.live_console import Part, fitted
+
+Cli = Callable[..., Any]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What was drawn, without colours and movements of the cursor."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.getvalue())
+        return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+def run_info(step: int, feed: str = "") -> RunInfo:
+    config = RunConfig(run=RunSection(algorithm="ppo"), algorithm=NoOptions())
+    return RunInfo(
+        run_id="0123456789abcdef",
+        folder=Path(),
+        config=config,
+        participants=(),
+        hook_order={},
+        environment="Pendulum-v1",
+        feed=feed,
+        steps=300_000,
+        progress=lambda: step,
+    )
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+# -- what takes long ----------------------------------------------------------------------------
+
+
+def test_only_what_takes_over_a_second_is_told_of_with_how_far_it_is() -> None:
+    told: list[str] = []
+    activities = Activities(told.append)
+    with activities.doing("saving a checkpoint"):
+        assert activities.long is None
+    with activities.doing("evaluating", lambda: "3 of 10 episodes"):
+        wait_for(lambda: told)
+        assert str(activities.long) == "evaluating: 3 of 10 episodes"
+    assert told == ["evaluating: 3 of 10 episodes"]
+    assert activities.long is None
+
+
+def test_what_fails_is_no_longer_being_done() -> None:
+    activities = Activities()
+    with pytest.raises(KeyboardInterrupt), activities.doing("closing"):
+        raise KeyboardInterrupt
+    assert activities.long is None
+
+
+# -- the bar ------------------------------------------------------------------------------------
+
+
+def test_the_bar_shrinks_before_parts_are_left_out_and_the_numbers_stay() -> None:
+    parts = [Part(" 45%"), Part("9,000/s", 3), Part("0:42 left", 2), Part("return -1,183")]
+    assert fitted(parts, 100) == (24, parts)
+    assert fitted(parts, 55) == (14, parts)
+    assert fitted(parts, 46) == (14, [parts[0], parts[2], parts[3]])
+    assert fitted(parts, 23) == (0, [parts[0], parts[3]])
+
+
+def drawn(width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal = Terminal()
+    console = LiveConsole(terminal)
+    console.metrics_reported({"rollout/return_mean": -1183.4, "eval/return_mean": -1140.2})
+    console.run_started(run_info(135_000))
+    wait_for(lambda: "eval" in terminal.getvalue())
+    console.close()
+    return terminal.lines()
+
+
+def test_in_60_columns_the_line_keeps_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = drawn(100, monkeypatch), drawn(60, monkeypatch)
+    assert any("135,000/300,000 steps" in line for line in wide)
+    line = next(line for line in narrow if "%" in line)
+    assert len(line) < 60
+    assert all(part in line for part in ("━", " 45%", "return -1,183", "eval -1,140", "left"))
+    assert "steps" not in line
+
+
+def test_titles_and_paths_are_not_broken_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    console = LiveConsole(terminal)
+    console.run_started(run_info(0, feed="a replay buffer of 100,000 transitions in 12 MB"))
+    console.say("/a/very/long/path/of/a/run/that/does/not/fit/into/forty/columns")
+    console.close()
+    text = "\n".join(terminal.lines())
+    assert "on Pendulum-v1, 300,000 steps, seed 0, run 01234567" in text
+    assert "a replay buffer of 100,000 transitions in 12 MB" in text
+    assert "/a/very/long/path/of/a/run/that/does/not/fit/into/forty/columns" in text
+
+
+def test_the_bar_says_what_is_done_besides_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal = Terminal()
+    console = LiveConsole(terminal)
+    console.run_started(run_info(300_000))
+    with console.activities.doing("closing", lambda: "3 files to upload"):
+        wait_for(lambda: "closing: 3 files to upload" in terminal.getvalue())
+    console.close()
+
+
+def test_evaluating_has_a_bar_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal()
+    console = LiveConsole(terminal)
+    console.episodes_started(100, lambda: 25)
+    wait_for(lambda: "left" in terminal.getvalue())
+    console.close()
+    assert re.match(r"━{5}─{14}  evaluating  25/100 episodes  0:0\d left", terminal.lines()[-1])
+
+
+def test_numbers_on_lines_have_thousands_and_no_exponent() -> None:
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    console.run_started(run_info(0))
+    metrics: Mapping[str, float] = {"rollout/return_mean": -1183.4, "time/steps_per_second": 8e3}
+    console.metrics_reported(30_000, metrics)
+    assert "return -1,183" in stream.getvalue()
+
+
+def test_a_reader_that_has_gone_does_not_stop_the_console() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    for console in (PlainConsole(Gone()), LiveConsole(cast(Any, Gone()))):
+        console.say("preparing …")
+        console.say("preparing …")
+
+
+# -- the start and the end of the process ---------------------------------------------------------
+
+
+def test_what_is_prepared_is_said_before_anything_heavy_is_imported() -> None:
+    script = (
+        "import sys\n"
+        "class Said:\n"
+        "    def isatty(self): return False\n"
+        "    def flush(self): pass\n"
+        "    def write(self, text):\n"
+        "        sys.stdout.write(text)\n"
+        "        if text.startswith('preparing'):\n"
+        "            heavy = {'torch', 'gymnasium', 'mlflow', 'numpy', 'rich'}\n"
+        "            print(sorted(heavy & set(sys.modules)))\n"
+        "            sys.exit()\n"
+        "sys.stderr = Said()\n"
+        "from rlplug.cli import main\n"
+        "main(['run', '--algo', 'linucb', '--env', 'LinearBandit-v0', *sys.argv[1:]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "preparing linucb on LinearBandit-v0 …[]\n"
+
+
+def test_quiet_says_nothing(rlplug: Cli, store_root: Path) -> None:
+    done = rlplug("run", "--algo", "linucb", "--steps", "10", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_garbage_is_collected_while_a_run_trains(rlplug: Cli, store_root: Path) -> None:
+    rlplug("run", "--algo", "linucb", "--steps", "10", "--quiet")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_files_that_a_plugin_left_open_are_complete_at_the_end(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from rlplug.cli import main\n"
+        "class Plugin: pass\n"
+        "def cyclic():\n"
+        "    plugin = Plugin()\n"
+        "    plugin.me = plugin\n"
+        "    plugin.file = open(sys.argv.pop(), 'w')\n"
+        "    plugin.file.write('the last line')\n"
+        "    return plugin\n"
+        "plugin = cyclic()\n"
+        "main()\n"
+    )
+    file = tmp_path / "rows.csv"
+    subprocess.run([sys.executable, "-c", script, "--version", str(file)], check=True)
+    assert file.read_text() == "the last line"
+
+
+def test_threads_of_activities_end_with_them() -> None:
+    activities = Activities(lambda line: None)
+    before = threading.active_count()
+    with activities.doing("evaluating"):
+        assert threading.active_count() == before + 1
+    wait_for(lambda: threading.active_count() == before)
