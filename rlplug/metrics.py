@@ -135,15 +135,11 @@ class TimeSplit:
         return {part: seconds + self._before[part] for part, seconds in parts.items()}
 
     def take(self, step: float, prepare: float) -> dict[str, float]:
-        """Seconds and shares of each part since the last call, as metrics."""
+        """Seconds of each part since the last call, as metrics."""
         now = self.total(step, prepare)
         since = {part: seconds - self._reported[part] for part, seconds in now.items()}
         self._reported = now
-        whole = sum(since.values())
-        return {
-            **{f"time/{part}_seconds": one for part, one in since.items()},
-            **{f"time/{part}_share": one / whole if whole else 0.0 for part, one in since.items()},
-        }
+        return {f"time/{part}_seconds": one for part, one in since.items()}
 
     def get_state(self, step: float, prepare: float) -> dict[str, Any]:
         """What was spent and what of it was reported."""
