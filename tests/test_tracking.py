@@ -125,7 +125,7 @@ def test_a_finished_run_has_its_metrics_picture_config_and_summary(
     ]
     assert history(client, tracking.run_id, "eval/return_mean") == [(40, 0.75)]
     assert (tracking.folder / "plots" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
-    for path in ("plots/learning_curve.png", "config/resolved.toml"):
+    for path in ("plots/learning_curve.png", "config/config.toml"):
         assert Path(client.download_artifacts(tracking.run_id, path, str(root))).stat().st_size
     note = run.data.tags["mlflow.note.content"]
     assert "finished after 40 of 40 environment steps" in note

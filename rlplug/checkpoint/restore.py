@@ -88,10 +88,10 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
 
 def _download(store: Store, partial: Path) -> None:
     """The options that held last, and the folders besides checkpoints."""
-    config = store.download("config/resolved.toml", partial)
+    config = store.download("config/config.toml", partial)
     if config is None:
         raise RequestError(
-            f"run {store.run_id} has no config/resolved.toml in MLflow: it ended too early.",
+            f"run {store.run_id} has no config/config.toml in MLflow: it ended too early.",
             "try: a new run",
         )
     config.rename(partial / CONFIG)

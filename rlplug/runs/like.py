@@ -41,7 +41,7 @@ class LikeRun:
         if config is None or provenance is None or not provenance.plugins:
             raise RequestError(
                 f"run {record.run_id} ({record.name}) has no record of its plugins and options.",
-                f"try: rlplug run --config {config or 'resolved.toml, from its artifacts'}",
+                f"try: rlplug run --config {config or 'config.toml, from its artifacts'}",
             )
         found = cls(run_id=record.run_id, config=config, provenance=provenance)
         if not provenance.rerunnable:
@@ -124,6 +124,6 @@ def _files(record: RunRecord) -> tuple[Path | None, Provenance | None]:
         return record.folder / "config.toml", read_provenance(record.folder)
     root = runs_folder()
     uri = tracking_uri("", root)
-    config = fetch_file(record.run_id, uri, "config/resolved.toml", root)
+    config = fetch_file(record.run_id, uri, "config/config.toml", root)
     fetched = fetch_file(record.run_id, uri, f"config/{PROVENANCE}", root)
     return config, None if fetched is None else read_provenance(fetched.parent)

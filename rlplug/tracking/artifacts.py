@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -15,9 +16,20 @@ from rlplug.tracking.location import check_reachable, sqlite_file, without_secre
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["fetch_file", "fetch_run", "files_in", "upload_file", "upload_folder"]
+__all__ = [
+    "fetch_file",
+    "fetch_run",
+    "files_in",
+    "link_into",
+    "remove_leftovers",
+    "upload_file",
+    "upload_folder",
+]
 
 CHECKPOINTS = "checkpoints"
+
+_UPLOADING = ".artifact.uploading."
+"""MLflow's prefix of half-written artifacts, which it does not list."""
 
 
 def upload_folder(
@@ -36,6 +48,33 @@ def upload_file(log_file: Callable[[Path, str], None], file: Path, into: str) ->
     except StoreUnreachableError:
         if file.exists():
             raise
+
+
+def link_into(folder: Path, file: Path) -> bool:
+    """Link a file into a folder of artifacts, so that it takes no space twice; whether it worked.
+
+    Either of the two can be deleted without the other. Not every file system has hard links, and
+    none links to another disk.
+    """
+    there, partial = folder / file.name, folder / f"{_UPLOADING}{file.name}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if there.exists() and there.samefile(file):
+            return True
+        partial.unlink(missing_ok=True)
+        os.link(file, partial)
+        partial.replace(there)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed upload left half-written in a folder of artifacts."""
+    for partial in folder.rglob(f"{_UPLOADING}*"):
+        partial.unlink(missing_ok=True)
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from rlplug.hooks.events import RunInfo
+from rlplug.tracking.artifacts import upload_file
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
 from rlplug.tracking.report_file import ReportFile
@@ -39,14 +40,12 @@ class TrackingListener:
         self,
         writer: Writer,
         store: Store | None,
-        config: str,
         folder: Path,
         report: ReportFile,
         recorders: Sequence[Recorder] = (),
     ) -> None:
         self._writer = writer
         self._store = store
-        self._config = config
         self._folder = folder
         self._report = report
         self._recorders = recorders
@@ -72,8 +71,8 @@ class TrackingListener:
             add_tags(self._folder, tags)
         if store is not None:
             self._writer.do(partial(store.set_tags, tags))
-            upload = partial(store.log_text, self._config, "config/resolved.toml")
-            self._writer.do(upload, files=[self._folder / "config.toml"])
+            config = self._folder / "config.toml"
+            self._writer.do(partial(upload_file, store.log_file, config, "config"), files=[config])
         for recorder in self._recorders:
             recorder.start(run)
 

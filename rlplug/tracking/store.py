@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
+from rlplug.tracking.artifacts import link_into, remove_leftovers
 from rlplug.tracking.creation import create
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
@@ -71,6 +72,9 @@ class Store:
         times = [run.info.start_time, *(one.timestamp for one in run.data.to_proto().metrics)]
         self.last_change: float = max(times) / 1000
         """When a metric was last recorded, or the run created, in seconds since the epoch."""
+        self._artifact_uri: str = run.info.artifact_uri or ""
+        self._artifacts = local_folder(self._artifact_uri)
+        """None: they are not in a folder of this machine."""
 
     @classmethod
     def create_run(
@@ -174,7 +178,9 @@ class Store:
             self._client.delete_tag(self.run_id, name)
 
     def log_file(self, file: Path, folder: str) -> None:
-        """Upload a file to a folder of the run's artifacts."""
+        """Upload a file to a folder of the run's artifacts, or link it if they are on its disk."""
+        if self._artifacts is not None and link_into(self._artifacts / folder, file):
+            return
         with translated():
             self._client.log_artifact(self.run_id, str(file), folder or None)
 
@@ -183,8 +189,9 @@ class Store:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         with translated():
-            uri = self._client.get_run(self.run_id).info.artifact_uri or ""
-            repository = get_artifact_repository(uri, tracking_uri=self._client.tracking_uri)
+            repository = get_artifact_repository(
+                self._artifact_uri, tracking_uri=self._client.tracking_uri
+            )
             with contextlib.suppress(NotImplementedError):
                 repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
 
@@ -216,16 +223,9 @@ class Store:
 
     def remove_leftovers(self) -> None:
         """Remove what a killed upload left half-written, if artifacts are in a local folder."""
-        with translated():
-            uri = self._client.get_run(self.run_id).info.artifact_uri or ""
-            folder = local_folder(uri)
-            for partial in () if folder is None else folder.rglob(".artifact.uploading.*"):
-                partial.unlink(missing_ok=True)
-
-    def log_text(self, text: str, path: str) -> None:
-        """Upload a text as an artifact."""
-        with translated():
-            self._client.log_text(self.run_id, text, path)
+        if self._artifacts is not None:
+            with translated():
+                remove_leftovers(self._artifacts)
 
     def terminate(self, status: str, ended: int | None = None) -> None:
         """End the run as FINISHED, FAILED or KILLED; `ended` in milliseconds since the epoch."""

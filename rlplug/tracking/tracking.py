@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import attrs
 
-from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.review.provenance import Provenance
 from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
@@ -107,7 +106,6 @@ class Tracking:
         self._ended: Status = "FAILED"
         self._journal = run.journal
         self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
-        options = masked_toml(config)
         self._report = ReportFile(run.folder, self.artifact, self._warn)
         self._provenance = ProvenanceRecorder(
             provenance,
@@ -122,7 +120,6 @@ class Tracking:
         self.listener = TrackingListener(
             self._writer,
             run.store,
-            options,
             run.folder,
             self._report,
             [self._provenance, self._system],

@@ -101,7 +101,7 @@ def upload_run(
         writer.do(partial(store.set_tags, tags))
         writer.do(partial(store.terminate, status.status, milliseconds(status.ended)))
         for file, into in chosen:
-            writer.do(partial(_log, store, file, into), files=[file])
+            writer.do(partial(upload_file, store.log_file, file, into), files=[file])
         if len(chosen) == len(missing):
             writer.do(partial(_complete, writer, store))
         writer.start()
@@ -171,9 +171,7 @@ def _is_aside(file: Path, folder: Path) -> bool:
 
 
 def _log(store: Store, file: Path, into: str) -> None:
-    if into == "config" and file.name == "config.toml":
-        store.log_text(file.read_text(), "config/resolved.toml")
-    elif into == EVALUATIONS:
+    if into == EVALUATIONS:
         log_evaluation(store, file)
     else:
         upload_file(store.log_file, file, into)
