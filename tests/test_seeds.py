@@ -97,6 +97,11 @@ def test_jobs_times_threads_are_at_most_the_cores_unless_more_are_asked_for(
     assert attrs.astuple(share(request, range(seeds), jobs, cores)) == expected
 
 
+def test_fewer_than_no_jobs_are_refused() -> None:
+    with pytest.raises(RequestError, match="jobs must be at least 1, got -1"):
+        share(Request(), range(3), -1)
+
+
 def test_a_process_gets_no_more_threads_than_its_share_and_fewer_if_the_variable_says_so() -> None:
     each = Share(jobs=2, threads=4)
     assert each.environ({"A": "b"}) == {"A": "b", "OMP_NUM_THREADS": "4"}

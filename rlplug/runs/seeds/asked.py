@@ -73,6 +73,8 @@ def share(request: Request, seeds: Sequence[int], jobs: int = 0, available: int 
 
     `compute.num_threads` threads each if that is set. `jobs` is how many were asked for; 0: none.
     """
+    if jobs < 0:
+        raise RequestError(f"jobs must be at least 1, got {jobs}.", "try: leave it out")
     available = available or cores()
     wanted = _num_threads(request)
     jobs = min(jobs or max(available // max(wanted, 1), 1), len(seeds))
