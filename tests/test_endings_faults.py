@@ -351,3 +351,37 @@ def test_what_is_said_of_checkpoints_is_said_of_those_on_disk(
     assert result.as_json()["checkpoint"] is None
     print_result(result)
     assert "1 at step 50 (no checkpoint of it)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ends", ["at its end", "by an error", "by a signal"])
+def test_after_the_runs_folder_was_deleted_nothing_in_it_is_called_kept(
+    ends: str,
+    home: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        if ends == "by an error":
+            raise ArithmeticError("planted")
+        if ends == "by a signal":
+            kill("SIGTERM")
+
+    def delete() -> None:
+        # Moved first: it is written into meanwhile.
+        shutil.rmtree(home.rename(home.with_name("gone")), ignore_errors=True)
+
+    deletes = Then("update_finished", delete, step=50)
+    fails = Also("update_finished", fail, step=150)
+    options = {"checkpoint.every": 40, "evaluation.every": 100, "evaluation.episodes": 1}
+    carry_out = partial(run, "means", Steady, steps=200, addons=[deletes, fails], options=options)
+    said = []
+    try:
+        assert finish(carry_out, quiet=False, as_json=False) != 0
+    except ArithmeticError as error:
+        said += error.__notes__
+    said += [*caplog.messages, *capsys.readouterr()]
+    text = "\n".join(said)
+    assert "whose folder is gone" in text
+    assert "values are lost" in text
+    for word in ("kept in /", "values are in", "rlplug sync", "rlplug resume", "look at it"):
+        assert word not in text

@@ -46,9 +46,12 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         print_result(result)
     if result.step in result.checkpoints:
         return 0
+    how = f"free disk space, then rlplug resume {result.run_id}"
+    if not result.can_be_resumed:
+        how = "a new run, and to leave its folder in place: it was deleted"
     print(
         f"rlplug: error: the run is not complete on disk: {result.saved}, and it ended at "
-        f"step {result.step:,}.\n  try: free disk space, then rlplug resume {result.run_id}",
+        f"step {result.step:,}.\n  try: {how}",
         file=sys.stderr,
     )
     return 1
@@ -68,7 +71,7 @@ def print_interrupted(interrupted: RunInterrupted) -> None:
         lines[0] = f"training was complete at step {result.step:,}, its end was interrupted; " + (
             f"{result.saved}."
         )
-    else:
+    elif result.can_be_resumed:
         start = "" if result.checkpoints else "     (from its start)"
         lines.append(f"resume it: rlplug resume {result.run_id}{start}")
     if interrupted.__cause__ is not None:

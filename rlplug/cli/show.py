@@ -214,7 +214,7 @@ def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
                 yield label, str(run.folder / path)
                 break
     if run.uri and is_http(run.uri):
-        yield "MLflow", run_link(run.uri.replace("***@", ""), run.experiment_id, run.run_id)
+        yield "MLflow", run_link(run.uri.replace("***@", ""), run.experiment_id, run.id_in_mlflow)
     elif run.uri:
         yield "MLflow", "rlplug ui"
     if details.command:

@@ -83,6 +83,10 @@ class RunRecord:
     """Its id in MLflow, if that is another: it was started while MLflow did not answer."""
 
     @property
+    def id_in_mlflow(self) -> str:
+        return self.tracked_id or self.run_id
+
+    @property
     def short(self) -> str:
         """The first characters of the id."""
         return self.run_id[:8]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot
+from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot, checkpoints_in
 from rlplug.checkpoint.manifest import MANIFEST, REPLAY
 from rlplug.checkpoint.policy import split_state
 from rlplug.config.secrets import masked_toml
@@ -302,12 +302,18 @@ class PeriodicTasks:
         if not self._disk_failed:
             self._disk_failed = True
             _LOG.warning(
-                "rlplug: no checkpoint at step %s (%s); the run continues, and earlier ones "
-                "are kept in %s.",
+                "rlplug: no checkpoint at step %s (%s); the run continues, and %s.",
                 f"{step:,}",
                 error.strerror or error,
-                self.checkpoints.folder,
+                self._kept(),
             )
+
+    def _kept(self) -> str:
+        """Which checkpoints there are: the folder may have vanished."""
+        folder = self.checkpoints.folder
+        if checkpoints_in(folder):
+            return f"earlier ones are kept in {folder}"
+        return f"there is none in {folder}"
 
     def _tell_of_environments(self, reason: str) -> None:
         """Say once why a resumed run will start new episodes, unless it was asked for."""

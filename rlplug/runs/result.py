@@ -56,6 +56,11 @@ class RunResult:
     """Where to look at the run, line by line."""
 
     @property
+    def can_be_resumed(self) -> bool:
+        """Whether its folder is still there."""
+        return (self.folder / "run.json").is_file()
+
+    @property
     def saved(self) -> str:
         """Which checkpoint is on disk, for messages."""
         if not self.checkpoints:

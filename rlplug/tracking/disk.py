@@ -60,7 +60,7 @@ def remove_run(run: RunRecord, root: Path) -> int:
             uri = tracking_uri("", root) if known is None else known.tracking_uri("")
             database = sqlite_file(uri)
             if database is None or database.exists():
-                delete_tracked(uri, run.run_id, run.experiment_id)
+                delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
         if run.folder is not None:
             # Without it, what is left after a kill is no run, and is removed by `runs reap`.
             with contextlib.suppress(FileNotFoundError):

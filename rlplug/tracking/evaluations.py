@@ -117,7 +117,7 @@ def _where(folder: Path) -> tuple[str, str] | None:
     """Tracking URI and id of the run in MLflow; None if it is not there."""
     run = RunFolder.read(folder)
     if run is not None:
-        return (run.tracking_uri(""), run.run_id) if run.experiment_id else None
+        return (run.tracking_uri(""), run.id_in_mlflow) if run.experiment_id else None
     return (tracking_uri("", runs_folder()), folder.name) if _is_fetched(folder) else None
 
 

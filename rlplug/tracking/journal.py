@@ -111,6 +111,15 @@ class Journal:
         """fsync the file: what MLflow is sent is in the journal first, also after a power cut."""
         os.fsync(self._file.fileno())
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file was neither deleted nor moved."""
+        try:
+            self._check_in_place()
+        except OSError:
+            return False
+        return True
+
     def _check_in_place(self) -> None:
         """Raise if the file was deleted or moved: what is written would be lost."""
         if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):

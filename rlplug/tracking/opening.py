@@ -41,7 +41,7 @@ from rlplug.tracking.status import (
 )
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
 
-__all__ = ["OpenRun", "continue_run", "create_run"]
+__all__ = ["RUN", "OpenRun", "continue_run", "create_run"]
 
 CONFIG = "config.toml"
 RUN = "run.json"

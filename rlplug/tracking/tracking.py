@@ -20,9 +20,9 @@ from rlplug.review.provenance import Provenance
 from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
 from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
 from rlplug.tracking.listener import Status, TrackingListener
-from rlplug.tracking.location import default_folder, is_http, without_secrets
+from rlplug.tracking.location import default_folder, is_http, sqlite_file, without_secrets
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.opening import OpenRun, continue_run, create_run
+from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
 from rlplug.tracking.record import about_run, command_line
 from rlplug.tracking.report_file import ReportFile
@@ -137,7 +137,13 @@ class Tracking:
     @property
     def where(self) -> str:
         """The run and its folder."""
-        return f"run {self.run_id} ({self.run_name}) in {self.folder}"
+        run = f"run {self.run_id} ({self.run_name})"
+        return f"{run} in {self.folder}" if self._has_folder else f"{run}, whose folder is gone"
+
+    @property
+    def _has_folder(self) -> bool:
+        """Whether the folder is still that of the run; it may have been deleted."""
+        return (self.folder / RUN).is_file()
 
     def _beginning(self) -> str:
         run = f"run {self.run_id} ({self.run_name})"
@@ -158,11 +164,15 @@ class Tracking:
         """Where the run is, how to look at it, and what of it is not in MLflow."""
         lines = self._look()
         if self._closed and self.pending:
-            lines = (*lines, f"not in MLflow: {self.pending.shown}: {self._sync_command()}")
+            how = f": {self._sync_command()}" if self._has_folder else ""
+            lines = (*lines, f"not in MLflow: {self.pending.shown}{how}")
         return lines
 
     def _look(self) -> tuple[str, ...]:
         where = self.where
+        database = sqlite_file(self.uri)
+        if not (self._has_folder if self._store is None else database is None or database.exists()):
+            return (where,)
         if self._store is None:
             return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
         server = f"http://127.0.0.1:{FIRST_PORT}"
@@ -309,7 +319,8 @@ class Tracking:
             )
         if pending:
             kept = f" The values are in {self._journal.path}." if pending.points > lost else ""
-            self._warn(f"not in MLflow: {pending.shown}.{kept} To upload: {self._sync_command()}")
+            how = f"{kept} To upload: {self._sync_command()}" if self._has_folder else ""
+            self._warn(f"not in MLflow: {pending.shown}.{how}")
 
     def _sync_command(self) -> str:
         home = (

@@ -224,10 +224,9 @@ class Writer:
             self._work()
         except StoreUnreachableError as error:
             if not self._wait:
-                kept = "memory" if self.reports.disk_failed else self._journal.path
                 self._warn(
                     f"{error.what} ({error}); the run continues, and its metrics are kept in "
-                    f"{kept}."
+                    f"{self._kept_in}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
@@ -236,6 +235,12 @@ class Writer:
                 self._warn("MLflow is reachable again; all metrics are uploaded.")
             self._wait = 0.0
             self._next_upload = time.monotonic() + UPLOAD_SECONDS
+
+    @property
+    def _kept_in(self) -> str:
+        """Where the metrics are; the journal may have been deleted."""
+        on_disk = not self.reports.disk_failed and self._journal.is_in_place
+        return str(self._journal.path) if on_disk else "memory"
 
     @property
     def _is_open(self) -> bool:
@@ -267,7 +272,7 @@ class Writer:
             self._gone = True
             self._warn(
                 f"MLflow accepts no more metrics of this run ({refused}); "
-                f"they are kept in {self._journal.path}."
+                f"they are kept in {self._kept_in}."
             )
         elif len(rows) == 1:
             name, value, _, step = rows[0]
