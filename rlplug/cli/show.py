@@ -225,7 +225,7 @@ def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
         yield "resume", f"rlplug resume {run.short}"
     yield "evaluate", f"rlplug eval {run.short}"
     if run.folder is not None and (run.folder / "config.toml").is_file():
-        yield "run again", f"rlplug run --config {run.folder / 'config.toml'}"
+        yield "run again", f"rlplug run --like {run.short}"
 
 
 def _row(label: str, text: str, width: int) -> Iterator[str]:

@@ -177,7 +177,7 @@ def _body(one: ReportedRun) -> Iterator[str]:
     lines = [
         ("train on" if finished else "resume", f"rlplug resume {run}{steps}"),
         ("evaluate", f"rlplug eval {run} --episodes 100"),
-        ("run again", "rlplug run --config config.toml"),
+        ("run again", f"rlplug run --like {run}"),
         ("in Python", f'rlplug.load("{run}").predict(observation)'),
     ]
     if one.command:

@@ -75,7 +75,7 @@ def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 def _commands(run: RunInfo, status: str, step: int) -> Iterator[str]:
     short = run.run_id[:8]
     if run.rerunnable:
-        yield "rlplug run --config config.toml    # again; it is among the artifacts, in config"
+        yield f"rlplug run --like {short}"
     more = f" --steps {2 * step}" if status == "FINISHED" else ""
     yield f"rlplug resume {short}{more}"
     yield f"rlplug eval {short} --episodes 100"
