@@ -50,6 +50,8 @@ def test_a_result_is_plotted_as_a_figure_of_matplotlib(result: rlplug.RunResult)
     picture = io.BytesIO()
     figure.savefig(picture)
     assert picture.getvalue().startswith(b"\x89PNG")
+    # By this, notebooks show it.
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["return mean"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Collection
 from datetime import datetime
@@ -106,7 +107,16 @@ def plot_run(history: History, title: str, subtitle: str) -> Figure:
     """The learning curve as a figure of matplotlib, which notebooks show."""
     from rlplug.review.curve import curve_figure, panels_of
 
-    return curve_figure(panels_of(history), title, subtitle)
+    figure = curve_figure(panels_of(history), title, subtitle)
+
+    def png() -> bytes:
+        content = io.BytesIO()
+        figure.savefig(content, format="png")
+        return content.getvalue()
+
+    # A figure that pyplot does not know is shown by notebooks only if it has this method.
+    figure._repr_png_ = png  # type: ignore[attr-defined] # looked up by IPython
+    return figure
 
 
 def _subtitle(run: RunRecord) -> str:
