@@ -12,13 +12,15 @@ from typing import Any, TypeAlias
 import attrs
 
 from rlplug.review.history import History, history_of
+from rlplug.review.provenance import PROVENANCE, Provenance, read_provenance
 from rlplug.review.record import CheckpointRecord, RunRecord
+from rlplug.tracking.artifacts import fetch_file
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.search import tracked_files, tracked_tags, tracked_values
 from rlplug.tracking.status import kept_tags
 
-__all__ = ["RunDetails", "read_details", "read_history", "read_plugins"]
+__all__ = ["RunDetails", "read_details", "read_history", "read_provenance_of"]
 
 Manifest: TypeAlias = "dict[str, Any]"
 
@@ -72,13 +74,6 @@ def read_details(run: RunRecord) -> RunDetails:
     )
 
 
-def read_plugins(run: RunRecord) -> Sequence[str]:
-    """The plugins alone, without the values of all metrics."""
-    if run.folder is None:
-        return _plugins(tracked_tags(_uri(run), run.run_id).get(PLUGINS_TAG, ""))
-    return _known_plugins(kept_tags(run.folder), _manifests(run.folder))
-
-
 def _known_plugins(tags: Mapping[str, str], manifests: Mapping[int, Manifest]) -> Sequence[str]:
     """As recorded for MLflow, else as the last checkpoint has them."""
     plugins = _plugins(tags.get(PLUGINS_TAG, ""))
@@ -86,6 +81,14 @@ def _known_plugins(tags: Mapping[str, str], manifests: Mapping[int, Manifest]) -
         return plugins
     last = manifests[max(manifests)].get("plugins", {})
     return [f"{name} ({package})" for name, package in last.items()]
+
+
+def read_provenance_of(run: RunRecord) -> Provenance | None:
+    """What the run was made from: from its folder, else from MLflow; None if it has no record."""
+    if run.folder is not None:
+        return read_provenance(run.folder)
+    file = fetch_file(run.run_id, _uri(run), f"config/{PROVENANCE}", runs_folder())
+    return None if file is None else read_provenance(file.parent)
 
 
 def _manifests(folder: Path) -> dict[int, Manifest]:

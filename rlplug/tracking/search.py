@@ -27,7 +27,6 @@ __all__ = [
     "known_runs",
     "merged",
     "tracked_files",
-    "tracked_params",
     "tracked_runs",
     "tracked_tags",
     "tracked_values",
@@ -101,12 +100,6 @@ def tracked_tags(uri: str, run_id: str) -> dict[str, str]:
     """The tags of a run."""
     with _asking(uri) as client:
         return {} if client is None else dict(client.get_run(run_id).data.tags)
-
-
-def tracked_params(uri: str, run_id: str) -> dict[str, str]:
-    """The params of a run."""
-    with _asking(uri) as client:
-        return {} if client is None else dict(client.get_run(run_id).data.params)
 
 
 def tracked_files(uri: str, run_id: str, folder: str) -> list[str]:
