@@ -77,7 +77,7 @@ def test_an_option_may_be_repeated_with_another_value(rlplug: Cli, installed: Pa
         ("train --algo good", "rlplug run"),
         ("list", "rlplug plugins list"),
         ("version", "rlplug --version"),
-        ("show good", "rlplug plugins show"),
+        ("info good", "rlplug plugins show"),
         ("good", "rlplug run --algo good"),
         ("evla x", "rlplug eval"),
         ("plugins lst", "rlplug plugins list"),

@@ -46,7 +46,9 @@ def summary(
     if rows:
         lines += ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
     options = f"`{about.shown_options}`" if about.options else "the defaults"
-    plugins = ", ".join(f"{one.name} ({one.found.package})" for one in run.participants)
+    plugins = ", ".join(
+        f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
+    )
     lines += [
         f"- Options: {options}",
         f"- Plugins: {plugins}",
