@@ -1,44 +1,150 @@
-"""CPU time of commands that must be instant, against importing what they stand on.
+"""What starting and ending cost: commands that must be instant, and a run of ten steps.
 
-python benchmarks/start_up.py
+python benchmarks/start_up.py [--rounds 7]
+
+Beside each other in one table, as medians of runs that take turns: the imports that a run cannot do
+without, an MlflowClient that opens the store, and the run, untracked and tracked. Its ten steps
+take a few milliseconds, which are not taken off.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-ROUNDS = 15
 BASE = "import click, rich.console, rich.table, attrs, cattrs, pluggy"
-COMMANDS = {
+INSTANT = {
     "base imports": ["-c", BASE],
     "rlplug --help": ["-m", "rlplug", "--help"],
+    "rlplug version": ["-m", "rlplug", "version"],
     "rlplug plugins list": ["-m", "rlplug", "plugins", "list"],
     "rlplug plugins hooks": ["-m", "rlplug", "plugins", "hooks"],
 }
+TEN_STEPS = ["-m", "rlplug", "run", "--algo", "linucb", "--steps", "10"]
+UNTRACKED = [*TEN_STEPS, "--set", "tracking.enabled=false"]
+IMPORTS = "torch, gymnasium, matplotlib.figure"
+PROGRESS = re.compile(r" *\d+%")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Took(NamedTuple):
+    """Seconds of one process."""
+
+    cpu: float
+    wall: float
+    said: float = 0.0
+    """CPU until the first line."""
+    first: float = 0.0
+    """Until the first line of progress."""
+    end: float = 0.0
+    """From the last line of progress to the end."""
 
 
 def main() -> None:
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(ROUNDS):
-        for name, arguments in COMMANDS.items():
-            times[name].append(_cpu_seconds([sys.executable, *arguments]))
-    base = statistics.median(times["base imports"])
-    print(f"{'':<24}{'CPU ms':>8}{'ratio':>8}   (medians of {ROUNDS} interleaved runs)")
-    for name, measured in times.items():
-        median = statistics.median(measured)
-        print(f"{name:<24}{median * 1e3:>8.0f}{median / base:>8.2f}")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds: int = parser.parse_args().rounds
+    _instant(2 * rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        _runs(rounds, Path(folder))
 
 
-def _cpu_seconds(command: list[str]) -> float:
-    before = os.times()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    after = os.times()
-    return (after.children_user - before.children_user) + (
-        after.children_system - before.children_system
+def _instant(rounds: int) -> None:
+    took = _in_turns(INSTANT, rounds, os.environ)
+    base = took["base imports"].cpu
+    print(f"{'':<34}{'CPU ms':>8}{'ratio':>8}   (medians of {rounds} interleaved runs)")
+    for name, median in took.items():
+        print(f"{name:<34}{median.cpu * 1e3:>8.0f}{median.cpu / base:>8.2f}")
+
+
+def _runs(rounds: int, home: Path) -> None:
+    environment = {**os.environ, "RLPLUG_HOME": str(home)}
+    # The first run creates the store.
+    _took(TEN_STEPS, environment)
+    opening = f"from mlflow import MlflowClient; MlflowClient('sqlite:///{home / 'mlflow.db'}')"
+    took = _in_turns(
+        {
+            "import torch, gymnasium": ["-c", "import torch, gymnasium"],
+            f"import {IMPORTS}": ["-c", f"import {IMPORTS}"],
+            "MlflowClient opens the store": ["-c", opening],
+            "ten steps of linucb, untracked": UNTRACKED,
+            "ten steps of linucb, tracked": TEN_STEPS,
+        },
+        rounds,
+        environment,
     )
+    print(f"\n{'':<42}{'CPU s':>8}{'wall s':>8}   (medians of {rounds} interleaved runs)")
+    for name, median in took.items():
+        print(f"{name:<42}{median.cpu:>8.2f}{median.wall:>8.2f}")
+    two, imports, client, untracked, tracked = took.values()
+    print(
+        f"\nCPU of a run, untracked, to the imports           {untracked.cpu / imports.cpu:.2f}"
+        f"\nCPU of a run, tracked, to imports and client      "
+        f"{tracked.cpu / (imports.cpu + client.cpu):.2f}"
+        f"\nCPU until the first line, untracked               {untracked.said:.2f} s"
+        f"\nfirst progress, untracked, to torch and gymnasium {untracked.first / two.wall:.2f}"
+        f"\nfrom the last report to the end, untracked        {untracked.end:.2f} s"
+        f"\nfrom the last report to the end, tracked          {tracked.end:.2f} s"
+    )
+
+
+def _in_turns(
+    commands: Mapping[str, Sequence[str]], rounds: int, environment: Mapping[str, str]
+) -> dict[str, Took]:
+    times: dict[str, list[Took]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, arguments in commands.items():
+            times[name].append(_took(arguments, environment))
+    return {
+        name: Took(*(statistics.median(column) for column in zip(*rows, strict=True)))
+        for name, rows in times.items()
+    }
+
+
+def _took(arguments: Sequence[str], environment: Mapping[str, str]) -> Took:
+    before, started = os.times(), time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    said, progress = 0.0, []
+    assert process.stderr is not None
+    for line in process.stderr:
+        said = said or _cpu_of(process.pid)
+        if PROGRESS.match(line):
+            progress.append(time.perf_counter())
+    if process.wait():
+        raise SystemExit(f"{' '.join(arguments)} failed with exit code {process.returncode}")
+    ended, after = time.perf_counter(), os.times()
+    cpu = after.children_user + after.children_system - before.children_user
+    return Took(
+        cpu=cpu - before.children_system,
+        wall=ended - started,
+        said=said,
+        first=progress[0] - started if progress else 0.0,
+        end=ended - progress[-1] if progress else 0.0,
+    )
+
+
+def _cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 if __name__ == "__main__":

@@ -76,7 +76,6 @@ def test_an_option_may_be_repeated_with_another_value(rlplug: Cli, installed: Pa
         ("run --total-timesteps 9", "--steps N"),
         ("train --algo good", "rlplug run"),
         ("list", "rlplug plugins list"),
-        ("version", "rlplug --version"),
         ("info good", "rlplug plugins show"),
         ("good", "rlplug run --algo good"),
         ("evla x", "rlplug eval"),

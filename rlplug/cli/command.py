@@ -23,7 +23,6 @@ _COMMANDS = {
     "mlflow": "ui",
     "test": "eval",
     "train": "run",
-    "version": "--version",
 }
 """Commands of other tools, and the ones that do the same here."""
 

@@ -27,6 +27,7 @@ from rlplug.cli.runs import runs
 from rlplug.cli.show import show
 from rlplug.cli.sync import sync
 from rlplug.cli.ui import ui
+from rlplug.cli.version import version
 from rlplug.errors import RlplugError
 
 __all__ = ["cli", "main"]
@@ -89,6 +90,7 @@ cli.add_command(diff)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
+cli.add_command(version)
 
 
 def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> NoReturn:
