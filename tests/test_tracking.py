@@ -231,7 +231,7 @@ def test_experiment_and_name_are_readable_and_a_taken_name_is_numbered(
     for key in ("rlplug", "rlplug-by-seed"):
         state = experiment.tags[f"mlflow.sharedViewState.{key}"]
         assert len(state) < 20_000
-        assert json.loads(state)["orderByKey"] == "attributes.start_time"
+        assert json.loads(state)["orderByKey"] == "metrics.`eval/best_return_mean`"
 
 
 def test_a_given_name_and_experiment_are_taken_as_they_are(
