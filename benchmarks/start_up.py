@@ -92,9 +92,13 @@ def _runs(rounds: int, home: Path) -> None:
         f"{tracked.cpu / (imports.cpu + client.cpu):.2f}"
         f"\nCPU until the first line, untracked               {untracked.said:.2f} s"
         f"\nfirst progress, untracked, to torch and gymnasium {untracked.first / two.wall:.2f}"
-        f"\nfrom the last report to the end, untracked        {untracked.end:.2f} s"
-        f"\nfrom the last report to the end, tracked          {tracked.end:.2f} s"
+        f"\nfrom the last report to the end, untracked        {_ending(untracked)}"
+        f"\nfrom the last report to the end, tracked          {_ending(tracked)}"
     )
+
+
+def _ending(took: Took) -> str:
+    return f"{took.end:.2f} s, {took.end_cpu:.2f} s CPU"
 
 
 def _in_turns(

@@ -65,7 +65,14 @@ def test_listing_and_help_import_nothing_heavy(site: Path) -> None:
         "atexit.register(told)\n"
         "main(sys.argv[1:])\n"
     )
-    light = (["--help"], ["plugins", "list"], ["plugins", "hooks"], ["run", "--help"], ["options"])
+    light = (
+        ["--help"],
+        ["plugins", "list"],
+        ["plugins", "hooks"],
+        ["run", "--help"],
+        ["options"],
+        ["version"],
+    )
     for command in light:
         done = python("-c", script, *command, env={"PYTHONPATH": str(site)})
         assert (done.returncode, done.stderr) == (0, "imported []\n"), command
