@@ -462,18 +462,11 @@ def test_a_video_shows_every_step_of_an_episode() -> None:
     assert frames.mean(1) == pytest.approx([0, 10, 20, 30, 40, 50, 60, 70, 80], abs=3)
 
 
-def test_a_run_keeps_a_video_of_every_evaluation_that_was_better() -> None:
-    options = {**OFF, "evaluation.video": True, "evaluation.every": 4}
-    result = run(Gain, Painted, steps=8, options=options)
-    names = sorted(one.name for one in (result.folder / "videos").iterdir())
-    assert names == ["step-000000000004.mp4", "step-000000000008.mp4"]
-
-
 def test_videos_of_eval_overwrite_neither_those_of_the_run_nor_each_other() -> None:
     options = {**OFF, "evaluation.video": True, "evaluation.every": 4}
     result = run(Gain, Painted, steps=8, options=options)
     trained = {one.name: one.read_bytes() for one in (result.folder / "videos").iterdir()}
-    assert "step-000000000008.mp4" in trained
+    assert "best-step-000000000008.mp4" in trained
     made = [
         rlplug.evaluate(
             result.run_id,

@@ -274,7 +274,7 @@ class EvaluationSection:
         "Stop after this many consecutive evaluations without improvement; 0 disables.",
         at_least(0),
     )
-    video: bool = option(False, "Record a video of one episode at every new best evaluation.")
+    video: bool = option(False, "Record a video of the best evaluation and of the last step.")
 
     def __attrs_post_init__(self) -> None:
         if self.episodes:

@@ -192,16 +192,21 @@ def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
 
 
 def _video(video: Path | None) -> Iterator[str]:
-    if video is None or not video.is_file():
+    if video is None:
+        return
+    try:
+        content = video.read_bytes() if video.stat().st_size <= LARGEST_VIDEO else b""
+    except FileNotFoundError:
+        # A run in progress deletes it when there is a better one.
         return
     yield f'<h2>Video</h2><p class="quiet">one greedy episode, {escape(video.name)}</p>'
-    if video.stat().st_size <= LARGEST_VIDEO:
+    if content:
         kind = "gif" if video.suffix == ".gif" else "mp4"
-        content = base64.b64encode(video.read_bytes()).decode()
+        encoded = base64.b64encode(content).decode()
         if kind == "gif":
-            yield f'<img alt="one episode" src="data:image/gif;base64,{content}">'
+            yield f'<img alt="one episode" src="data:image/gif;base64,{encoded}">'
         else:
-            yield f'<video controls muted src="data:video/mp4;base64,{content}"></video>'
+            yield f'<video controls muted src="data:video/mp4;base64,{encoded}"></video>'
     else:
         yield f'<p><a href="videos/{escape(video.name)}">videos/{escape(video.name)}</a></p>'
 

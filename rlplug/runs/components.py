@@ -27,6 +27,7 @@ from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
+from rlplug.runs.videos import Videos
 from rlplug.sampling import VectorSampler
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
@@ -58,7 +59,7 @@ class Components:
         activities: Activities,
     ) -> PeriodicTasks:
         """Give the trainer evaluations and checkpoints to run at intervals."""
-        section, evaluator, make_video_env = config.evaluation, None, None
+        section, evaluator, videos = config.evaluation, None, None
         training = self.environments
         if section.episodes:
             evaluator = Evaluator(
@@ -70,7 +71,12 @@ class Components:
                 max_episode_steps=section.max_episode_steps,
             )
             if section.video:
-                make_video_env = partial(_for_video, config, maker, training)
+                videos = Videos(
+                    make_environments=partial(_for_video, config, maker, training),
+                    tracking=tracking,
+                    activities=activities,
+                    seed=config.run.seed,
+                )
         self.trainer.periodic = periodic = PeriodicTasks(
             config=config,
             calls=self.calls,
@@ -88,7 +94,7 @@ class Components:
                 before_deletion=lambda name: tracking.will_forget(f"checkpoints/{name}"),
             ),
             evaluator=evaluator,
-            make_video_env=make_video_env,
+            videos=videos,
             activities=activities,
             has_id=isinstance(maker, str),
             run_state=partial(self.get_state, environments=config.checkpoint.save_environments),

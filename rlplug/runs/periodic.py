@@ -18,18 +18,16 @@ from rlplug.checkpoint.policy import split_state
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments
-from rlplug.errors import RequestError
 from rlplug.evaluation import BestTracker, Evaluator
-from rlplug.evaluation.video import record
 from rlplug.feeds import OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.nn.modes import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.registry import packages
 from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.runs.divergence import Divergence
 from rlplug.runs.limits import Limits
+from rlplug.runs.videos import Videos
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
@@ -62,8 +60,7 @@ class PeriodicTasks:
     limits: Limits
     checkpoints: Checkpoints
     evaluator: Evaluator | None
-    make_video_env: Callable[[], Environments] | None
-    """Makes the environment that videos are recorded in; None: no videos."""
+    videos: Videos | None
     has_id: bool
     """Whether the environment can be made again from its id."""
     run_state: Callable[[], Mapping[str, Any]]
@@ -109,6 +106,8 @@ class PeriodicTasks:
         self.weights.nonfinite_step = saved["nonfinite_step"]
         self._divergence.set_state(saved["divergence"])
         self._saved = manifest.step
+        if self.videos is not None:
+            self.videos.delete_after(manifest.step)
         self._plan(manifest.step)
         if saved["evaluate_at"] <= manifest.step:
             # It was cut short, or the end of the run that followed from it was.
@@ -143,6 +142,7 @@ class PeriodicTasks:
             self._evaluate(step, metrics)
         self.limits.finish(metrics)
         self._save(step, self._evaluation if self._evaluated == step else {})
+        self._record_last(step)
         self.settle()
 
     def save_soon(self) -> None:
@@ -177,10 +177,7 @@ class PeriodicTasks:
         """The metrics of an evaluation, and whether it is the best so far."""
         assert self.evaluator is not None
         began = time.perf_counter()
-        normalization = self.environments.normalization
-        normalize = None if normalization is None else normalization.observations
-        trained = self.learner.modules[DEFAULT_MODULE]
-        module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
+        module, normalize = self._policy()
         evaluator = self.evaluator
         with self.activities.doing("evaluating", lambda: evaluator.progress):
             found = evaluator.evaluate(module, step, normalize)
@@ -189,10 +186,28 @@ class PeriodicTasks:
         reported = {**found, **self._best_so_far()}
         metrics.update(reported)
         self.calls.evaluation_finished(step, reported)
-        if better and self.make_video_env is not None:
-            self._record(self.make_video_env, module, step, normalize)
+        if better and self.videos is not None:
+            self.videos.record("best", step, module, normalize)
         self.evaluate_seconds += time.perf_counter() - began
         return found, better
+
+    def _policy(self) -> tuple[Module, Normalize | None]:
+        """The module that acts in evaluations, and what normalizes its observations."""
+        normalization = self.environments.normalization
+        trained = self.learner.modules[DEFAULT_MODULE]
+        module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
+        return module, None if normalization is None else normalization.observations
+
+    def _record_last(self, step: int) -> None:
+        """Record the policy of the last step, unless it is the best, which has its video."""
+        if self.videos is None:
+            return
+        if self.best.best_evaluation is not None and self.best.best_step == step:
+            self.videos.delete("last")
+        elif self.weights.finite_at(step):
+            began = time.perf_counter()
+            self.videos.record("last", step, *self._policy())
+            self.evaluate_seconds += time.perf_counter() - began
 
     def _best_so_far(self) -> dict[str, float]:
         best = self.best.best_evaluation
@@ -203,24 +218,6 @@ class PeriodicTasks:
         if self.weights.finite_at(step):
             return evaluation
         return {**evaluation, "eval/return_mean": math.nan}
-
-    def _record(
-        self,
-        make: Callable[[], Environments],
-        module: Module,
-        step: int,
-        normalize: Normalize | None,
-    ) -> None:
-        file = self.tracking.folder / "videos" / f"step-{step:012d}.mp4"
-        seed = self.config.run.seed
-        try:
-            with self.activities.doing("recording a video"), evaluating(module):
-                record(module, make, file, seed=seed, timestep=step, normalize=normalize)
-        except (OSError, RequestError) as error:
-            # Recording was tried at the start of the run: most likely the disk is full.
-            _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
-        else:
-            self.tracking.artifact(file, "videos")
 
     def _save(self, step: int, evaluation: Mapping[str, float]) -> None:
         """Save in the background; one that is still being written is waited for."""

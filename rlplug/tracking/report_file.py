@@ -57,7 +57,8 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     """What the folder of a run says of it, for its report."""
     run = read_record(folder)
     details = read_details(run)
-    videos = sorted((folder.path / "videos").glob("step-*"))
+    videos = folder.path / "videos"
+    recorded = sorted(videos.glob("best-step-*")) or sorted(videos.glob("last-step-*"))
     config = folder.path / "config.toml"
     return ReportedRun(
         run=run,
@@ -66,5 +67,5 @@ def reported_run(folder: RunFolder) -> ReportedRun:
         checkpoints=details.checkpoints,
         command=details.command,
         config=config.read_text() if config.is_file() else "",
-        video=videos[-1] if videos else None,
+        video=recorded[-1] if recorded else None,
     )
