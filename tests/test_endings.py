@@ -172,7 +172,10 @@ def test_a_signal_while_environments_are_made_ends_the_run_before_anything_is_re
     run = start("--algo", "means", "--env", "slow_envs:Slow-v0")
     run.wait_for((tmp_path / "making").exists)
     run.popen.send_signal(getattr(signal, name))
-    assert run.ends().strip() == "rlplug: interrupted"
+    assert run.ends().split("\n\n") == [
+        "preparing means on slow_envs:Slow-v0 …",
+        "rlplug: interrupted\n",
+    ]
     assert run.popen.returncode == code
     assert [one.name for one in run.home.iterdir()] == ["mlflow.db"]
 

@@ -122,13 +122,13 @@ def test_a_callable_that_makes_no_environment_is_refused() -> None:
 
 
 def test_longer_episodes_are_recognised() -> None:
-    assert long_episodes(OneStep, {}, seed=0) is None
-    assert long_episodes("LinearBandit-v0", {}, seed=0) is None
-    assert long_episodes(CartPoleEnv, {}, seed=0) is not None
+    assert long_episodes(OneStep, {}, seed=0, told=set()) is None
+    assert long_episodes("LinearBandit-v0", {}, seed=0, told=set()) is None
+    assert long_episodes(CartPoleEnv, {}, seed=0, told=set()) is not None
 
 
 def test_an_episode_that_is_cut_after_one_step_is_one_of_a_bandit() -> None:
-    assert long_episodes(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1), {}, 0) is None
+    assert long_episodes(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1), {}, 0, set()) is None
 
 
 def test_an_end_that_is_no_boolean_is_none_when_episodes_are_looked_at() -> None:
@@ -139,7 +139,7 @@ def test_an_end_that_is_no_boolean_is_none_when_episodes_are_looked_at() -> None
 
     said = r"'Half' failed in its first step: TypeError: it gave terminated = 0\.5, expected a bool"
     with pytest.raises(EnvironmentFailedError, match=said):
-        long_episodes(Half, {}, seed=0)
+        long_episodes(Half, {}, seed=0, told=set())
 
 
 def test_as_many_actions_as_environments_are_wanted() -> None:

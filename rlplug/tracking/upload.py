@@ -101,7 +101,7 @@ def upload_run(
         writer.do(partial(store.set_tags, tags))
         writer.do(partial(store.terminate, status.status, milliseconds(status.ended)))
         for file, into in chosen:
-            writer.do(partial(upload_file, store.log_file, file, into), files=[file])
+            writer.do(partial(_log, store, file, into), files=[file])
         if len(chosen) == len(missing):
             writer.do(partial(_complete, writer, store))
         writer.start()
@@ -142,7 +142,7 @@ def upload_missing(store: Store, folder: Path) -> None:
     """Upload checkpoints and videos that an earlier process of the run did not upload."""
     for file, into in _missing(folder, store):
         if into.partition("/")[0] in _FIXED:
-            upload_file(store.log_file, file, into)
+            _log(store, file, into)
 
 
 def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
