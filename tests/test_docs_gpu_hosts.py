@@ -122,7 +122,7 @@ def test_a_run_is_recorded_on_a_server_with_logins(
     run = MlflowClient(server).get_run(folder.name)
     assert run.info.status == "FINISHED"
     files = {one.path for one in MlflowClient(server).list_artifacts(folder.name, "config")}
-    assert "config/resolved.toml" in files
+    assert "config/config.toml" in files
     kept = [file for file in folder.rglob("*") if file.is_file()]
     assert not any(b"change-this-password" in file.read_bytes() for file in kept)
 
