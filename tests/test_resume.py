@@ -557,7 +557,8 @@ def test_another_number_of_environments_is_refused_before_anything_starts(
     assert "was saved with sampling.num_envs = 1 and cannot go on with 3." in refused.err
     assert f"rlplug run --init-from {folder.name}" in refused.err
     changed = [one.name for one, content in before.items() if one.read_bytes() != content]
-    assert changed == ["run.lock.json"]
+    # Who holds the lock is written again, and is the same within one second.
+    assert changed in ([], ["run.lock.json"])
 
 
 # -- jobs that are requeued ------------------------------------------------------------------------
