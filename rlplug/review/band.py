@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
 
-from rlplug.review.curve import COLORS, EVAL_COLOR, INK, QUIET, short_number, style_axes
+from rlplug.review.figure import (
+    COLORS,
+    EVAL_COLOR,
+    INK,
+    headed_figure,
+    label_point,
+    save_png,
+    style_axes,
+)
 from rlplug.review.history import Array, Series
 from rlplug.review.statistics import bootstrap_rows
 
@@ -25,11 +32,7 @@ def draw_band(
     groups: Mapping[str, Sequence[Series]], title: str, subtitle: str, file: Path, *, name: str = ""
 ) -> None:
     """Plot the groups into a PNG file, as `band_figure` does."""
-    figure = band_figure(groups, title, subtitle, name=name)
-    partial = file.with_suffix(".new.png")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(partial, pil_kwargs={"compress_level": 1})
-    os.replace(partial, file)
+    save_png(band_figure(groups, title, subtitle, name=name), file)
 
 
 def band_figure(
@@ -39,13 +42,7 @@ def band_figure(
 
     One run is a line without a band. `name` labels the y-axis.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.6, 4.6), dpi=130, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
-    figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
+    figure = headed_figure(7.6, 4.6, title, subtitle)
     axes = figure.add_axes((0.1, 0.13, 0.79, 0.66))
     style_axes(axes, name)
     for index, (group, runs) in enumerate(groups.items()):
@@ -59,17 +56,7 @@ def band_figure(
         if len(rows) > 1:
             low, high = bootstrap_rows(rows)
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.annotate(
-            short_number(means[-1]),
-            (steps[-1], means[-1]),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            size=9.5,
-            weight="bold",
-            color=color,
-            annotation_clip=False,
-        )
+        label_point(axes, steps[-1], means[-1], color)
     if axes.lines:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
     return figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,16 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy
 
+from rlplug.review.figure import (
+    COLORS,
+    EVAL_COLOR,
+    INK,
+    headed_figure,
+    label_point,
+    save_png,
+    short_number,
+    style_axes,
+)
 from rlplug.review.history import Array, History, Series
 from rlplug.review.record import BEST_RETURN, BEST_STEP, HEADLINES
 
@@ -17,16 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Panel", "curve_figure", "draw_curve", "panels_of", "short_number", "style_axes"]
+__all__ = ["Panel", "curve_figure", "draw_curve", "panels_of"]
 
-INK = "#1f2933"
-QUIET = "#7b8794"
-GRID = "#e4e7eb"
-COLORS = ("#1a6fb5", "#c2410c")
 LEFT, RIGHT = 0.75, 0.7
 """Margins of a panel in inches, for tick labels and the label of the last value."""
 
-EVAL_COLOR = "#2f855a"
 BEST_COLOR = "#b7791f"
 
 
@@ -63,24 +67,13 @@ def panels_of(history: History) -> list[Panel]:
 
 def draw_curve(panels: Sequence[Panel], title: str, subtitle: str, file: Path) -> None:
     """Plot the panels side by side into a PNG file."""
-    figure = curve_figure(panels, title, subtitle)
-    partial = file.with_suffix(".new.png")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # 17% larger files in two thirds of the time.
-    figure.savefig(partial, pil_kwargs={"compress_level": 1})
-    os.replace(partial, file)
+    save_png(curve_figure(panels, title, subtitle), file)
 
 
 def curve_figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     """The panels side by side as a figure of matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     across, high = 1.2 + 5.4 * len(panels), 4.4
-    figure = Figure(figsize=(across, high), dpi=130, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.text(0.02, 0.975, title, size=13, weight="bold", color=INK, va="top")
-    figure.text(0.02, 0.915, subtitle, size=9.5, color=QUIET, va="top")
+    figure = headed_figure(across, high, title, subtitle)
     for index, panel in enumerate(panels):
         # Explicit positions: automatic layout takes as long as the drawing itself.
         left, bottom, width = LEFT + index * (across / len(panels)), 0.6, across / len(panels)
@@ -150,9 +143,8 @@ def _draw_evaluations(axes: Axes, panel: Panel) -> None:
         steps, means, color=EVAL_COLOR, linewidth=1.6, marker="o", markersize=4, label="greedy"
     )
     axes.fill_between(steps, least, largest, color=EVAL_COLOR, alpha=0.12, linewidth=0)
-    last = steps[-1], means[-1]
-    if numpy.isfinite(last[1]):
-        _label(axes, last, short_number(last[1]), EVAL_COLOR)
+    if numpy.isfinite(means[-1]):
+        label_point(axes, steps[-1], means[-1], EVAL_COLOR)
     if panel.best is not None:
         label = f"best: {short_number(panel.best[1])} at step {panel.best[0]:,}"
         (marker,) = axes.plot(*panel.best, "*", color=BEST_COLOR, label=label, zorder=5)
@@ -170,46 +162,7 @@ def _label_last(axes: Axes, panel: Panel, color: str) -> None:
     low, high = axes.get_ylim()
     near = len(panel.evaluated) and abs(panel.evaluated[-1, 1] - shown) < (high - low) / 20
     if not near:
-        _label(axes, (panel.steps[finite[-1]], shown), short_number(shown), color)
-
-
-def _label(axes: Axes, point: tuple[float, float], text: str, color: str) -> None:
-    axes.annotate(
-        text,
-        point,
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        size=9.5,
-        weight="bold",
-        color=color,
-        annotation_clip=False,
-    )
-
-
-def short_number(number: float) -> str:
-    """A short number, with unit prefixes as on the axes."""
-    from matplotlib.ticker import EngFormatter
-
-    return str(EngFormatter(places=1, sep="")(number)) if abs(number) >= 1e4 else f"{number:.4g}"
-
-
-def style_axes(axes: Axes, title: str) -> None:
-    """A quiet style, with environment steps on the x-axis."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axes.set_title(title, loc="left", size=11, color=INK)
-    axes.set_xlabel("environment steps", size=9.5, color=QUIET)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.02)
-    axes.tick_params(length=0, labelsize=9, labelcolor=QUIET)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
+        label_point(axes, panel.steps[finite[-1]], shown, color)
 
 
 def _format_values(axes: Axes, panel: Panel) -> None:
