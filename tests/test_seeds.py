@@ -13,16 +13,16 @@ import pytest
 
 from rlplug.config.sources import Setting
 from rlplug.errors import RequestError
+from rlplug.quantities import format_duration
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.review.statistics import interquartile_mean
 from rlplug.runs.request import Request
 from rlplug.runs.seeds.arguments import arguments_of, resume_arguments
-from rlplug.runs.seeds.asked import Share, parse_seeds, refuse_seed_option, share
+from rlplug.runs.seeds.asked import Share, parse_seeds, refuse_seed_option, seeds_text, share
 from rlplug.runs.seeds.carry_out import exit_code
 from rlplug.runs.seeds.display import LiveSeeds, PlainSeeds, seed_line
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
-from rlplug.runs.seeds.text import clock, seeds_text
 
 # -- what is asked for --------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ def test_without_a_terminal_there_is_a_line_per_fifth_of_a_seed() -> None:
 
 
 def test_times_left_are_minutes_and_seconds_and_hours_where_there_are_any() -> None:
-    assert [clock(seconds) for seconds in (42.4, 11230)] == ["0:42", "3:07:10"]
+    assert [format_duration(seconds) for seconds in (42.4, 11230)] == ["0:42", "3:07:10"]
 
 
 # -- how it ends --------------------------------------------------------------------------------

@@ -13,7 +13,15 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 
-__all__ = ["Share", "check_seeds", "cores", "parse_seeds", "refuse_seed_option", "share"]
+__all__ = [
+    "Share",
+    "check_seeds",
+    "cores",
+    "parse_seeds",
+    "refuse_seed_option",
+    "seeds_text",
+    "share",
+]
 
 _FORMS = "5 (for 0 to 4), 0-4, or 1,2,5"
 _PART = re.compile(r"(\d+)(?:-(\d+))?")
@@ -31,6 +39,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if sum(last - first + 1 for first, last in ends) > _MOST:
         raise RequestError(f"--seeds: at most {_MOST:,} seeds, got {text!r}.", "try: --seeds 5")
     return check_seeds([seed for first, last in ends for seed in range(first, last + 1)])
+
+
+def seeds_text(seeds: tuple[int, ...]) -> str:
+    """The seeds as `--seeds` takes them: `0-4`, `1,2,5`."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ",".join(f"{one[0]}-{one[-1]}" if one[1:] else str(one[0]) for one in parts)
 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:

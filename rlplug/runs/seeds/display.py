@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from rlplug.quantities import format_number
+from rlplug.quantities import format_duration, format_number
 from rlplug.review.record import HEADLINES
 from rlplug.runs.seeds.state import SeedState
-from rlplug.runs.seeds.text import clock
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -162,7 +161,7 @@ def seed_line(state: SeedState, width: int, digits: int) -> str:
     parts += list(_numbers(state, wide))
     left = state.seconds_left
     if left is not None and not ended:
-        parts.append(f"{clock(left)} left")
+        parts.append(f"{format_duration(left)} left")
     return ("  ".join(parts) + ended)[:width]
 
 

@@ -11,14 +11,13 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
-from rlplug.runs.seeds.asked import Share, share
+from rlplug.runs.seeds.asked import Share, seeds_text, share
 from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_seeds, exit_code
 from rlplug.runs.seeds.files import write_files
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
 from rlplug.runs.seeds.summary_run import record_summary
-from rlplug.runs.seeds.text import seeds_text
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 from rlplug.tracking.recorded import read_record
 

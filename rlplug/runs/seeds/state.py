@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout, RunRecord
+from rlplug.review.record import RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.status import RUNNING
@@ -103,9 +103,7 @@ class SeedState:
     @property
     def best(self) -> tuple[int, float] | None:
         """Step and mean return of the best evaluation so far."""
-        if BEST_RETURN in self.latest and BEST_STEP in self.latest:
-            return int(self.latest[BEST_STEP]), self.latest[BEST_RETURN]
-        return None
+        return best_evaluation(self.latest)
 
     @property
     def seconds_left(self) -> float | None:

@@ -12,7 +12,7 @@ import attrs
 from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord
 from rlplug.review.statistics import Interval, bootstrap, mean_interval
-from rlplug.runs.seeds.text import interval, seeds_text
+from rlplug.runs.seeds.asked import seeds_text
 
 __all__ = ["Measure", "Summary"]
 
@@ -142,7 +142,7 @@ class Summary:
         few, total = len(self.finished), len(self.runs)
         heading = f"{few} of {total} seeds" if few < total else f"{few} seeds"
         yield ""
-        cells = [(one.label, interval(one.mean), interval(one.iqm)) for one in self.measures]
+        cells = [(one.label, str(one.mean), str(one.iqm)) for one in self.measures]
         beside = [(heading, "mean [95%]", "IQM [95%]"), *cells]
         if _width(beside) <= width:
             yield from _aligned(beside)
@@ -156,7 +156,7 @@ class Summary:
             return ""
         few, total = len(self.finished), len(self.runs)
         rows = [("", "mean", "interquartile mean")]
-        rows += [(one.label, interval(one.mean), interval(one.iqm)) for one in self.measures]
+        rows += [(one.label, str(one.mean), str(one.iqm)) for one in self.measures]
         lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         errors = "".join(
@@ -172,9 +172,7 @@ class Summary:
             few, total = len(self.finished), len(self.runs)
             lines += [f"Over {few} of {total} seeds, with 95% bootstrap intervals:", ""]
             lines += [_row(["", "mean", "interquartile mean"]), _row(["---", "---:", "---:"])]
-            lines += [
-                _row([one.label, interval(one.mean), interval(one.iqm)]) for one in self.measures
-            ]
+            lines += [_row([one.label, str(one.mean), str(one.iqm)]) for one in self.measures]
             lines.append("")
         headings, rows = self.table()
         lines += [_row(headings), _row(["---:"] * len(headings)), *map(_row, rows)]
