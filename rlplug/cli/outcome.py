@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rlplug.cli.process import leave_at_once
 from rlplug.cli.terminal import in_columns
 from rlplug.quantities import format_number
-from rlplug.tracking.summary import RETURN, REWARD, labeled
+from rlplug.review.record import RETURN, REWARD
+from rlplug.tracking.summary import labeled
 
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord"]
+__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord", "best_evaluation"]
 
 ABOUT = "about"
 """The part of `run.json` that holds a `RunAbout`."""
@@ -122,8 +122,20 @@ class CheckpointRecord:
     """`best`, `last`, `not finite`."""
 
 
-HEADLINES = ("eval/return_mean", "rollout/return_mean", "rollout/reward_mean")
+REWARD = "rollout/reward_mean"
+"""Mean reward per step, the headline metric of bandits."""
+RETURN = "rollout/return_mean"
+"""Mean return per episode, the headline metric where episodes have several steps."""
+
+HEADLINES = ("eval/return_mean", RETURN, REWARD)
 """The metrics that say how good a run is, the first that it has."""
 
 BEST_RETURN, BEST_STEP = "eval/best_return_mean", "eval/best_step"
 """The metrics of the best evaluation so far, reported with each evaluation."""
+
+
+def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:
+    """Step and mean return of the best evaluation, from the last values of the metrics."""
+    if BEST_RETURN not in latest or BEST_STEP not in latest:
+        return None
+    return int(latest[BEST_STEP]), latest[BEST_RETURN]

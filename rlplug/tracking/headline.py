@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rlplug.quantities import format_number
-from rlplug.tracking.summary import RETURN, REWARD, labeled
+from rlplug.review.record import RETURN, REWARD
+from rlplug.tracking.summary import labeled
 
 if TYPE_CHECKING:
     from rlplug.hooks.events import RunInfo

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from rlplug.review.record import BEST_RETURN, BEST_STEP, HEADLINES, RunRecord
+from rlplug.review.record import BEST_STEP, HEADLINES, RunRecord, best_evaluation
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, runs_in
 from rlplug.tracking.reap import is_stale
@@ -31,9 +31,6 @@ def read_record(run: RunFolder) -> RunRecord:
     """What the folder of a run says of it; of metrics, those at the end of its journal."""
     status = RunStatus.read(run.path) or RunStatus(status="unknown")
     step, latest = _latest(run.path / "metrics.jsonl")
-    best = None
-    if BEST_RETURN in latest and BEST_STEP in latest:
-        best = int(latest[BEST_STEP]), latest[BEST_RETURN]
     stale = status.status == RUNNING and is_stale(run.path)
     return RunRecord(
         run_id=run.run_id,
@@ -44,7 +41,7 @@ def read_record(run: RunFolder) -> RunRecord:
         started=run.started,
         ended=status.ended,
         step=max(step, status.step),
-        best=best,
+        best=best_evaluation(latest),
         latest=latest,
         pending=bool(status.pending),
         folder=run.path,

@@ -45,7 +45,7 @@ class Review:
 
     def end(self, listener: TrackingListener, status: Status) -> None:
         """Set the final status at once, with the tags that tell of it."""
-        tags = self._tags_at_end(listener, status)
+        tags = self._tags_at_end(listener, status, self._reports())
         if self._store is not None:
             self._store.terminate(status)
             # The log, plots and the last checkpoint, at least, are not uploaded.
@@ -56,9 +56,10 @@ class Review:
 
         The status comes before the files, which may take long.
         """
-        tags = self._tags_at_end(listener, status)
+        reports = self._reports()
+        tags = self._tags_at_end(listener, status, reports)
         if listener.run is not None:
-            self._write("plots", partial(self._draw, self._reports(), listener.run))
+            self._write("plots", partial(self._draw, reports, listener.run))
             self._report.write()
         store = self._store
         if store is None:
@@ -74,9 +75,11 @@ class Review:
         if not self._writer.pending.artifacts:
             store.delete_tag(PENDING_TAG)
 
-    def _tags_at_end(self, listener: TrackingListener, status: Status) -> dict[str, str]:
+    def _tags_at_end(
+        self, listener: TrackingListener, status: Status, reports: list[Report]
+    ) -> dict[str, str]:
         """The final tags, which are kept in the folder, too."""
-        tags = self._tags(listener, status, self._reports())
+        tags = self._tags(listener, status, reports)
         self._write(TAGS, partial(add_tags, self._folder, tags))
         if status == "FAILED" and listener.traceback:
             self._write("logs", partial(self._write_traceback, listener.traceback))

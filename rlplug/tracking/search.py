@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import RequestError
-from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout, RunRecord
+from rlplug.review.record import RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.location import check_reachable, sqlite_file, tracking_uri, without_secrets
 from rlplug.tracking.record import LOCAL_ID
@@ -132,9 +132,6 @@ def _asking(uri: str) -> Iterator[MlflowClient | None]:
 def _record(run: Run, uri: str) -> RunRecord:
     tags, metrics, params = run.data.tags, run.data.metrics, run.data.params
     steps = (one.step for one in run.data.to_proto().metrics)
-    best = None
-    if BEST_RETURN in metrics and BEST_STEP in metrics:
-        best = int(metrics[BEST_STEP]), metrics[BEST_RETURN]
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id,
@@ -151,7 +148,7 @@ def _record(run: Run, uri: str) -> RunRecord:
         started=_moment(run.info.start_time),
         ended=_moment(run.info.end_time),
         step=max([*steps, _whole(tags.get("rlplug.stopped_at_step", ""))], default=0),
-        best=best,
+        best=best_evaluation(metrics),
         latest=dict(metrics),
         pending=PENDING_TAG in tags,
         folder=_folder(tags.get("rlplug.root", ""), tags.get(LOCAL_ID, run.info.run_id)),

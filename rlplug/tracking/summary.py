@@ -7,15 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_number
-from rlplug.review.record import BEST_RETURN, BEST_STEP, RunAbout
+from rlplug.review.record import RETURN, REWARD, RunAbout, best_evaluation
 from rlplug.tracking.record import command_line
 
-__all__ = ["RETURN", "REWARD", "headline_metric", "labeled", "summary"]
-
-REWARD = "rollout/reward_mean"
-"""Mean reward per step, the headline metric of bandits."""
-RETURN = "rollout/return_mean"
-"""Mean return per episode, the headline metric where episodes have several steps."""
+__all__ = ["headline_metric", "labeled", "summary"]
 
 _ENDINGS = {
     "FINISHED": "finished",
@@ -66,9 +61,9 @@ def summary(
 
 def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """The best evaluation, then the headline metrics."""
-    if BEST_RETURN in metrics:
-        best = format_number(metrics[BEST_RETURN])
-        yield "best evaluation", f"**{best}** at step {metrics[BEST_STEP]:,.0f}"
+    best = best_evaluation(metrics)
+    if best is not None:
+        yield "best evaluation", f"**{format_number(best[1])}** at step {best[0]:,}"
     for name in _headlines(metrics):
         if math.isfinite(metrics[name]):
             yield name, format_number(metrics[name])
