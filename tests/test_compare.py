@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 Cli = Callable[..., "Outcome"]
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
-
-
 def record(run_id: str, best: float | None, last: float, **about: Any) -> RunRecord:
     return RunRecord(
         run_id=run_id,

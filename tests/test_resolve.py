@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 Cli = Callable[..., "Outcome"]
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
-
-
 def recorded(home: Path, run_id: str, name: str, score: float | None = None, **about: Any) -> Path:
     """The folder of a run, with its best evaluation."""
     folder = home / "work" / run_id

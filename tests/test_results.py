@@ -20,13 +20,6 @@ OFF = {"tracking.enabled": False}
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
 def result(home: Path) -> rlplug.RunResult:
     options = {**OFF, "evaluation.episodes": 2, "evaluation.every": 100}
     return rlplug.run("a2c", "CartPole-v1", steps=400, options=options)

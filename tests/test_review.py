@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy
-import pytest
 
 import rlplug
 from rlplug.review.record import RunAbout
 from rlplug.review.statistics import bootstrap, mean_interval
 from rlplug.tracking.recorded import recorded_runs
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    return tmp_path
 
 
 def test_a_record_says_what_was_run_and_which_options_differ_from_the_defaults(home: Path) -> None:

@@ -27,13 +27,6 @@ Cli = Callable[..., "Outcome"]
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
-
-
 def record(name: str, best: float | None = None, **more: Any) -> RunRecord:
     about = RunAbout(
         algorithm=more.pop("algorithm", "ppo"),

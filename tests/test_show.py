@@ -23,13 +23,6 @@ Cli = Callable[..., "Outcome"]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
 def result(home: Path) -> package.RunResult:
     options = {"tracking.enabled": False, "evaluation.episodes": 2, "evaluation.every": 100}
     return package.run("a2c", "CartPole-v1", steps=400, seed=3, options=options)
