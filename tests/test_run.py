@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -256,6 +257,24 @@ def test_without_tracking_mlflow_is_never_imported(site: Path, tmp_path: Path) -
         env={"PYTHONPATH": str(site)},
     )
     assert done.stdout == "False\n"
+
+
+def test_a_run_that_compiles_nothing_does_not_import_the_compiler(tmp_path: Path) -> None:
+    script = """
+        import sys
+        import rlplug
+        from torch.optim import Optimizer
+
+        off = {"tracking.enabled": False, "evaluation.episodes": 1}
+        names = set(vars(Optimizer.zero_grad.__wrapped__))
+        rlplug.run("ppo", "CartPole-v1", steps=256, options={"n_steps": 32, **off})
+        rlplug.run("dqn", "CartPole-v1", steps=200, options={"learning_starts": 100, **off})
+        assert "torch._dynamo" not in sys.modules
+        assert set(vars(Optimizer.zero_grad.__wrapped__)) == names
+    """
+    command = [sys.executable, "-c", inspect.cleandoc(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # -- the guide ----------------------------------------------------------------------------------

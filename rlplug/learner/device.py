@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -11,6 +12,7 @@ import attrs
 import threadpoolctl
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
@@ -23,9 +25,14 @@ __all__ = [
     "has_convolutions",
     "is_small",
     "settings_kept",
+    "without_compiler",
 ]
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+_NEVER_COMPILED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+_ANSWER = "__dynamo_disable"
+"""Where `torch._compile` keeps the compiler's answer."""
 
 SMALL = 1_000_000
 """Parameters below which a network without convolutions is faster on one CPU thread."""
@@ -89,6 +96,25 @@ def settings_kept() -> Iterator[None]:
             if _determinism() != deterministic:
                 torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
             matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = flags
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Optimizers work without importing torch's compiler, which takes seconds.
+
+    Their methods ask it once not to compile them; here, it is as if it had answered.
+    """
+    functions: list[Any] = []
+    if "torch._dynamo" not in sys.modules:
+        methods = (getattr(Optimizer, name) for name in _NEVER_COMPILED)
+        functions = [one.__wrapped__ for one in methods if hasattr(one, "__wrapped__")]
+    for function in functions:
+        setattr(function, _ANSWER, function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            delattr(function, _ANSWER)
 
 
 def _determinism() -> tuple[bool, bool]:

@@ -35,8 +35,7 @@ class FusedAdam:
     def step(self, gradients: list[Tensor]) -> bool:
         """Step by these gradients, in the order of its parameters; False: the optimizer has to.
 
-        Its own first step makes its state, and hooks or schedulers of torch may want to be called.
-        Autograd must be off.
+        Hooks or schedulers of torch may want to be called. Autograd must be off.
         """
         one = self._optimizer
         if one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one):
@@ -67,7 +66,13 @@ class FusedAdam:
         return True
 
     def _gather(self) -> bool:
-        states = [self._optimizer.state[param] for param in self._params]
+        state_of = self._optimizer.state
+        if not state_of:
+            # The optimizer's own first step would do it, and import the compiler, which takes
+            # seconds.
+            for param in self._params:
+                state_of[param] = _first_state(param)
+        states = [state_of[param] for param in self._params]
         if not all(states):
             return False
         # The counts become views of one tensor, so that one addition moves all of them.
@@ -81,6 +86,14 @@ class FusedAdam:
         self._squares = [state["exp_avg_sq"] for state in states]
         self._held = self._steps[0]
         return True
+
+
+def _first_state(param: Tensor) -> dict[str, Tensor]:
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=param.device),
+        "exp_avg": torch.zeros_like(param),
+        "exp_avg_sq": torch.zeros_like(param),
+    }
 
 
 def _is_fused_adam(one: Any) -> bool:

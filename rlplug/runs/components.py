@@ -20,7 +20,7 @@ from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.device import settings_kept
+from rlplug.learner.device import settings_kept, without_compiler
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.limits import Limits, check_stop_when
@@ -138,6 +138,8 @@ def make_components(
     environments = _environments(prepared, maker, feed)
     stack.callback(environments.close)
     stack.enter_context(settings_kept())
+    if not config.compute.compile:
+        stack.enter_context(without_compiler())
     learner = _learner(calls, environments, prepared)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
