@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     # Together they use every core as it is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return min(len(os.sched_getaffinity(0)), MOST)
+
+
+def pytest_configure() -> None:
+    """Signals have their effect, also where the shell started this in the background."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    for number, default in defaults.items():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 @pytest.fixture
