@@ -28,6 +28,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -73,6 +74,8 @@ class Reference:
     digest: str
     points: dict[tuple[str, int], float]
     seconds: float
+    seconds_printed: float
+    """Until its id was printed."""
 
 
 def main() -> int:
@@ -155,15 +158,16 @@ class Trials:
     def _trial(self, name: str, home: Path, draw: random.Random, commands: bool) -> str:
         """What is wrong after kills and resumes; an empty string if nothing is."""
         reference = self._references[name]
-        longest = reference.seconds * 1.15 + (6.0 if commands else 0.3)
+        slower = 6.0 if commands else 0.3
         arguments = ("run", "--algo", name, *self._cases[name])
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
             start = _start_command if commands else self._start_fork
             process = start(home, arguments)
+            longest = reference.seconds * 1.1 + slower
             if draw.random() < 0.8:
                 # Most moments should fall into what comes after the start-up.
-                while process.exitcode is None and not process.printed():
-                    process.join(0.02)
+                process.wait_until_printed()
+                longest = (reference.seconds - reference.seconds_printed) * 1.1
             process.join(draw.uniform(0.0, longest))
             finished = process.exitcode is not None
             process.kill()
@@ -190,7 +194,30 @@ class Trials:
         return Forked(self._context, home, arguments)
 
 
-class Forked:
+class Started:
+    """A process and what it printed."""
+
+    log: Path
+
+    def join(self, seconds: float | None = None) -> None:
+        raise NotImplementedError
+
+    @property
+    def exitcode(self) -> int | None:
+        raise NotImplementedError
+
+    def printed(self) -> str:
+        """The beginning of the run's id, once the run has printed it."""
+        found = re.search(r", run (\w+)\n", self.log.read_text()) if self.log.exists() else None
+        return found[1] if found else ""
+
+    def wait_until_printed(self) -> None:
+        """Wait for the id, or for the end of the process."""
+        while self.exitcode is None and not self.printed():
+            self.join(0.02)
+
+
+class Forked(Started):
     """A command in a process that has everything imported."""
 
     def __init__(self, context: Any, home: Path, arguments: tuple[str, ...]) -> None:
@@ -210,11 +237,8 @@ class Forked:
         code: int | None = self._process.exitcode
         return code
 
-    def printed(self) -> str:
-        return _printed(self.log)
 
-
-class Command:
+class Command(Started):
     """A command as a person types it."""
 
     def __init__(self, home: Path, arguments: tuple[str, ...]) -> None:
@@ -238,9 +262,6 @@ class Command:
     @property
     def exitcode(self) -> int | None:
         return self._process.poll()
-
-    def printed(self) -> str:
-        return _printed(self.log)
 
 
 _start_command = Command
@@ -287,24 +308,19 @@ def _reference(
     home = root / f"reference-{name}"
     shutil.copytree(template, home)
     began = time.perf_counter()
-    code, said = _finish(context, home, ("run", "--algo", name, *arguments))
+    process = Forked(context, home, ("run", "--algo", name, *arguments))
+    process.wait_until_printed()
+    seconds_printed = time.perf_counter() - began
+    process.join()
     seconds = time.perf_counter() - began
-    if code:
-        raise SystemExit(f"the reference run of {name} failed: {said}")
-    return Reference(_digest(home), _points(home), seconds)
+    if process.exitcode:
+        raise SystemExit(f"the reference run of {name} failed: {process.log.read_text()}")
+    return Reference(_digest(home), _points(home), seconds, seconds_printed)
 
 
 def _run_of(home: Path) -> Path | None:
     found = [one.parent for one in home.glob("work/*/run.json")]
     return found[0] if found else None
-
-
-def _printed(log: Path) -> str:
-    """The beginning of the id in the first line that a run prints."""
-    first, end, _ = log.read_text().partition("\n") if log.exists() else ("", "", "")
-    if not end:
-        return ""
-    return first.rpartition(", run ")[2] if ", run " in first else ""
 
 
 def _digest(home: Path) -> str:
