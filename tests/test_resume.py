@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
     home: Path, site: Path, empty_store: Path, rlplug: Cli
 ) -> None:
     shutil.copy(empty_store, home / "mlflow.db")
-    arguments = ("--algo", "means", "--steps", "200000", "--set", "checkpoint.every=1000")
+    arguments = ("--algo", "means", "--steps", "40000", "--set", "checkpoint.every=1000")
     process = command(home, site, "run", *arguments, "--quiet")
     try:
         deadline = time.monotonic() + 120
@@ -147,14 +147,14 @@ def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
     last = steps_in(folder)[-1]
     shorter = rlplug("resume", "last", "--steps", "100")
     assert shorter.code == 2
-    assert "run.steps: 200000 → 100" in shorter.err
+    assert "run.steps: 40000 → 100" in shorter.err
     with sqlite3.connect(home / "mlflow.db") as database:
         assert database.execute("select run_uuid from runs").fetchall() == [(folder.name,)]
     process = command(home, site, "resume", "last", "--json")
     said, _ = process.communicate(timeout=300)
     result = json.loads(said.splitlines()[-1])
     assert (result["run_id"], result["status"]) == (folder.name, "FINISHED")
-    assert result["step"] == 200_000
+    assert result["step"] == 40_000
     with sqlite3.connect(home / "mlflow.db") as database:
         (status,) = database.execute("select status from runs").fetchone()
         tags = dict(database.execute("select key, value from tags").fetchall())
