@@ -36,6 +36,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
+from rlplug.tracking.activity import Activities
 
 ROUNDS = 15
 OPTIONS = {
@@ -107,7 +108,8 @@ def commit(folder: Path) -> None:
         tracking = stack.enter_context(
             open_tracking(prepared.config, environment="CartPole-v1", root=folder)
         )
-        periodic = components.periodic(prepared.config, "CartPole-v1", tracking, interrupts)
+        arguments = (prepared.config, "CartPole-v1", tracking, interrupts, Activities())
+        periodic = components.periodic(*arguments)
         components.sampler.start()
         components.trainer.run()
         tensors: dict[str, Tensor] = {}
