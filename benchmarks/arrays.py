@@ -130,7 +130,7 @@ def timed(choice: Choice, engine: str, seed: int) -> tuple[float, int]:
         parameters = sum(param.numel() for param in learner.modules["default"].parameters())
         return results
 
-    Learner.update = clocked  # type: ignore[method-assign]
+    Learner.update = clocked  # type: ignore[method-assign, assignment]
     try:
         run(algorithm, env, steps=steps, seed=seed, options=options)
     finally:

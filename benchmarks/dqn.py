@@ -168,7 +168,7 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
 
 def rate(answers: Sequence[dict[str, Any]], clock: str) -> float:
     """The median number per second of one clock."""
-    return statistics.median(one["count"] / one[clock] for one in answers)
+    return float(statistics.median(one["count"] / one[clock] for one in answers))
 
 
 def ask(peer: Peer, arguments: Sequence[str]) -> dict[str, Any] | str:

@@ -14,6 +14,7 @@ from typing import Any
 import pluggy
 
 from rlplug import AddOn, Algorithm, Module
+from rlplug.batch import Batch
 from rlplug.hooks import PROJECT, hookimpl
 from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.specs import LearnerHooks
@@ -40,12 +41,12 @@ class Adds(AddOn):
 
 def main() -> None:
     learner = SimpleNamespace(extra={"default": {}})
-    module = Module()
+    module, batch = Module(), Batch({})
     print(f"{'':<28}{'HookCalls':>12}{'pluggy':>12}{'ratio':>8}   (CPU µs a call, medians)")
     for addons in (0, 2):
         hooks, manager = _both(addons)
         ours, bare = _interleaved(
-            lambda: hooks.compute_loss_for_module("default", module, {}, {}, (), learner),
+            lambda: hooks.compute_loss_for_module("default", module, batch, {}, (), learner),
             lambda: manager.hook.compute_loss_for_module(
                 module_id="default",
                 module=module,
@@ -60,7 +61,7 @@ def main() -> None:
         print(f"{f'{addons + 1} implementations':<28}{ours:>12.2f}{bare:>12.2f}{ours / bare:>8.2f}")
     hooks, manager = _both(0)
     ours, bare = _interleaved(
-        lambda: hooks.additional_update("default", module, {}, 0, {}, learner),
+        lambda: hooks.additional_update("default", module, batch, 0, {}, learner),
         lambda: manager.hook.compute_loss_for_module(
             module_id="default",
             module=module,

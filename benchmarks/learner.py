@@ -158,7 +158,7 @@ def bare(columns: dict[str, Tensor], heads: int = 2) -> Callable[[], None]:
             out = {str(k): part(batch["observations"]) for k, part in enumerate(net.parts)}
             found = losses(out, batch)
             adam.zero_grad()
-            sum(found.values()).backward()
+            torch.stack(list(found.values())).sum().backward()
             nn.utils.clip_grad_norm_(params, LIMIT)
             adam.step()
 
@@ -179,7 +179,7 @@ def textbook(columns: dict[str, Tensor], heads: int = 2) -> Callable[[], None]:
             batch = {name: column[rows] for name, column in columns.items()}
             out = {str(k): part(batch["observations"]) for k, part in enumerate(net.parts)}
             found = losses(out, batch)
-            parts = list(found.values()) if heads > 2 else [sum(found.values())]
+            parts = list(found.values()) if heads > 2 else [torch.stack(list(found.values())).sum()]
             for adam, group, loss in zip(adams, groups, parts, strict=True):
                 adam.zero_grad()
                 loss.backward()

@@ -149,7 +149,8 @@ class Covered:
             (self.tests[number] for number in found),
             key=lambda test: (not test[0].startswith(own), test[1]),
         )
-        names, total = [], 0.0
+        names: list[str] = []
+        total = 0.0
         for name, took in ordered:
             if names and total + took > seconds:
                 continue

@@ -57,7 +57,8 @@ def acting() -> float:
     @torch.no_grad()
     def sampled() -> object:
         logits = plain(torch.from_numpy(observations))
-        return torch.distributions.Categorical(logits=logits).sample().numpy()
+        actions: Tensor = torch.distributions.Categorical(logits=logits).sample()
+        return actions.numpy()
 
     medians = measure(
         "Acting: 8 × CartPole, 64-64 tanh, logits",
@@ -114,7 +115,8 @@ def memory() -> float:
         return torch.cat(out).transpose(0, 1).flatten(0, 1)
 
     def at_once() -> Tensor:
-        return layer(flat, fragments)[0]
+        hidden: Tensor = layer(flat, fragments)[0]
+        return hidden
 
     torch.testing.assert_close(stepping(), at_once())
 
