@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlplug.errors import RequestError
+from rlplug.tracking.client import asking
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.location import check_reachable, sqlite_file, without_secrets
+from rlplug.tracking.location import is_missing, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -87,48 +87,32 @@ def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
 
     Checkpoints without a manifest are incomplete; those already downloaded are skipped.
     """
-    database = sqlite_file(uri)
-    if database is not None and not database.exists():
+    if is_missing(uri):
         return None
-    check_reachable(uri)
-    try:
-        with translated():
-            return _fetch(run_id, uri, root / "fetched" / run_id)
-    except StoreRefusedError:
-        return None
-    except StoreUnreachableError as error:
-        raise RequestError(
-            f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}: {error}.",
-            "try: again later, or pass a folder",
-        ) from error
+    failed = f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later, or pass a folder") as client:
+        try:
+            with translated():
+                return _fetch(client, run_id, root / "fetched" / run_id)
+        except StoreRefusedError:
+            return None
 
 
 def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
     """Download one of a run's artifacts again; None if it is not there."""
-    check_reachable(uri)
+    if is_missing(uri):
+        return None
     folder = root / "fetched" / run_id
-    try:
-        with translated():
-            from mlflow import MlflowClient
-
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            if path not in {
-                one.path for one in client.list_artifacts(run_id, path.rpartition("/")[0])
-            }:
-                return None
-            folder.mkdir(parents=True, exist_ok=True)
-            return Path(client.download_artifacts(run_id, path, str(folder)))
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"{path} of run {run_id} cannot be downloaded from {without_secrets(uri)}: {error}.",
-            "try: again later",
-        ) from error
+    failed = f"{path} of run {run_id} cannot be downloaded from {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later") as client:
+        beside = client.list_artifacts(run_id, path.rpartition("/")[0])
+        if path not in {one.path for one in beside}:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(client.download_artifacts(run_id, path, str(folder)))
 
 
-def _fetch(run_id: str, uri: str, folder: Path) -> Path:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+def _fetch(client: MlflowClient, run_id: str, folder: Path) -> Path:
     client.get_run(run_id)
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     for artifact in client.list_artifacts(run_id, CHECKPOINTS):

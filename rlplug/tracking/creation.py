@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlplug.errors import RequestError
+from rlplug.tracking.client import client_of
 from rlplug.tracking.database import prepare_database
 from rlplug.tracking.failures import StoreUnreachableError
 from rlplug.tracking.location import is_http, sqlite_file
@@ -28,7 +29,6 @@ def create(
 ) -> tuple[MlflowClient, Experiment, Run]:
     """Create the run under a lock: of several runs that start, only one creates the database."""
     from filelock import FileLock, Timeout
-    from mlflow import MlflowClient
 
     database = sqlite_file(uri)
     folder = root if database is None else database.parent
@@ -37,8 +37,7 @@ def create(
         with FileLock(lock, timeout=LOCK_SECONDS):
             if database is not None:
                 prepare_database(database)
-            # Without registry_uri, the registry would use MLflow's own settings.
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            client = client_of(uri)
             artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
             experiment = _experiment(client, record, artifacts)
             _check_artifacts(uri, experiment)

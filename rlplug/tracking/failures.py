@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from rlplug.errors import RlplugError
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["StoreRefusedError", "StoreUnreachableError", "translated"]
+__all__ = ["StoreRefusedError", "StoreUnreachableError", "advice_for", "translated"]
 
 _PERMANENT = (
     "INVALID_PARAMETER_VALUE",
@@ -58,6 +58,22 @@ def translated() -> Iterator[None]:
         raise unreachable from error
     finally:
         logger.removeFilter(mute)
+
+
+def advice_for(error: Exception) -> str:
+    """What to do about an error of the store; empty if nothing is known of it."""
+    message = str(error)
+    if "out-of-date database schema" in message:
+        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
+    if "Can't locate revision" in message:
+        return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
+    if "already exists" in message or "duplicate column" in message:
+        return "try: move the database away; its creation or its upgrade was interrupted"
+    if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
+        return (
+            "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    return ""
 
 
 class _OtherThreads(logging.Filter):

@@ -21,6 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
 __all__ = [
+    "AWAY",
     "RunFolder",
     "UnreachableError",
     "check_exists",
@@ -28,6 +29,7 @@ __all__ = [
     "check_writable",
     "default_folder",
     "is_http",
+    "is_missing",
     "local_folder",
     "runs_folder",
     "runs_in",
@@ -37,6 +39,12 @@ __all__ = [
 ]
 
 PROBE_SECONDS = 3.0
+
+AWAY = (
+    "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
+    "--set tracking.offline_ok=true, with which a run goes on and rlplug sync uploads it later"
+)
+"""What to do about a server that does not answer."""
 
 _DATABASES = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _SQLITE = "sqlite:///"
@@ -137,6 +145,12 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
 
 
+def is_missing(uri: str) -> bool:
+    """Whether the URI is of a database in a file that does not exist."""
+    file = sqlite_file(uri)
+    return file is not None and not file.exists()
+
+
 def local_folder(uri: str) -> Path | None:
     """The folder of a `file:` URI or a path; None for storage elsewhere."""
     parts = urlsplit(uri)
@@ -168,10 +182,9 @@ def check_writable(root: Path) -> None:
 
 def check_exists(uri: str, run_id: str) -> None:
     """Raise if the database of a run is gone; opening it would create an empty one."""
-    file = sqlite_file(uri)
-    if file is not None and not file.exists():
+    if is_missing(uri):
         raise RequestError(
-            f"the database {file}, in which run {run_id} is recorded, does not exist.",
+            f"the database {sqlite_file(uri)}, in which run {run_id} is recorded, does not exist.",
             "try: put it back, or set tracking.uri or MLFLOW_TRACKING_URI to where it is",
         )
 
@@ -308,7 +321,5 @@ class UnreachableError(RequestError):
 
 def _unreachable(uri: str, reason: object) -> UnreachableError:
     return UnreachableError(
-        f"the tracking URI {without_secrets(uri)} does not answer: {reason}.",
-        "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
-        "--set tracking.offline_ok=true, with which a run goes on and rlplug sync uploads it later",
+        f"the tracking URI {without_secrets(uri)} does not answer: {reason}.", AWAY
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from rlplug.errors import RequestError
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.location import check_reachable, without_secrets
-from rlplug.tracking.store import quiet_mlflow
+from rlplug.tracking.client import asking
+from rlplug.tracking.location import without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,22 +16,14 @@ __all__ = ["delete_tracked"]
 
 def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
     """Delete a run and its artifacts; one that is not there, or was deleted, is no error."""
-    check_reachable(uri)
-    try:
-        with quiet_mlflow(), translated():
-            _delete(uri, run_id, experiment_id)
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}: {error}.",
-            "try: again later, or with the permission to delete it",
-        ) from error
+    failed = f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later, or with the permission to delete it") as client:
+        _delete(client, run_id, experiment_id)
 
 
-def _delete(uri: str, run_id: str, experiment_id: str) -> None:
-    from mlflow import MlflowClient
+def _delete(client: MlflowClient, run_id: str, experiment_id: str) -> None:
     from mlflow.exceptions import MlflowException
 
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     try:
         run = client.get_run(run_id)
     except MlflowException as error:

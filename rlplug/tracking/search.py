@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord, best_evaluation
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.location import check_reachable, sqlite_file, tracking_uri, without_secrets
+from rlplug.tracking.client import asking
+from rlplug.tracking.location import is_missing, sqlite_file, tracking_uri, without_secrets
 from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.recorded import recorded_runs
 from rlplug.tracking.status import now
-from rlplug.tracking.store import PENDING_TAG, quiet_mlflow
+from rlplug.tracking.store import PENDING_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,9 +67,9 @@ def is_shared(uri: str) -> bool:
 def tracked_runs(uri: str, condition: str = "", *, most: int = 5000) -> list[RunRecord]:
     """The runs at a tracking URI that meet a condition of MLflow's, newest first."""
     wanted = f"{_RUNS} and {condition}" if condition else _RUNS
+    if is_missing(uri):
+        return []
     with _asking(uri) as client:
-        if client is None:
-            return []
         experiments = [one.experiment_id for one in client.search_experiments()]
         found: list[Run] = []
         token: str | None = None
@@ -88,45 +88,38 @@ def tracked_values(
     uri: str, run_id: str, names: Sequence[str] = ()
 ) -> Iterator[tuple[int, Mapping[str, float]]]:
     """All values of the metrics of a run, or of those named, each with its step."""
+    if is_missing(uri):
+        return
     with _asking(uri) as client:
-        known = [] if client is None else sorted(client.get_run(run_id).data.metrics)
-        for name in known:
-            if client is not None and (not names or name in names):
+        for name in sorted(client.get_run(run_id).data.metrics):
+            if not names or name in names:
                 for point in client.get_metric_history(run_id, name):
                     yield point.step, {name: point.value}
 
 
 def tracked_tags(uri: str, run_id: str) -> dict[str, str]:
     """The tags of a run."""
+    if is_missing(uri):
+        return {}
     with _asking(uri) as client:
-        return {} if client is None else dict(client.get_run(run_id).data.tags)
+        return dict(client.get_run(run_id).data.tags)
 
 
 def tracked_files(uri: str, run_id: str, folder: str) -> list[str]:
     """The names of what is in a folder of the artifacts of a run."""
+    if is_missing(uri):
+        return []
     with _asking(uri) as client:
-        found = [] if client is None else client.list_artifacts(run_id, folder)
+        found = client.list_artifacts(run_id, folder)
         return [one.path.rpartition("/")[2] for one in found]
 
 
-@contextlib.contextmanager
-def _asking(uri: str) -> Iterator[MlflowClient | None]:
-    """A client for questions; None if the database does not exist, which it would create."""
-    database = sqlite_file(uri)
-    if database is not None and not database.exists():
-        yield None
-        return
-    check_reachable(uri)
-    try:
-        with quiet_mlflow(), translated():
-            from mlflow import MlflowClient
-
-            yield MlflowClient(tracking_uri=uri, registry_uri=uri)
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"MLflow at {without_secrets(uri)} cannot be asked for runs: {error}.",
-            "try: again later, or unset MLFLOW_TRACKING_URI to see the runs in the runs folder",
-        ) from error
+def _asking(uri: str) -> contextlib.AbstractContextManager[MlflowClient]:
+    return asking(
+        uri,
+        f"MLflow at {without_secrets(uri)} cannot be asked for runs",
+        "try: again later, or unset MLFLOW_TRACKING_URI to see the runs in the runs folder",
+    )
 
 
 def _record(run: Run, uri: str) -> RunRecord:

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import link_into, remove_leftovers
+from rlplug.tracking.client import asking, explained
 from rlplug.tracking.creation import create
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
-from rlplug.tracking.location import (
-    check_exists,
-    check_reachable,
-    local_folder,
-    sqlite_file,
-    without_secrets,
-)
+from rlplug.tracking.location import check_exists, is_missing, local_folder, without_secrets
 from rlplug.tracking.record import LOCAL_ID, Record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["PENDING_TAG", "TAGS_OF_THE_END", "RunningRun", "Store", "quiet_mlflow", "running_runs"]
-
-_DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_DISABLE_AGENT_HINT": "true",
-    # The writer retries itself; MLflow's seven retries would block it for four minutes and log
-    # a line each.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
-}
-
+__all__ = ["PENDING_TAG", "TAGS_OF_THE_END", "RunningRun", "Store", "running_runs"]
 
 PENDING_TAG = "rlplug.pending_upload"
 """Says that not everything is in MLflow yet."""
@@ -81,10 +61,8 @@ class Store:
         cls, uri: str, record: Record, root: Path, before: Callable[[], None] = lambda: None
     ) -> Store:
         """Open or create the store, and create the run after a call of `before`."""
-        try:
-            with quiet_mlflow(), translated():
-                client, experiment, run = create(uri, record, root, before)
-            store = cls(client, experiment, run)
+        with explained(uri, f"MLflow cannot record the run at {without_secrets(uri)}"):
+            store = cls(*create(uri, record, root, before))
             try:
                 store._describe(record)
             except BaseException:
@@ -92,34 +70,23 @@ class Store:
                 with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
                     store.terminate("FAILED")
                 raise
-        except (StoreRefusedError, StoreUnreachableError) as error:
-            raise RequestError(
-                f"MLflow cannot record the run at {without_secrets(uri)}: {error}.", _advice(error)
-            ) from error
         return store
 
     @classmethod
     def open_run(cls, uri: str, run_id: str) -> Store:
         """Open a run that exists, or raise what became of it."""
         check_exists(uri, run_id)
-        check_reachable(uri)
         shown = without_secrets(uri)
-        try:
-            with quiet_mlflow(), translated():
-                from mlflow import MlflowClient
-
-                client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-                run = client.get_run(run_id)
-                experiment = client.get_experiment(run.info.experiment_id)
-        except StoreRefusedError as error:
-            raise RequestError(
-                f"run {run_id} is not in MLflow at {shown}: {error}.",
-                "try: tracking.uri or MLFLOW_TRACKING_URI of the store that has it",
-            ) from error
-        except StoreUnreachableError as error:
-            raise RequestError(
-                f"MLflow at {shown} cannot be asked about run {run_id}: {error}.", _advice(error)
-            ) from error
+        with asking(uri, f"MLflow at {shown} cannot be asked about run {run_id}") as client:
+            try:
+                with translated():
+                    run = client.get_run(run_id)
+                    experiment = client.get_experiment(run.info.experiment_id)
+            except StoreRefusedError as error:
+                raise RequestError(
+                    f"run {run_id} is not in MLflow at {shown}: {error}.",
+                    "try: tracking.uri or MLFLOW_TRACKING_URI of the store that has it",
+                ) from error
         store = cls(client, experiment, run)
         if experiment.lifecycle_stage != "active":
             raise RequestError(
@@ -265,59 +232,16 @@ class RunningRun(NamedTuple):
 
 def running_runs(uri: str, host: str) -> list[RunningRun]:
     """The runs of a host that are in progress according to MLflow."""
-    database = sqlite_file(uri)
-    if database is not None and not database.exists():
+    if is_missing(uri):
         return []
-    check_reachable(uri)
     found = []
-    try:
-        with quiet_mlflow(), translated():
-            from mlflow import MlflowClient
-
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            experiments = [one.experiment_id for one in client.search_experiments()]
-            condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
-            for run in client.search_runs(experiments, condition, max_results=1000):
-                pid = run.data.tags.get("rlplug.pid", "")
-                root = run.data.tags.get("rlplug.root", "")
-                folder = run.data.tags.get(LOCAL_ID, run.info.run_id)
-                number = int(pid) if pid.isdigit() else 0
-                found.append(RunningRun(run.info.run_id, folder, root, number))
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"MLflow at {without_secrets(uri)} cannot be asked for runs: {error}.", _advice(error)
-        ) from error
+    with asking(uri, f"MLflow at {without_secrets(uri)} cannot be asked for runs") as client:
+        experiments = [one.experiment_id for one in client.search_experiments()]
+        condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
+        for run in client.search_runs(experiments, condition, max_results=1000):
+            pid = run.data.tags.get("rlplug.pid", "")
+            root = run.data.tags.get("rlplug.root", "")
+            folder = run.data.tags.get(LOCAL_ID, run.info.run_id)
+            number = int(pid) if pid.isdigit() else 0
+            found.append(RunningRun(run.info.run_id, folder, root, number))
     return found
-
-
-def _advice(error: Exception) -> str:
-    message = str(error)
-    if "out-of-date database schema" in message:
-        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
-    if "Can't locate revision" in message:
-        return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
-    if "already exists" in message or "duplicate column" in message:
-        return "try: move the database away; its creation or its upgrade was interrupted"
-    if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
-        return (
-            "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        )
-    return "try: another tracking.uri, or --set tracking.enabled=false"
-
-
-@contextlib.contextmanager
-def quiet_mlflow() -> Iterator[None]:
-    """Import mlflow with our defaults, and silence the log of the first database migration."""
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    import mlflow  # noqa: F401 # sets the levels of its loggers on import
-
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
