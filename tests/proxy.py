@@ -1,10 +1,12 @@
-"""A proxy, with which a real server comes, goes and hangs at will."""
+"""Proxies, with which a real server comes, goes, hangs and fails at will."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Proxy:
@@ -55,3 +57,52 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
         except OSError:
             return
+
+
+class Gate:
+    """An HTTP proxy before a server: it passes requests on, or answers with an error."""
+
+    def __init__(self, port: int) -> None:
+        self.code = 0
+        """Of the answers to requests for paths that begin with `path`; 0: the server's own."""
+        self.path = "/"
+        gate = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # as in http.server
+                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if gate.code and self.path.startswith(gate.path):
+                    self._answer(gate.code, b"<html>An error</html>")
+                else:
+                    self._answer(*gate._passed_on(port, self, content))
+
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 # as in http.server
+
+            def _answer(self, code: int, content: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None:
+                """Silence: the outcome is what is looked at."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.uri = f"http://127.0.0.1:{self._server.server_port}"
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _passed_on(
+        self, port: int, request: BaseHTTPRequestHandler, content: bytes
+    ) -> tuple[int, bytes]:
+        onwards = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        kind = request.headers.get("Content-Type", "application/json")
+        onwards.request(request.command, request.path, content, {"Content-Type": kind})
+        answer = onwards.getresponse()
+        found = answer.status, answer.read()
+        onwards.close()
+        return found

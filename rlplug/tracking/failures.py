@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 from rlplug.errors import RlplugError
 from rlplug.tracking.location import without_secrets
@@ -21,7 +24,15 @@ _PERMANENT = (
     "PERMISSION_DENIED",
 )
 _LONGEST = 300
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+_OF_DISKS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+)
 _NOISY_LOGGER = "mlflow.store.db.utils"
 """Logs the traceback of database errors before it raises them."""
 
@@ -63,10 +74,11 @@ def translated() -> Iterator[None]:
 def advice_for(error: Exception) -> str:
     """What to do about an error of the store; empty if nothing is known of it."""
     message = str(error)
-    if "out-of-date database schema" in message:
-        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
-    if "Can't locate revision" in message:
+    found = re.search(r"out-of-date database schema(?: \(found version (\w+))?", message)
+    if "Can't locate revision" in message or (found and not _knows_schema(found[1])):
         return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
+    if found:
+        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
     if "already exists" in message or "duplicate column" in message:
         return "try: move the database away; its creation or its upgrade was interrupted"
     if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
@@ -74,6 +86,15 @@ def advice_for(error: Exception) -> str:
             "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
     return ""
+
+
+def _knows_schema(revision: str | None) -> bool:
+    """Whether the installed MLflow has this revision of the database among its migrations."""
+    mlflow = find_spec("mlflow")
+    folders = [] if mlflow is None else list(mlflow.submodule_search_locations or ())
+    migrations = Path("store", "db_migrations", "versions")
+    known = (list(Path(one, migrations).glob(f"{revision}_*.py")) for one in folders)
+    return revision is None or any(known)
 
 
 class _OtherThreads(logging.Filter):

@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 PROBE_SECONDS = 3.0
+_GATEWAY = (502, 503, 504)
+"""What a proxy answers in place of a server that is away."""
 
 AWAY = (
     "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
@@ -296,7 +298,10 @@ def _check_server(uri: str) -> None:
     try:
         urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()
     except urllib.error.HTTPError as error:
-        error.close()  # the server answers; MLflow reports permissions
+        error.close()
+        if error.code in _GATEWAY:
+            raise _unreachable(uri, error) from error
+        # The server answers; MLflow reports permissions.
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
