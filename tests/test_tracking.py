@@ -252,13 +252,24 @@ def test_mlflow_s_own_variable_names_the_experiment(
     assert client.get_experiment(run.info.experiment_id).name == "from the environment"
 
 
-def test_the_environment_is_the_run_s_dataset(opened: Opened, client: MlflowClient) -> None:
+def test_the_environments_are_the_run_s_datasets(opened: Opened, client: MlflowClient) -> None:
     inputs = client.get_run(opened().run_id).inputs
     assert inputs is not None
-    (used,) = inputs.dataset_inputs
-    assert used.dataset.name == "LinearBandit-v0"
-    assert json.loads(used.dataset.source) == {"id": "LinearBandit-v0", "arms": 4}
-    assert used.tags[0].value == "train"
+    by_context = {one.tags[0].value: one.dataset for one in inputs.dataset_inputs}
+    assert set(by_context) == {"train", "eval"}
+    training, evaluation = by_context["train"], by_context["eval"]
+    assert training.name == "LinearBandit-v0"
+    assert json.loads(training.source) == {"id": "LinearBandit-v0", "arms": 4}
+    assert evaluation.name == "LinearBandit-v0-eval"
+    assert json.loads(evaluation.source) == {
+        "id": "LinearBandit-v0",
+        "arms": 4,
+        "episodes": 10,
+        "parallel": 10,
+        "max_episode_steps": 1_000_000,
+        "run_seed": 0,
+    }
+    assert training.digest != evaluation.digest
 
 
 def test_the_config_beside_the_journal_has_every_option(opened: Opened) -> None:

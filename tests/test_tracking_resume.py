@@ -275,7 +275,8 @@ def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
     config = RunConfig(run=RunSection(algorithm="a", env="E-v0"), algorithm=NoOptions())
     record = record_of(config, "E-v0", {}, tmp_path)
     # Longer than MLflow takes.
-    record = attrs.evolve(record, environment_digest="x" * 100)
+    too_long = attrs.evolve(record.datasets[0], digest="x" * 100)
+    record = attrs.evolve(record, datasets=(too_long,))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with pytest.raises(RequestError, match="MLflow cannot record the run"):
         Store.create_run(uri, record, tmp_path)

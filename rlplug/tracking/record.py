@@ -10,7 +10,7 @@ import re
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlplug.tracking.location import without_secrets
 
 __all__ = [
     "LOCAL_ID",
+    "Dataset",
     "Record",
     "about_run",
     "command_line",
@@ -43,6 +44,18 @@ LONGEST_TAG = 8000
 
 
 @attrs.frozen(kw_only=True)
+class Dataset:
+    """An environment, which MLflow lists among the inputs of a run."""
+
+    context: str
+    """`train` or `eval`."""
+    name: str
+    digest: str
+    source: str
+    """What it is made from, as JSON."""
+
+
+@attrs.frozen(kw_only=True)
 class Record:
     """The record of a run before its first environment step."""
 
@@ -54,9 +67,8 @@ class Record:
     """Whether to append a number to a name that is taken."""
     params: Mapping[str, str]
     tags: Mapping[str, str]
-    environment: str
-    environment_digest: str
-    environment_source: str
+    datasets: tuple[Dataset, ...]
+    """The environments of training and of evaluations."""
     about: RunAbout
     started: int | None = None
     """Milliseconds since the epoch; None: when it is created in MLflow."""
@@ -69,7 +81,8 @@ class Record:
     def read(cls, content: bytes) -> Record:
         """The record of which this is the content."""
         facts = json.loads(content)
-        return cls(**{**facts, "about": RunAbout.read(facts["about"])})
+        datasets = tuple(Dataset(**one) for one in facts["datasets"])
+        return cls(**{**facts, "about": RunAbout.read(facts["about"]), "datasets": datasets})
 
 
 def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], root: Path) -> Record:
@@ -79,7 +92,6 @@ def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], ro
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
     name = f"{config.run.algorithm}-{environment}-s{config.run.seed}"
-    source = {"id": environment, **config.env.arguments}
     return Record(
         experiment=experiment or f"rlplug/{environment}",
         experiment_id=by_id,
@@ -88,9 +100,29 @@ def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], ro
         params={name: _param(value) for name, value in flat(config).items()},
         tags=_tags(config, about, root),
         about=about,
-        environment=environment[:500],
-        environment_digest=_digest(source, 8),
-        environment_source=json.dumps(masked(source), default=str)[:60_000],
+        datasets=tuple(_datasets(config, environment)),
+    )
+
+
+def _datasets(config: RunConfig, environment: str) -> Iterator[Dataset]:
+    """The training environment and, with the options of its episodes, that of evaluations."""
+    source = {"id": environment, **config.env.arguments}
+    yield _dataset("train", environment, source)
+    evaluation = config.evaluation
+    if evaluation.episodes:
+        names = ("episodes", "parallel", "max_episode_steps")
+        options = {name: getattr(evaluation, name) for name in names}
+        options["run_seed"] = config.run.seed
+        yield _dataset("eval", f"{environment}-eval", {**source, **options})
+
+
+def _dataset(context: str, name: str, source: Mapping[str, Any]) -> Dataset:
+    """A dataset, no longer than MLflow takes."""
+    return Dataset(
+        context=context,
+        name=name[:500],
+        digest=_digest(source, 8),
+        source=json.dumps(masked(source), default=str)[:60_000],
     )
 
 

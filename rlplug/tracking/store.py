@@ -200,23 +200,22 @@ class Store:
             self._client.set_terminated(self.run_id, status, ended)
 
     def _describe(self, record: Record) -> None:
-        """Log params and the environment, if there is one, as a dataset."""
+        """Log params and, as datasets, environments."""
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         params = [Param(name, value) for name, value in record.params.items()]
         with translated():
             # MLflow's client splits them into requests.
             self._client.log_batch(self.run_id, params=params)
-            if not record.environment:
-                return
-            dataset = Dataset(
-                name=record.environment,
-                digest=record.environment_digest,
-                source_type="gymnasium",
-                source=record.environment_source,
-            )
-            tag = InputTag("mlflow.data.context", "train")
-            self._client.log_inputs(self.run_id, [DatasetInput(dataset, [tag])])
+            inputs = [
+                DatasetInput(
+                    Dataset(one.name, one.digest, source_type="gymnasium", source=one.source),
+                    [InputTag("mlflow.data.context", one.context)],
+                )
+                for one in record.datasets
+            ]
+            if inputs:
+                self._client.log_inputs(self.run_id, inputs)
 
 
 class RunningRun(NamedTuple):

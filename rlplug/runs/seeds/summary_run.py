@@ -72,9 +72,7 @@ def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
             **about.options,
         },
         tags={**_tags(summary, group), **place_tags(group.root)},
-        environment="",
-        environment_digest="",
-        environment_source="",
+        datasets=(),
         about=about,
     )
     return Store.create_run(uri, record, group.root)
