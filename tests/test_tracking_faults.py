@@ -28,7 +28,8 @@ from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import tracking_uri
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.record import record_of
-from rlplug.tracking.status import RunStatus
+from rlplug.tracking.search import tracked_runs
+from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.store import Store
 from rlplug.tracking.upload import upload_run
 from tests.proxy import Gate, Proxy
@@ -298,3 +299,28 @@ def test_two_hosts_write_one_experiment_at_once(served: str, tmp_path: Path) -> 
     assert {run_id: run.data.tags["rlplug.host"] for run_id, run in runs.items()} == made
     assert len({run.info.experiment_id for run in runs.values()}) == 1
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
+
+
+def test_a_run_of_a_host_that_is_not_heard_of_any_more_is_shown_as_stale(
+    store_root: Path, client: MlflowClient
+) -> None:
+    tracking = start(store_root, [])
+    uri = f"sqlite:///{store_root / 'mlflow.db'}"
+    assert [one.status for one in tracked_runs(uri)] == ["RUNNING"]
+    client.set_tag(tracking.run_id, "rlplug.heartbeat", now(time.time() - 20 * 60))
+    assert [one.status for one in tracked_runs(uri)] == ["stale"]
+    tracking.close("FINISHED")
+    assert [one.status for one in tracked_runs(uri)] == ["FINISHED"]
+
+
+def test_a_run_in_progress_is_heard_of_in_mlflow_again_and_again(
+    store_root: Path, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlplug.tracking.writer.STORE_HEARTBEAT_SECONDS", 0.0)
+    tracking = start(store_root, [])
+    for old in (now(0), now(1)):
+        client.set_tag(tracking.run_id, "rlplug.heartbeat", old)
+        tracking.listener.checkpoint_saved(1)
+        while client.get_run(tracking.run_id).data.tags["rlplug.heartbeat"] == old:
+            time.sleep(0.05)
+    tracking.close("FINISHED")

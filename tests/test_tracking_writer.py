@@ -36,6 +36,9 @@ class Memory:
     def is_active(self) -> bool:
         return not self.deleted
 
+    def beat(self) -> None:
+        """Nothing needs to know it here."""
+
     def values(self) -> list[tuple[int, str, float]]:
         return sorted((step, name, value) for name, value, _, step in self.rows)
 

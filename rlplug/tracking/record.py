@@ -24,8 +24,10 @@ from rlplug.registry import core_version
 from rlplug.review.provenance import PluginRecord
 from rlplug.review.record import RunAbout
 from rlplug.tracking.location import without_secrets
+from rlplug.tracking.status import now
 
 __all__ = [
+    "HEARTBEAT_TAG",
     "LOCAL_ID",
     "Dataset",
     "Record",
@@ -39,6 +41,8 @@ __all__ = [
 
 LOCAL_ID = "rlplug.local_id"
 """The tag of a run that was created late: the id that it was started under."""
+HEARTBEAT_TAG = "rlplug.heartbeat"
+"""When a run in progress was last heard of: other hosts see by it whether it goes on."""
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
 
@@ -208,6 +212,7 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
 def place_tags(root: Path) -> dict[str, str]:
     """Tags for the process that carries out a run, and for the runs folder that it writes."""
     return {
+        HEARTBEAT_TAG: now(),
         "rlplug.host": socket.gethostname(),
         "rlplug.pid": str(os.getpid()),
         "rlplug.root": str(root)[:LONGEST_TAG],

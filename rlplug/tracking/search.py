@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.client import asking
 from rlplug.tracking.location import is_missing, sqlite_file, tracking_uri, without_secrets
-from rlplug.tracking.record import LOCAL_ID
+from rlplug.tracking.reap import STALE_SECONDS
+from rlplug.tracking.record import HEARTBEAT_TAG, LOCAL_ID
 from rlplug.tracking.recorded import recorded_runs
-from rlplug.tracking.status import now
+from rlplug.tracking.status import RUNNING, milliseconds, now
 from rlplug.tracking.store import PENDING_TAG
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ def _record(run: Run, uri: str) -> RunRecord:
             steps=_whole(tags.get("rlplug.steps", "") or params.get("run.steps", "")),
             options=_options(tags.get("rlplug.options", ""), params),
         ),
-        status=run.info.status,
+        status="stale" if _is_stale(run) else run.info.status,
         reason=tags.get("rlplug.stop_reason", ""),
         started=_moment(run.info.start_time),
         ended=_moment(run.info.end_time),
@@ -148,6 +150,14 @@ def _record(run: Run, uri: str) -> RunRecord:
         uri=without_secrets(uri),
         experiment_id=run.info.experiment_id,
     )
+
+
+def _is_stale(run: Run) -> bool:
+    """Whether a run in progress has not been heard of for a quarter of an hour."""
+    heard = milliseconds(run.data.tags.get(HEARTBEAT_TAG, ""))
+    if run.info.status != RUNNING or heard is None:
+        return False
+    return time.time() - heard / 1000 > STALE_SECONDS
 
 
 def _options(shown: str, params: Mapping[str, str]) -> dict[str, str]:
@@ -172,5 +182,5 @@ def _whole(text: str) -> int:
         return 0
 
 
-def _moment(milliseconds: Any) -> str:
-    return now(milliseconds / 1000) if milliseconds else ""
+def _moment(since_epoch: Any) -> str:
+    return now(since_epoch / 1000) if since_epoch else ""

@@ -14,7 +14,8 @@ from rlplug.tracking.creation import create
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Row
 from rlplug.tracking.location import check_exists, is_missing, local_folder, without_secrets
-from rlplug.tracking.record import LOCAL_ID, Record
+from rlplug.tracking.record import HEARTBEAT_TAG, LOCAL_ID, Record
+from rlplug.tracking.status import now
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -138,6 +139,10 @@ class Store:
 
         with translated():
             self._client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
+
+    def beat(self) -> None:
+        """Say that the run is still in progress."""
+        self.set_tags({HEARTBEAT_TAG: now()})
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag of the run, if it has it."""

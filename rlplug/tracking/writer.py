@@ -24,6 +24,8 @@ LONGEST_WAIT = 60.0
 SILENT_SECONDS = 10.0
 """How long closing waits for an answer of MLflow."""
 HEARTBEAT_SECONDS = 30.0
+STORE_HEARTBEAT_SECONDS = 60.0
+"""The same in the store, where it costs a request."""
 
 _NOTHING = Recorded()
 
@@ -36,6 +38,9 @@ class MetricStore(Protocol):
 
     def is_active(self) -> bool:
         """Whether the run still exists and accepts metrics."""
+
+    def beat(self) -> None:
+        """Say that the run is still in progress."""
 
 
 class Writer:
@@ -74,6 +79,8 @@ class Writer:
         self._answered = 0.0
         """When a request was last answered, by the monotonic clock."""
         self._next_beat = 0.0
+        # The run's tags have one of its start.
+        self._next_store_beat = time.monotonic() + STORE_HEARTBEAT_SECONDS
         self._thread = threading.Thread(target=self._run, name="rlplug-tracking", daemon=True)
 
     def start(self) -> None:
@@ -200,6 +207,15 @@ class Writer:
             with contextlib.suppress(OSError):
                 beat(self._journal.path.parent)
 
+    def _beat_in_store(self) -> None:
+        now = time.monotonic()
+        if now < self._next_store_beat or self._store is None or self._gone:
+            return
+        if not self._closing.is_set():
+            self._next_store_beat = now + STORE_HEARTBEAT_SECONDS
+            with contextlib.suppress(StoreRefusedError):
+                self._store.beat()
+
     def _upload_rest(self) -> None:
         """Retry until everything is uploaded or time is up; only once during a known outage."""
         patient = self._wait == 0.0
@@ -222,6 +238,7 @@ class Writer:
                 if not self._gone:
                     self.reports.acknowledge(batch)
             self._work()
+            self._beat_in_store()
         except StoreUnreachableError as error:
             if not self._wait:
                 self._warn(
