@@ -76,17 +76,30 @@ def test_one_group_is_compared_run_by_run_and_one_run_is_refused(home: Path, rlp
     assert "is one run: there is nothing to compare it with" in alone.err
 
 
-def test_results_in_different_environments_are_not_compared_silently(
+def test_results_in_different_environments_have_a_table_each_and_no_plot(
     home: Path, rlplug: Cli
 ) -> None:
-    first = bandits(1.0, range(2))
-    second = bandits(1.0, range(2), "FeatureBandit-v0")
-    told = rlplug("compare", first, second)
-    assert told.code == 0
-    assert "of different environments (FeatureBandit-v0, LinearBandit-v0)" in told.err
-    assert "in each run's own environment" in told.out
-    assert "probability" not in told.out
+    first, second = bandits(1.0, range(2)), bandits(0.1, range(2))
+    other = bandits(1.0, range(2), "FeatureBandit-v0")
+    told = rlplug("compare", first, other, second)
+    assert (told.code, told.err) == (0, "")
+    tables = [table.splitlines() for table in told.out.split("\n\n")]
+    assert [table[0] for table in tables[:3]] == [
+        "by the last rollout/reward_mean",
+        "LinearBandit-v0",
+        "FeatureBandit-v0",
+    ]
+    assert [row.split()[:2] for row in tables[1][2:4]] == [["A", first], ["C", second]]
+    # Of those in one environment.
+    assert "probability that a run of C is better than one of A: " in tables[1][4]
+    assert [row.split()[:2] for row in tables[2][2:]] == [["B", other]]
+    assert tables[3][0].split() == ["option", "A", "B", "C"]
     assert not (home / "compare.png").exists()
+    rows = json.loads(rlplug("compare", first, other, second, "--json").out)["compared"]
+    assert [row["better_than_first"] is None for row in rows] == [True, True, False]
+    refused = rlplug("compare", first, other, "--plot", str(home / "a.png"))
+    assert (refused.code, refused.out) == (2, "")
+    assert "--plot draws runs of one environment" in refused.err
 
 
 def test_runs_are_compared_by_what_all_of_them_have() -> None:

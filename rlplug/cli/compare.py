@@ -7,7 +7,7 @@ import io
 import json
 import string
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,8 @@ def compare(
 
     Prints the options that differ and the results: of a group the mean, and the interquartile mean
     with its 95% bootstrap interval. Writes a plot of the curves, of groups with bands; with --json
-    or --csv only if --plot is given.
+    or --csv only if --plot is given. Runs of several environments have a table for each, and no
+    plot.
 
     \b
     rlplug compare ppo-CartPole-v1-89b0 a2c-CartPole-v1-03d1
@@ -61,22 +62,20 @@ def compare(
 
     compared = _resolved(runs)
     measure = measure_of([run for one in compared for run in one.runs], by)
-    alike = len({env for one in compared for env in one.envs}) == 1
+    envs = sorted({one.env for one in compared})
+    if plot is not None and len(envs) > 1:
+        raise RequestError(
+            f"--plot draws runs of one environment; these are of {', '.join(envs)}.",
+            "try: without --plot, or with the runs of one of them",
+        )
     if as_json:
-        click.echo(json.dumps(_as_json(compared, measure, alike)))
+        click.echo(json.dumps(_as_json(compared, measure)))
     elif as_csv:
         click.echo(_as_csv(compared, measure), nl=False)
     else:
-        for line in _tables(compared, measure, alike):
+        for line in _tables(compared, measure):
             click.echo(line)
-    if not alike:
-        envs = ", ".join(sorted({env for one in compared for env in one.envs}))
-        print(
-            f"rlplug: these runs are of different environments ({envs}): their results cannot be "
-            "compared, and are not plotted.",
-            file=sys.stderr,
-        )
-    elif plot is not None or not (as_json or as_csv):
+    if len(envs) == 1 and (plot is not None or not (as_json or as_csv)):
         _plot(compared, plot)
 
 
@@ -114,14 +113,36 @@ def _with_labels(compared: Sequence[Compared]) -> list[Compared]:
     ]
 
 
-def _tables(compared: Sequence[Compared], measure: Measure, alike: bool) -> Iterator[str]:
+def _tables(compared: Sequence[Compared], measure: Measure) -> Iterator[str]:
+    """The results in each environment, and the options that differ."""
     from rlplug.cli.table import Column, table_lines, terminal_width
     from rlplug.review.comparison import differing
 
-    width = terminal_width()
-    letters = [_letter(index) for index in range(len(compared))]
+    lettered = {_letter(index): one for index, one in enumerate(compared)}
+    envs = dict.fromkeys(one.env for one in compared)
     if measure.name:
-        yield f"by the {measure.name}" + ("" if alike else ", in each run's own environment")
+        yield f"by the {measure.name}"
+    for env in envs:
+        if len(envs) > 1:
+            yield from ("", env)
+        of_env = {letter: one for letter, one in lettered.items() if one.env == env}
+        yield from _results(of_env, measure)
+    table = differing(compared)
+    if table:
+        yield ""
+        shown = [Column(heading="option", cells=list(table), shortest=12)]
+        shown += [
+            Column(heading=letter, cells=[row[index] for row in table.values()], shortest=8)
+            for index, letter in enumerate(lettered)
+        ]
+        yield from table_lines(shown, terminal_width())
+
+
+def _results(lettered: Mapping[str, Compared], measure: Measure) -> Iterator[str]:
+    """The results in one environment, and how likely the others are better than the first."""
+    from rlplug.cli.table import Column, table_lines, terminal_width
+
+    letters, compared = list(lettered), list(lettered.values())
     several = any(len(one.runs) > 1 for one in compared)
     columns = [
         Column(heading="", cells=letters),
@@ -145,18 +166,11 @@ def _tables(compared: Sequence[Compared], measure: Measure, alike: bool) -> Iter
         Column(heading="step", cells=[_steps(one) for one in compared], right=True, rank=4),
         Column(heading="status", cells=[one.status for one in compared], rank=3),
     ]
-    yield from table_lines(columns, width)
-    if alike:
-        yield from _improvements(compared, measure, letters)
-    table = differing(compared)
-    if table:
-        yield ""
-        shown = [Column(heading="option", cells=list(table), shortest=12)]
-        shown += [
-            Column(heading=letter, cells=[row[index] for row in table.values()], shortest=8)
-            for index, letter in enumerate(letters)
-        ]
-        yield from table_lines(shown, width)
+    yield from table_lines(columns, terminal_width())
+    for one, letter in list(zip(compared, letters, strict=True))[1:]:
+        found = one.improvement(compared[0], measure)
+        if found is not None:
+            yield f"probability that a run of {letter} is better than one of {letters[0]}: {found}"
 
 
 def _letter(index: int) -> str:
@@ -188,16 +202,6 @@ def _steps(one: Compared) -> str:
     return f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
 
 
-def _improvements(
-    compared: Sequence[Compared], measure: Measure, letters: Sequence[str]
-) -> Iterator[str]:
-    """Each with the first."""
-    for one, letter in list(zip(compared, letters, strict=True))[1:]:
-        found = one.improvement(compared[0], measure)
-        if found is not None:
-            yield f"probability that a run of {letter} is better than one of {letters[0]}: {found}"
-
-
 def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     from rlplug.review.band import draw_band
     from rlplug.review.comparison import curves_of
@@ -210,10 +214,9 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
         print("rlplug: there is no metric that all of them have: no plot.", file=sys.stderr)
         return
     path = runs_folder() / PLOT if file is None else file.absolute()
-    env = compared[0].runs[0].about.env
     band = ", bands: 95% intervals of the mean" if len(every) > len(compared) else ""
     try:
-        draw_band(curves, env, f"{name} over environment steps{band}", path, name=name)
+        draw_band(curves, compared[0].env, f"{name} over environment steps{band}", path, name=name)
     except OSError as error:
         raise RequestError(
             f"the plot {path} cannot be written: {error.strerror or error}.", "try: --plot FILE"
@@ -222,20 +225,22 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     click.echo(f"curves: {path}", err=file is not None)
 
 
-def _as_json(compared: Sequence[Compared], measure: Measure, alike: bool) -> dict[str, Any]:
+def _as_json(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:
     from rlplug.review.comparison import differing
 
+    first = {one.env: one for one in reversed(compared)}
     rows = [
         {
             "label": one.label,
             "run_ids": [run.run_id for run in one.runs],
-            "envs": sorted(one.envs),
+            "env": one.env,
             "scores": one.scores(measure),
             "mean": _interval(one.mean(measure)),
             "iqm": _interval(one.iqm(measure)),
-            "better_than_first": _interval(one.improvement(compared[0], measure))
-            if alike and one is not compared[0]
-            else None,
+            # Of its environment.
+            "better_than_first": None
+            if one is first[one.env]
+            else _interval(one.improvement(first[one.env], measure)),
             "status": one.status,
         }
         for one in compared

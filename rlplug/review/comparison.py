@@ -53,8 +53,9 @@ class Compared:
     runs: Sequence[RunRecord]
 
     @property
-    def envs(self) -> set[str]:
-        return {run.about.env for run in self.runs}
+    def env(self) -> str:
+        """The environment; of runs of several, all of them."""
+        return ", ".join(dict.fromkeys(run.about.env for run in self.runs))
 
     @property
     def status(self) -> str:
