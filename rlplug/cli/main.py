@@ -24,6 +24,7 @@ from rlplug.cli.process import forget_garbage, leave_at_once
 from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.runs import runs
+from rlplug.cli.serve import serve
 from rlplug.cli.show import show
 from rlplug.cli.sync import sync
 from rlplug.cli.ui import ui
@@ -76,6 +77,7 @@ def cli() -> None:
     rlplug runs                      list runs, and how they ended
     rlplug compare RUN RUN           compare runs, or groups of runs
     rlplug show last                 show one run: results, options, plugins, checkpoints
+    rlplug serve last                answer requests for actions over HTTP
     """
 
 
@@ -87,6 +89,7 @@ cli.add_command(runs)
 cli.add_command(show)
 cli.add_command(compare)
 cli.add_command(diff)
+cli.add_command(serve)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)

@@ -50,6 +50,8 @@ class Policy:
         """Environment steps of its training so far."""
         self.path = path
         """The checkpoint it comes from."""
+        self.frame_stack = frame_stack
+        """Number of frames that one observation has; 1: no stack."""
         self._reader = Reader(observation_space, frame_stack)
         self._random = numpy.random.default_rng(seed)
         self._state: Any = None
@@ -94,6 +96,23 @@ class Policy:
         """Start new episodes: clear frames and recurrent state."""
         self._state = None
         self._reader.reset()
+
+    def fork(self) -> Policy:
+        """A policy with the same weights, and frames and recurrent state of its own."""
+        return Policy(
+            self.module,
+            self.observation_space,
+            self.action_space,
+            normalization=self.normalization,
+            frame_stack=self.frame_stack,
+            step=self.step,
+            path=self.path,
+        )
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether actions depend on earlier observations of the episode."""
+        return self.module.initial_state(1) is not None
 
     def _state_of(self, n: int, episode_start: Any) -> Any:
         initial = self.module.initial_state(n)

@@ -84,10 +84,12 @@ class Reader:
 def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
     try:
         rows = numpy.asarray(given)
+        if rows.dtype.kind in "US":
+            raise ValueError(f"it holds text, {rows.flat[0].item()!r}")
         wanted = rows.astype(space.dtype, copy=False)
         # As integers and bytes, 0.5 or 300 would silently become other observations.
         exact = wanted.dtype.kind == "f" or bool((wanted == rows).all())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
     if not exact:
         raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
