@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy
@@ -45,10 +46,10 @@ def main() -> None:
         policy = rlplug.load(result.folder)
         rows = sampled_observations(policy.observation_space, BATCH)
         one = tree_map(lambda leaf: leaf[0], rows)
-        report(f"{name}, in process", calls(lambda one=one: policy.predict(one), given.seconds))
+        report(f"{name}, in process", calls(partial(policy.predict, one), given.seconds))
         report(
             f"{name}, in process, {BATCH} rows",
-            calls(lambda rows=rows: policy.predict(rows), given.seconds),
+            calls(partial(policy.predict, rows), given.seconds),
         )
         server = serve(policy)
         address = server.socket.getsockname()

@@ -47,6 +47,7 @@ class Took(NamedTuple):
     """Until the first line of progress."""
     end: float = 0.0
     """From the last line of progress to the end."""
+    end_cpu: float = 0.0
 
 
 def main() -> None:
@@ -123,23 +124,21 @@ def _took(arguments: Sequence[str], environment: Mapping[str, str]) -> Took:
         text=True,
         env=environment,
     )
-    said, progress = 0.0, []
+    said, progress = 0.0, list[tuple[float, float]]()
     assert process.stderr is not None
     for line in process.stderr:
         said = said or _cpu_of(process.pid)
         if PROGRESS.match(line):
-            progress.append(time.perf_counter())
+            progress.append((time.perf_counter(), _cpu_of(process.pid)))
     if process.wait():
         raise SystemExit(f"{' '.join(arguments)} failed with exit code {process.returncode}")
     ended, after = time.perf_counter(), os.times()
-    cpu = after.children_user + after.children_system - before.children_user
-    return Took(
-        cpu=cpu - before.children_system,
-        wall=ended - started,
-        said=said,
-        first=progress[0] - started if progress else 0.0,
-        end=ended - progress[-1] if progress else 0.0,
-    )
+    cpu = after.children_user + after.children_system
+    cpu -= before.children_user + before.children_system
+    if not progress:
+        return Took(cpu, ended - started)
+    (first, _), (last, last_cpu) = progress[0], progress[-1]
+    return Took(cpu, ended - started, said, first - started, ended - last, cpu - last_cpu)
 
 
 def _cpu_of(pid: int) -> float:

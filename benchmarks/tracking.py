@@ -86,7 +86,6 @@ def _opened(folder: Path) -> Tracking:
             environment="Nowhere-v0",
             steps=100_000,
             progress=lambda: 0,
-            reward_metric=METRICS[0],
         )
     )
     return tracking
