@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
 import os
 import re
@@ -21,7 +23,13 @@ from rlplug.cli import main
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
-from rlplug.tracking.server import free_port, is_free
+from rlplug.tracking.server import (
+    UiServer,
+    free_port,
+    is_free,
+    newest_experiment,
+    without_assistant,
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +133,48 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
     assert is_free("127.0.0.1", port)
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+
+
+def test_of_this_machine_it_answers_by_a_name_at_which_mlflow_opens_no_assistant(
+    root: Path, first_port: int
+) -> None:
+    port = free_port("127.0.0.1", first_port)
+    server = UiServer.start(f"sqlite:///{root / 'mlflow.db'}", root, host="127.0.0.1", port=port)
+    try:
+        server.wait_until_ready()
+        # Of the two experiments, not the one that every store has.
+        assert newest_experiment(server.url) == "1"
+        assert status_for(port, f"rlplug.localhost:{port}") == 200
+        # As a forwarded port is called.
+        assert status_for(port, "localhost:8080") == 200
+        assert status_for(port, "elsewhere.example") == 403
+    finally:
+        server.stop()
+    assert newest_experiment(server.url) == ""
+
+
+def status_for(port: int, host: str) -> int:
+    """The status of a request that changes nothing, sent by a page of this host."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Host": host, "Origin": f"http://{host}", "Content-Type": "application/json"}
+    path = "/ajax-api/2.0/mlflow/experiments/search"
+    with contextlib.closing(connection):
+        connection.request("POST", path, b'{"max_results": 5}', headers)
+        with connection.getresponse() as response:
+            return response.status
+
+
+def test_the_name_is_used_only_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "http://127.0.0.1:5000"
+    assert without_assistant("http://gpuhost:5000") == "http://gpuhost:5000"
+    monkeypatch.setattr("socket.getaddrinfo", lambda *given: [])
+    assert without_assistant(url) == "http://rlplug.localhost:5000"
+
+    def unknown(*given: object) -> None:
+        raise socket.gaierror
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    assert without_assistant(url) == url
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path, ui: Callable[..., Any]) -> None:

@@ -93,6 +93,7 @@ def _serve(
         is_free,
         serves_one_of,
         share_views,
+        without_assistant,
     )
 
     experiments = list(dict.fromkeys(run.experiment_id for run in runs))
@@ -120,7 +121,7 @@ def _serve(
     try:
         server.wait_until_ready()
         share_views(server.url, experiments)
-        _print_link(server.url, link)
+        _print_link(server.url, link, shown=without_assistant(server.url))
         print("Press Ctrl-C to stop.", flush=True)
         server.wait()
     except KeyboardInterrupt:
@@ -153,10 +154,17 @@ def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
     return partial(run_link, experiment_id=found[0].experiment_id, run_id=found[0].run_id)
 
 
-def _print_link(server: str, link: Callable[[str], str]) -> None:
-    from rlplug.tracking.location import without_secrets
+def _print_link(server: str, link: Callable[[str], str], *, shown: str = "") -> None:
+    """Print the link to a server, or to the newest experiment where no run is known here."""
+    from functools import partial
 
-    print(link(without_secrets(server).replace("***@", "")), flush=True)
+    from rlplug.tracking.location import without_secrets
+    from rlplug.tracking.server import newest_experiment
+    from rlplug.tracking.views import experiment_link, home_link
+
+    if link is home_link and (experiment := newest_experiment(server)):
+        link = partial(experiment_link, experiment_id=experiment)
+    print(link(without_secrets(shown or server).replace("***@", "")), flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -21,10 +21,22 @@ from urllib.parse import urlencode
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.tracking.views import VIEW_TAGS
 
-__all__ = ["FIRST_PORT", "UiServer", "free_port", "is_free", "serves_one_of", "share_views"]
+__all__ = [
+    "FIRST_PORT",
+    "UiServer",
+    "free_port",
+    "is_free",
+    "newest_experiment",
+    "serves_one_of",
+    "share_views",
+    "without_assistant",
+]
 
 FIRST_PORT = 5000
 """The default port of the UI."""
+
+QUIET_NAME = "rlplug.localhost"
+"""A name of this machine: at `localhost` and `127.0.0.1`, the UI opens MLflow's Assistant."""
 
 READY_SECONDS = 60.0
 ENDING_SECONDS = 5.0
@@ -33,6 +45,7 @@ PROBE_SECONDS = 2.0
 PORTS_TO_TRY = 50
 
 _API = "/api/2.0/mlflow"
+_DEFAULT_EXPERIMENT = "0"
 
 
 class UiServer:
@@ -51,11 +64,15 @@ class UiServer:
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
         command += ["--artifacts-destination", (root / "artifacts-proxied").as_uri()]
         command += ["--host", host, "--port", str(port), "--workers", "1"]
-        if allowed_hosts:
-            names = [*allowed_hosts, "localhost", "127.0.0.1"]
-            # Browsers send the port with the host name, except port 80.
-            both = [form for name in names for form in (name, f"{name}:{port}")]
+        local = host == "127.0.0.1"
+        if local or allowed_hosts:
+            names = [*allowed_hosts, "localhost", "127.0.0.1", *([QUIET_NAME] if local else [])]
+            # Browsers send the port with the host name, except port 80; it may be forwarded.
+            shown = "*" if local else port
+            both = [form for name in names for form in (name, f"{name}:{shown}")]
             command += ["--allowed-hosts", ",".join(dict.fromkeys(both))]
+        if local:
+            command += ["--cors-allowed-origins", f"http://{QUIET_NAME}:*"]
         environment = {
             "MLFLOW_DISABLE_TELEMETRY": "true",
             **os.environ,
@@ -163,6 +180,29 @@ def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
     except (OSError, http.client.HTTPException):
         return False
     return False
+
+
+def newest_experiment(url: str) -> str:
+    """The id of the experiment that changed last, besides the empty one of every store, or \"\"."""
+    wanted = {"max_results": 10, "order_by": ["last_update_time DESC"]}
+    try:
+        answer = json.loads(_answer(f"{url}{_API}/experiments/search", wanted))
+    except (OSError, http.client.HTTPException, ValueError):
+        return ""
+    found = (one["experiment_id"] for one in answer.get("experiments", ()))
+    return next((str(one) for one in found if str(one) != _DEFAULT_EXPERIMENT), "")
+
+
+def without_assistant(url: str) -> str:
+    """The address of a server of this machine by a name at which it opens no Assistant.
+
+    The address itself, if the name is not known here: then browsers may not know it, either.
+    """
+    try:
+        socket.getaddrinfo(QUIET_NAME, None)
+    except OSError:
+        return url
+    return url.replace("//127.0.0.1:", f"//{QUIET_NAME}:")
 
 
 def share_views(url: str, experiment_ids: Iterable[str]) -> None:
