@@ -107,7 +107,9 @@ def without_compiler() -> Iterator[None]:
     functions: list[Any] = []
     if "torch._dynamo" not in sys.modules:
         methods = (getattr(Optimizer, name) for name in _NEVER_COMPILED)
-        functions = [one.__wrapped__ for one in methods if hasattr(one, "__wrapped__")]
+        wrapped = (one.__wrapped__ for one in methods if hasattr(one, "__wrapped__"))
+        # Another run in progress may have answered already, and takes its answer back.
+        functions = [one for one in wrapped if not hasattr(one, _ANSWER)]
     for function in functions:
         setattr(function, _ANSWER, function)
     try:
