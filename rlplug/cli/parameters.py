@@ -12,7 +12,7 @@ from rlplug.registry import Kind, Registry
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["complete_plugins", "debug_option"]
+__all__ = ["complete_plugins", "debug_option", "host_option", "is_loopback"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -22,6 +22,18 @@ def debug_option(command: Command) -> Command:
     return click.option(
         "--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."
     )(command)
+
+
+def host_option(command: Command) -> Command:
+    """Add `--host`, by default this machine alone."""
+    return click.option(
+        "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+    )(command)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    return host in ("127.0.0.1", "localhost", "::1")
 
 
 def complete_plugins(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import Command
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.parameters import debug_option, host_option, is_loopback
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
 
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 @click.command("serve", cls=Command)
 @click.argument("run", metavar="RUN")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@host_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -73,8 +71,7 @@ def serve(run: str, host: str, port: int, trust: bool, as_json: bool) -> None:
 
 def _server(bound: socket.socket, path: Path, *, trust: bool) -> PolicyServer:
     from rlplug.checkpoint.trust import refuse_foreign_imports
-    from rlplug.runs.about import about
-    from rlplug.runs.loading import load_checkpoint
+    from rlplug.runs.loading import about, load_checkpoint
     from rlplug.serving.description import latency
     from rlplug.serving.server import PolicyServer
 
@@ -118,6 +115,6 @@ def _say_ready(server: PolicyServer, host: str, *, as_json: bool) -> None:
         rows["session"] = "needed: actions depend on earlier observations of the episode"
     for line in in_columns(rows):
         click.echo(line)
-    if host not in _LOOPBACK:
+    if not is_loopback(host):
         click.echo("There is no login: anyone who can reach this machine can ask for actions.")
     click.echo(f"ready: POST {server.url}/act, GET {server.url}/info; Ctrl-C stops it")

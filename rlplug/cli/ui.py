@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.parameters import debug_option, host_option, is_loopback
 
 if TYPE_CHECKING:
     from rlplug.tracking.location import RunFolder
 
 __all__ = ["ui"]
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 @click.command(cls=Command)
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@host_option
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."
 )
@@ -60,7 +58,7 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
             "try: rlplug run --algo linucb, or RLPLUG_HOME=/folder/of/runs rlplug ui",
         )
     names = tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip())
-    if host not in _LOOPBACK and not names:
+    if not is_loopback(host) and not names:
         raise RequestError(
             f"--host {host} serves other machines, so MLflow needs the host names they use.",
             "try: --allowed-hosts NAME-OF-THIS-MACHINE",

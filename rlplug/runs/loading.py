@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -15,13 +17,15 @@ from rlplug.envs import Normalization
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
-from rlplug.registry import Registry
+from rlplug.registry import Registry, core_version
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.serving import Policy
+from rlplug.serving.description import space_as_json
 
-__all__ = ["Loaded", "load", "load_checkpoint"]
+__all__ = ["Loaded", "about", "load", "load_checkpoint"]
 
+_LIBRARIES = ("torch", "numpy", "gymnasium")
 _LOG = logging.getLogger("rlplug")
 
 
@@ -114,3 +118,25 @@ def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:
                 saved_by,
                 installed,
             )
+
+
+def about(loaded: Loaded) -> dict[str, Any]:
+    """What a server tells of a policy: run, step, spaces, versions, as values that JSON has."""
+    config, policy = loaded.prepared.config, loaded.policy
+    return {
+        "run_id": loaded.manifest.run_id,
+        "step": loaded.manifest.step,
+        "checkpoint": loaded.path.name,
+        "algorithm": config.run.algorithm,
+        "environment": loaded.saved.environment["name"],
+        "observation_space": space_as_json(policy.observation_space),
+        "action_space": space_as_json(policy.action_space),
+        "frame_stack": policy.frame_stack,
+        "normalizes_observations": policy.normalization is not None
+        and policy.normalization.changes_observations,
+        "versions": {
+            "rlplug": core_version(),
+            **{name: metadata.version(name) for name in _LIBRARIES},
+        },
+        "trained_with": dict(loaded.manifest.plugins),
+    }
