@@ -73,9 +73,8 @@ class ActRequests:
         """The policy of a session, and whether the session begins with this request."""
         if not (session and self.stateful):
             return self._sessions.get(), None
-        before = len(self._sessions) + self._sessions.evicted
-        policy = self._sessions.get(session, reset=reset)
-        return policy, len(self._sessions) + self._sessions.evicted > before
+        new = session not in self._sessions
+        return self._sessions.get(session, reset=reset), new
 
     def _refuse_several(self, observation: Any) -> None:
         space, given = _first_part(self._space, observation)

@@ -27,6 +27,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._policies)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._policies
+
     def get(self, name: str = "", *, reset: bool = False) -> Policy:
         """The policy of a session; without a name, one whose episodes begin now."""
         if not name:
@@ -42,7 +45,3 @@ class Sessions:
         if reset:
             policy.reset()
         return policy
-
-    def end(self, name: str) -> bool:
-        """Forget a session; whether there was one."""
-        return self._policies.pop(name, None) is not None
