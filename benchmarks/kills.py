@@ -166,7 +166,7 @@ class Trials:
             longest = reference.seconds * 1.1 + slower
             if draw.random() < 0.8:
                 # Most moments should fall into what comes after the start-up.
-                process.wait_until_printed()
+                _wait_until_printed(process)
                 longest = (reference.seconds - reference.seconds_printed) * 1.1
             process.join(draw.uniform(0.0, longest))
             finished = process.exitcode is not None
@@ -177,7 +177,7 @@ class Trials:
             run = _run_of(home)
             if run is None:
                 self._counts["killed before it had an id"] += 1
-                printed = process.printed()
+                printed = _printed(process)
                 if printed:
                     return f"the id {printed} was printed, but there is no such run"
                 continue
@@ -194,30 +194,7 @@ class Trials:
         return Forked(self._context, home, arguments)
 
 
-class Started:
-    """A process and what it printed."""
-
-    log: Path
-
-    def join(self, seconds: float | None = None) -> None:
-        raise NotImplementedError
-
-    @property
-    def exitcode(self) -> int | None:
-        raise NotImplementedError
-
-    def printed(self) -> str:
-        """The beginning of the run's id, once the run has printed it."""
-        found = re.search(r", run (\w+)\n", self.log.read_text()) if self.log.exists() else None
-        return found[1] if found else ""
-
-    def wait_until_printed(self) -> None:
-        """Wait for the id, or for the end of the process."""
-        while self.exitcode is None and not self.printed():
-            self.join(0.02)
-
-
-class Forked(Started):
+class Forked:
     """A command in a process that has everything imported."""
 
     def __init__(self, context: Any, home: Path, arguments: tuple[str, ...]) -> None:
@@ -238,7 +215,7 @@ class Forked(Started):
         return code
 
 
-class Command(Started):
+class Command:
     """A command as a person types it."""
 
     def __init__(self, home: Path, arguments: tuple[str, ...]) -> None:
@@ -265,6 +242,18 @@ class Command(Started):
 
 
 _start_command = Command
+
+
+def _printed(process: Forked | Command) -> str:
+    """The beginning of the run's id, once the run has printed it."""
+    found = re.search(r", run (\w+)\n", process.log.read_text()) if process.log.exists() else None
+    return found[1] if found else ""
+
+
+def _wait_until_printed(process: Forked | Command) -> None:
+    """Wait for the id, or for the end of the process."""
+    while process.exitcode is None and not _printed(process):
+        process.join(0.02)
 
 
 def _carry_out(home: Path, arguments: tuple[str, ...], log: Path) -> None:
@@ -309,7 +298,7 @@ def _reference(
     shutil.copytree(template, home)
     began = time.perf_counter()
     process = Forked(context, home, ("run", "--algo", name, *arguments))
-    process.wait_until_printed()
+    _wait_until_printed(process)
     seconds_printed = time.perf_counter() - began
     process.join()
     seconds = time.perf_counter() - began

@@ -199,13 +199,19 @@ def test_a_server_that_ends_while_it_creates_the_run_is_refused_with_the_option_
     assert OFFLINE in refused.value.hints[0]
 
 
-def test_a_server_that_answers_500_for_a_while_loses_no_point(gate: Gate, tmp_path: Path) -> None:
-    said: list[str] = []
-    tracking = start(tmp_path, said, uri=gate.uri)
+def refused_at_its_first_report(gate: Gate, folder: Path, said: list[str]) -> Tracking:
+    """A run whose server answers 500 since its first report, which it has noticed."""
+    tracking = start(folder, said, uri=gate.uri)
     gate.code = 500
     tracking.listener.metrics_reported(1, {"a": 1.0})
     tracking.listener.checkpoint_saved(1)
     wait_for(said)
+    return tracking
+
+
+def test_a_server_that_answers_500_for_a_while_loses_no_point(gate: Gate, tmp_path: Path) -> None:
+    said: list[str] = []
+    tracking = refused_at_its_first_report(gate, tmp_path, said)
     gate.code = 0
     tracking.listener.metrics_reported(2, {"a": 2.0})
     tracking.listener.checkpoint_saved(2)
@@ -222,11 +228,7 @@ def test_a_server_that_answers_500_at_the_end_leaves_a_run_that_sync_completes(
     gate: Gate, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    tracking = start(tmp_path, said, uri=gate.uri)
-    gate.code = 500
-    tracking.listener.metrics_reported(1, {"a": 1.0})
-    tracking.listener.checkpoint_saved(1)
-    wait_for(said)
+    tracking = refused_at_its_first_report(gate, tmp_path, said)
     tracking.listener.run_finished(1)
     tracking.close()
     assert f"rlplug sync {tracking.run_id}" in said[-1]
