@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +20,7 @@ from rlplug.tracking.status import now
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import DatasetInput, Experiment, Run
 
 __all__ = ["PENDING_TAG", "TAGS_OF_THE_END", "RunningRun", "Store", "running_runs"]
 
@@ -220,7 +221,20 @@ class Store:
                 for one in record.datasets
             ]
             if inputs:
+                self._log_inputs(inputs)
+
+    def _log_inputs(self, inputs: list[DatasetInput]) -> None:
+        """Log datasets; one that another host logs at the same moment is found when asked again."""
+        from mlflow.exceptions import MlflowException
+
+        for is_last in (False, False, True):
+            try:
                 self._client.log_inputs(self.run_id, inputs)
+                return
+            except MlflowException as error:
+                # What databases say of a row that is there; MLflow has no code for it.
+                if is_last or not re.search("unique|duplicate", str(error), re.IGNORECASE):
+                    raise
 
 
 class RunningRun(NamedTuple):
