@@ -58,19 +58,14 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    short = ("--set", "n_steps=64", "--set", "evaluation.episodes=1")
-    assert (
-        rlplug("run", *["--algo", "ppo", "--env", "CartPole-v1", "--steps", "512"], *short).code
-        == 0
-    )
+    assert rlplug("run", "--algo", "linucb", "--steps", "512").code == 0
     lines = block("Pull the plug whenever you like", "text").splitlines()
     said = []
     for line in lines:
         arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
-        written = {"RUN_ID": "last", "200000": "1024"}
-        arguments = [written.get(one, one) for one in arguments]
+        arguments = [one.replace("RUN_ID", "last").replace("200000", "1024") for one in arguments]
         if arguments[0] == "run":
-            arguments += ["--steps", "256", *short]
+            arguments += ["--steps", "256"]
         done = rlplug(*arguments)
         said.append((arguments[0], done.code))
     # The first has nothing to resume: the run has finished.
@@ -78,6 +73,7 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
         ("resume", 2),
         ("resume", 0),
         ("resume", 0),
+        ("run", 0),
         ("run", 0),
         ("runs", 0),
         ("sync", 0),
