@@ -15,6 +15,7 @@ import click
 
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
+from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
 from rlplug.cli.eval import evaluate
 from rlplug.cli.options import options
@@ -94,6 +95,7 @@ cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 cli.add_command(version)
+cli.add_command(completion)
 
 
 def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> NoReturn:
