@@ -339,5 +339,5 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
     # There is no other: rather the weights alone than nothing.
     assert newest_valid(tmp_path) == first
     back = opened()
-    assert "cannot be read: FileNotFoundError" in restore_feed(first, back)
+    assert restore_feed(first, back).startswith("its files are not in ")
     assert not back._ring.holds_any()

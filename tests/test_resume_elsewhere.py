@@ -111,8 +111,8 @@ def test_a_replay_buffer_that_was_not_uploaded_starts_empty_and_the_run_says_so(
     (said,) = [one for one in caplog.messages if "replay" in one] or [""]
     folder = run.folder / "replay"
     wanted = (
-        f"rlplug: the replay buffer is empty at step 400: its files are not in {folder}; "
-        "checkpoint.upload_replay uploads them to MLflow, too."
+        f"rlplug: the replay buffer is empty at step 400: its files are not in {folder} (only the "
+        "latest checkpoints keep theirs, and only checkpoint.upload_replay uploads them)."
     )
     assert said == ("" if uploaded else wanted)
 

@@ -99,7 +99,8 @@ def _restore_replay(checkpoint: Path, files: Mapping[str, str], feed: OpenFeed) 
         return "it was not saved (checkpoint.save_replay)"
     if not any((folder / name).exists() for name in files):
         return (
-            f"its files are not in {folder}; checkpoint.upload_replay uploads them to MLflow, too"
+            f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
+            "checkpoint.upload_replay uploads them)"
         )
     try:
         with reading(checkpoint, "replay buffer"):
