@@ -18,6 +18,7 @@ from rlplug.cli.compare import compare
 from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
 from rlplug.cli.eval import evaluate
+from rlplug.cli.export import export
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
@@ -91,6 +92,7 @@ cli.add_command(show)
 cli.add_command(compare)
 cli.add_command(diff)
 cli.add_command(serve)
+cli.add_command(export)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
