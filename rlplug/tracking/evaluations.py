@@ -22,7 +22,13 @@ from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
-__all__ = ["EVALUATIONS", "LaterEvaluation", "keep_evaluation", "log_evaluation"]
+__all__ = [
+    "EVALUATIONS",
+    "LaterEvaluation",
+    "keep_evaluation",
+    "log_evaluation",
+    "where_tracked",
+]
 
 EVALUATIONS = "evaluations"
 """The folder of a run, and of its artifacts, with a file per evaluation."""
@@ -80,7 +86,7 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
             "try: --no-record",
         ) from error
     try:
-        where = _where(folder)
+        where = where_tracked(folder)
         if where is not None:
             log_evaluation(Store.open_run(*where), file)
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
@@ -113,7 +119,7 @@ def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:
     return next(folder / one for one in names if not (folder / one).exists())
 
 
-def _where(folder: Path) -> tuple[str, str] | None:
+def where_tracked(folder: Path) -> tuple[str, str] | None:
     """Tracking URI and id of the run in MLflow; None if it is not there."""
     run = RunFolder.read(folder)
     if run is not None:

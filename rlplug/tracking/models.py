@@ -87,13 +87,21 @@ class LoggedModels:
         if manifest and manifest.get("evaluation") and manifest.get("finite") is not False:
             self.ensure(checkpoint)
 
+    def find(self, checkpoint: str) -> str:
+        """The id of the model of a checkpoint; empty if it is not in MLflow, or not complete."""
+        model = self._models().get(checkpoint)
+        if model is None or not is_ready(model.entity):
+            return ""
+        same = model.entity.tags.get(DIGEST_TAG) == _digest(self._manifest(checkpoint))
+        return str(model.entity.model_id) if same else ""
+
     def ensure(self, checkpoint: str) -> str:
         """The id of the model of a checkpoint, logged if it is missing; empty if it cannot be."""
-        manifest, signature = self._manifest(checkpoint), _object(self._folder / "signature.json")
-        if not manifest or not signature or self._refused:
+        manifest = self._manifest(checkpoint)
+        if not manifest or self._refused:
             return ""
         try:
-            return self._ensure(checkpoint, manifest, signature)
+            return self.find(checkpoint) or self._complete(checkpoint, manifest)
         except StoreUnreachableError:
             # It may have done what it did not answer.
             self._known = None
@@ -144,21 +152,21 @@ class LoggedModels:
             with contextlib.suppress(OSError):
                 write_durably(self._folder / MODELS, (json.dumps(ids, indent=1) + "\n").encode())
 
-    def _ensure(
-        self, checkpoint: str, manifest: Mapping[str, Any], signature: Mapping[str, Any]
-    ) -> str:
-        digest = str(manifest.get("state_digest", ""))
+    def _complete(self, checkpoint: str, manifest: Mapping[str, Any]) -> str:
+        """Create the model, or complete what an earlier process left of it."""
+        signature = _object(self._folder / "signature.json")
+        if not signature:
+            return ""
         model = self._models().get(checkpoint)
-        if model is not None and model.entity.tags.get(DIGEST_TAG) != digest:
+        if model is not None and model.entity.tags.get(DIGEST_TAG) != _digest(manifest):
             # The run went on from an earlier checkpoint, and came to this step again.
             self.delete(checkpoint)
             model = None
         found = model is not None
         if model is None:
             model = self._create(checkpoint, manifest)
-        if not is_ready(model.entity):
-            self._upload(checkpoint, model.entity, manifest, signature)
-            self._finish(model, found=found)
+        self._upload(checkpoint, model.entity, manifest, signature)
+        self._finish(model, found=found)
         return str(model.entity.model_id)
 
     def _models(self) -> dict[str, _Model]:
@@ -186,7 +194,7 @@ class LoggedModels:
         tags = {
             "rlplug.kind": "checkpoint",
             CHECKPOINT_TAG: checkpoint,
-            DIGEST_TAG: str(manifest.get("state_digest", "")),
+            DIGEST_TAG: _digest(manifest),
             "mlflow.user": self._store.tags.get("mlflow.user", ""),
             "mlflow.source.type": "LOCAL",
             **_marking(checkpoint, ""),
@@ -320,6 +328,11 @@ def _evaluation_at(journal: Path, step: int) -> Report | None:
     except OSError:
         pass
     return None
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Of the state in a checkpoint."""
+    return str(manifest.get("state_digest", ""))
 
 
 def _step(checkpoint: str) -> int:
