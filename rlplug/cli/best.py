@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +73,24 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
 
 def next_steps(run: str, uri: str) -> dict[str, str]:
     """How to use a checkpoint, and its model if it has one."""
-    serve = f"mlflow models serve -m {uri} --env-manager local"
-    return {
+    rows = {
         "load it": f'rlplug.load("{run}")',
         "evaluate it": f"rlplug eval {run}",
         "serve it": f"rlplug serve {run}",
-        **({"": serve} if uri else {}),
     }
+    if uri:
+        rows[""] = f"{_setting()}mlflow models serve -m {uri} --env-manager local"
+    return rows
+
+
+def _setting() -> str:
+    """What tells MLflow's own commands where the store is."""
+    from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
+
+    uri = tracking_uri("", runs_folder())
+    if os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/") == uri:
+        return ""
+    return f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} "
 
 
 def _model(path: Path) -> tuple[str, str]:

@@ -60,7 +60,7 @@ def promote(run: str, name: str, alias: str, as_json: bool) -> None:
     if done.before == done.version:
         moved = "as before"
     elif done.before:
-        moved = f"before, of version {done.before}"
+        moved = f"moved from version {done.before}"
     else:
         moved = "new"
     rows = {

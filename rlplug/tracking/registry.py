@@ -123,7 +123,7 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     registered = client.get_registered_model(name)
-    version = _version_of(client, name, model_id)
+    version = _version_of(client, name, model.artifact_location)
     was_registered = version is not None
     if version is None:
         version = client.create_model_version(
@@ -150,13 +150,13 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
     )
 
 
-def _version_of(client: MlflowClient, name: str, model_id: str) -> ModelVersion | None:
-    """The version of a registered model that this model has already."""
+def _version_of(client: MlflowClient, name: str, location: str) -> ModelVersion | None:
+    """The version of a registered model whose files are here already."""
     token: str | None = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", page_token=token)
         for version in page:
-            if version.model_id == model_id:
+            if version.source == location:
                 return version
         token = page.token
         if not token:
