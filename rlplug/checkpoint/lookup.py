@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlplug.checkpoint.manifest import (
     STEPS,
+    TRAINING,
     best_in,
     checkpoints_in,
     is_checkpoint,
@@ -34,12 +35,14 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
         return _of_model(run, which)
     run, after = split_checkpoint(run)
     which = after or which
+    named = True
     if which not in ("best", "last") and not which.isdecimal():
         chosen = Path(which)
     elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
         # The second is an incomplete one, of which `verify` says what is missing.
         chosen = Path(run)
     else:
+        named = False
         folder = find_run(run)
         found = checkpoints_in(folder / "checkpoints")
         if not found:
@@ -51,7 +54,7 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
             chosen = _at_step(run, int(which), found)
         else:
             chosen = found[-1] if which == "last" else _best(run, found)
-    verify(chosen)
+    verify(chosen, training=not named or _has_training(chosen))
     return chosen
 
 
@@ -62,8 +65,13 @@ def _of_model(uri: str, which: str) -> Path:
             "try: the run that it comes from",
         )
     chosen = own_copy(fetch_model(uri, runs_folder()))
-    verify(chosen, training=False)
+    verify(chosen, training=_has_training(chosen))
     return chosen
+
+
+def _has_training(checkpoint: Path) -> bool:
+    """Whether it has the state of training; that of a model has not."""
+    return (checkpoint / TRAINING).is_dir()
 
 
 def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:

@@ -61,6 +61,7 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     The registry is that of the store that the run is in. A model that the store does not have yet
     is logged first.
     """
+    _check_names(name, alias)
     folder = checkpoint.absolute().parent.parent
     where = where_tracked(folder)
     if where is None:
@@ -71,11 +72,22 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     store = Store.open_run(*where)
     model_id = _model_of(store, folder, checkpoint.name)
     shown = without_secrets(where[0])
-    with asking(where[0], f"{name!r} cannot be registered at {shown}", _NAMES) as client:
+    with asking(where[0], f"{name!r} cannot be registered at {shown}") as client:
         return _promote(client, store.run_id, model_id, name, alias)
 
 
-_NAMES = "try: another name or alias; aliases like latest and v1 are taken by MLflow"
+def _check_names(name: str, alias: str) -> None:
+    """Refuse before anything is registered what MLflow would refuse half-way."""
+    if not name or re.search(r"[/:@']", name):
+        raise RequestError(
+            f"{name!r} cannot be the name of a registered model.",
+            "try: letters, digits, - and _",
+        )
+    if not re.fullmatch(r"[\w-]+", alias) or re.fullmatch(r"latest|v\d+", alias.lower()):
+        raise RequestError(
+            f"{alias!r} cannot be an alias of a registered model.",
+            "try: letters, digits, - and _, but not latest or v1, which are MLflow's own",
+        )
 
 
 def find_model(checkpoint: Path) -> str:
