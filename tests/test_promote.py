@@ -280,6 +280,42 @@ def test_a_model_that_is_incomplete_or_not_of_rlplug_is_refused(
     assert "has no checkpoint of rlplug: it was registered from file:" in refused.err
 
 
+def test_a_model_names_no_folder_outside_of_the_runs_folder(
+    client: MlflowClient, rlplug: Cli, store_root: Path
+) -> None:
+    folder = trained()
+    promoted = facts(rlplug("promote", "last", "arms", "--json"))
+    shutil.rmtree(folder)
+    tags = {"rlplug.checkpoint": "../../../../../step-1"}
+    client.set_logged_model_tags(promoted["model_id"], tags)
+    path = fetch_model("models:/arms@champion", store_root)
+    assert path.resolve().is_relative_to(store_root / "fetched" / "models")
+
+
+def test_a_run_with_a_registered_model_is_not_removed_until_the_version_is_deleted(
+    client: MlflowClient, rlplug: Cli, store_root: Path
+) -> None:
+    folder = trained()
+    assert rlplug("promote", "last", "arms").code == 0
+    used = facts(rlplug("runs", "du", "--json"))
+    assert used["artifacts"] > 0
+    refused = rlplug("runs", "rm", folder.name, "--yes")
+    assert refused.code != 0
+    assert "has a model that is registered: arms version 1" in refused.err
+    assert (folder / "checkpoints").is_dir()
+    client.delete_model_version("arms", "1")
+    assert rlplug("runs", "rm", folder.name, "--yes").code == 0
+    assert not folder.exists()
+    assert not list(store_root.glob("artifacts/*/models/*/*/*"))
+
+
+def test_later_evaluations_are_scores_of_the_model(client: MlflowClient, rlplug: Cli) -> None:
+    folder = trained()
+    assert rlplug("eval", f"{folder.name}@200", "--episodes", "7").code == 0
+    model = client.get_logged_model(known_models(folder)["step-000000000200"])
+    assert {"eval/return_mean", "later_eval/return_mean"} <= {one.key for one in model.metrics}
+
+
 def test_a_model_has_no_other_checkpoint(store_root: Path, rlplug: Cli) -> None:
     refused = rlplug("eval", "models:/arms@champion", "--checkpoint", "last")
     assert refused.code == 2

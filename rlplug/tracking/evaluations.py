@@ -19,6 +19,7 @@ from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
 from rlplug.tracking.location import RunFolder, runs_folder, tracking_uri
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.models import known_models
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
@@ -98,19 +99,25 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
 
 def log_evaluation(store: Store, file: Path) -> None:
     """Log the metrics of an evaluation, then its file: what has the file has the metrics."""
-    rows = _rows(file)
+    checkpoint, rows = _rows(file)
     if rows:
-        store.log_rows(rows)
+        store.log_rows(rows, _model_of(file.absolute().parent.parent, checkpoint))
     store.log_file(file, EVALUATIONS)
 
 
-def _rows(file: Path) -> list[Row]:
-    """The rows of a file; none if it was edited by hand and is not valid any more."""
+def _rows(file: Path) -> tuple[str, list[Row]]:
+    """Checkpoint and rows of a file; none if it was edited by hand and is not valid any more."""
     try:
         facts: dict[str, Any] = json.loads(file.read_text())
-        return LaterEvaluation(**facts).rows()
+        evaluation = LaterEvaluation(**facts)
+        return evaluation.checkpoint, evaluation.rows()
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return []
+        return "", []
+
+
+def _model_of(folder: Path, checkpoint: str) -> str:
+    """The id of the checkpoint's model, which has the scores, too; empty if it has none."""
+    return known_models(folder).get(checkpoint, "")
 
 
 def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:

@@ -34,6 +34,7 @@ __all__ = [
     "is_ready",
     "known_models",
     "models_of",
+    "versions_of",
 ]
 
 MODELS = "models.json"
@@ -124,7 +125,7 @@ class LoggedModels:
         try:
             with translated():
                 entity = client.get_logged_model(model.entity.model_id)
-                if not entity.tags.get(VERSIONS_TAG):
+                if not versions_of(client, entity):
                     delete_model(client, entity)
         except StoreRefusedError:
             # Somebody deleted it.
@@ -240,18 +241,13 @@ class LoggedModels:
 
     def _finish(self, model: _Model, *, found: bool) -> None:
         """Log the scores and the model as an output of its run, and make it READY."""
-        from mlflow.entities import LoggedModelOutput, Metric
+        from mlflow.entities import LoggedModelOutput
 
         client, run_id, model_id = self._store.client, self._store.run_id, model.entity.model_id
-        name, digest = self._store.evaluated_on or (None, None)
         scores = {row[0]: row for row in self._scores(model.step)}
+        if scores:
+            self._store.log_rows(list(scores.values()), model_id, self._store.evaluated_on)
         with translated():
-            if scores:
-                metrics = [
-                    Metric(*row, model_id=model_id, dataset_name=name, dataset_digest=digest)
-                    for row in scores.values()
-                ]
-                client.log_batch(run_id, metrics=metrics)
             if not (found and self._is_output(model_id)):
                 client.log_outputs(run_id, [LoggedModelOutput(model_id, model.step)])
             model.entity = client.finalize_logged_model(model_id, "READY")
@@ -300,6 +296,26 @@ def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator
 def is_ready(model: LoggedModel) -> bool:
     """Whether all of a model is in MLflow."""
     return str(model.status) == "READY"
+
+
+def versions_of(client: MlflowClient, model: LoggedModel) -> list[str]:
+    """Where a model is registered: `NAME version 1`; a tag has it, also of deleted versions."""
+    from mlflow.exceptions import MlflowException
+
+    found = []
+    try:
+        told = [(one["name"], one["version"]) for one in json.loads(model.tags[VERSIONS_TAG])]
+    except (KeyError, ValueError, TypeError):
+        return []
+    for name, version in told:
+        try:
+            client.get_model_version(name, version)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        else:
+            found.append(f"{name} version {version}")
+    return found
 
 
 def delete_model(client: MlflowClient, model: LoggedModel) -> None:

@@ -235,7 +235,9 @@ def _located(client: MlflowClient, text: str) -> tuple[str, str, str]:
             f"the model {text!r} is incomplete: {model.status}.",
             "try: rlplug sync, in the runs folder of its run",
         )
-    return model.model_id, model.artifact_location, model.tags.get(CHECKPOINT_TAG, "step-0")
+    # It becomes the name of a folder, and may come from anybody.
+    name = model.tags.get(CHECKPOINT_TAG, "")
+    return rest, model.artifact_location, name if re.fullmatch(r"step-\d+", name) else "step-0"
 
 
 def _registered(client: MlflowClient, text: str, rest: str) -> str:
@@ -250,9 +252,7 @@ def _registered(client: MlflowClient, text: str, rest: str) -> str:
         version = client.get_model_version(by_version[1], by_version[2])
     else:
         raise RequestError(f"{text!r} is not the URI of a model.", f"models are named {_FORMS}")
-    if version.model_id:
-        return str(version.model_id)
-    found = re.search(r"\bm-[0-9a-f]{32}\b", version.source or "")
+    found = re.search(r"\bm-[0-9a-f]{32}\b", f"{version.model_id} {version.source}")
     if found:
         return found[0]
     raise RequestError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import delete_files
 from rlplug.tracking.client import asking
 from rlplug.tracking.location import without_secrets
-from rlplug.tracking.models import delete_model, models_of
+from rlplug.tracking.models import delete_model, models_of, versions_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,12 +32,15 @@ def _delete(client: MlflowClient, run_id: str, experiment_id: str) -> None:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return
         raise
+    models = list(models_of(client, experiment_id, run_id))
+    registered = [name for model in models for name in versions_of(client, model)]
+    if registered:
+        raise RequestError(
+            f"run {run_id} has a model that is registered: {', '.join(registered)}.",
+            "try: delete the version in MLflow first, if nobody needs it",
+        )
     delete_files(client, run.info.artifact_uri or "")
-    _delete_models(client, run_id, experiment_id)
+    for model in models:
+        delete_model(client, model)
     if run.info.lifecycle_stage == "active":
         client.delete_run(run_id)
-
-
-def _delete_models(client: MlflowClient, run_id: str, experiment_id: str) -> None:
-    for model in list(models_of(client, experiment_id, run_id)):
-        delete_model(client, model)

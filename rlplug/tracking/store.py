@@ -129,11 +129,17 @@ class Store:
         attempt = self.tags.get("rlplug.attempt", "")
         return int(attempt) if attempt.isdecimal() else 1
 
-    def log_rows(self, rows: Sequence[Row]) -> None:
-        """Log at most 1000 metrics."""
+    def log_rows(
+        self, rows: Sequence[Row], model_id: str = "", dataset: tuple[str, str] | None = None
+    ) -> None:
+        """Log at most 1000 metrics, also as those of a model, with name and digest of a dataset."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(name, value, time, step) for name, value, time, step in rows]
+        name, digest = dataset or (None, None)
+        metrics = [
+            Metric(*row, model_id=model_id or None, dataset_name=name, dataset_digest=digest)
+            for row in rows
+        ]
         with translated():
             self._client.log_batch(self.run_id, metrics=metrics)
 
