@@ -319,6 +319,28 @@ def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     assert {"MLmodel", "checkpoint"} <= {one.path for one in listed}
 
 
+@pytest.mark.parametrize("call", ["create_logged_model", "log_outputs", "finalize_logged_model"])
+def test_a_request_whose_answer_is_lost_leaves_no_second_model(
+    call: str, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient as Client
+
+    really = getattr(Client, call)
+    lost: list[Any] = []
+
+    def lose(self: MlflowClient, *arguments: Any, **given: Any) -> Any:
+        answer = really(self, *arguments, **given)
+        if not lost:
+            lost.append(answer)
+            raise ConnectionResetError("the connection was reset")
+        return answer
+
+    monkeypatch.setattr(Client, call, lose)
+    folder = train()
+    assert len(lost) == 1
+    assert_each_once(client, folder)
+
+
 def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:
     folder = train()
     facts = json.loads((folder / "run.json").read_text())

@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy
 import pytest
+import torch
 from gymnasium import spaces
 
 import rlplug as package
+from rlplug import Acted, Module, Policy
+from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.runs.pyfunc import PolicyModel, _load_pyfunc
 from rlplug.serving.signature import flatten, nest, requirements, signature_of
@@ -387,10 +390,44 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
         _load_pyfunc(str(tmp_path))
 
 
+class Clock(Module):
+    """Chooses how many steps of the episode it remembers."""
+
+    def initial_state(self, n: int) -> Any:
+        return {"steps": torch.zeros(n, 1, dtype=torch.int64)}
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(act.state["steps"][:, 0], state={"steps": act.state["steps"] + 1})
+
+
+def test_each_session_has_its_own_state_until_reset() -> None:
+    model = PolicyModel(Policy(Clock(), BOX, spaces.Discrete(9)), most_sessions=2)
+    row = numpy.zeros((1, 3), "f4")
+
+    def acts(**params: Any) -> int:
+        (action,) = model.predict(row, params)
+        return int(action)
+
+    assert [acts(session="a"), acts(session="a"), acts(session="b")] == [0, 1, 0]
+    assert [acts(), acts(), acts(session="a")] == [0, 0, 2]
+    assert [acts(session="a", reset=True), acts(session="a")] == [0, 1]
+    # A third one evicts the one unused for longest.
+    assert [acts(session="c"), acts(session="a"), acts(session="b")] == [0, 2, 0]
+
+
+def test_a_model_of_another_course_of_the_run_is_not_taken_from_its_folder(store: Path) -> None:
+    run, _ = trained("linucb", "LinearBandit-v0", 200)
+    (model,) = store.glob("artifacts/*/models/*/artifacts/checkpoint")
+    own = store / "work" / run / "checkpoints" / "step-000000000200"
+    assert own_copy(model) == own
+    facts = json.loads((own / "manifest.json").read_text())
+    (own / "manifest.json").unlink()
+    (own / "manifest.json").write_text(json.dumps({**facts, "state_digest": "of another"}))
+    assert own_copy(model) == model
+
+
 def test_masks_for_actions_without_choices_are_refused() -> None:
     from mlflow.exceptions import MlflowException
-
-    from rlplug import Acted, Module, Policy
 
     class Zero(Module):
         def forward_inference(self, act: Any) -> Acted:
