@@ -139,14 +139,15 @@ def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
     assert named(best) == KEPT[0]
     assert best.params["step"] == "60"
     assert best.params["algorithm"] == "rises"
-    assert best.name == f"{client.get_run(folder.name).info.run_name}-step-000000060"
+    assert best.name == "rises-s0-step-000000060"
     scores = {one.key: (one.value, one.dataset_name) for one in best.metrics}
     assert scores["eval/return_mean"] == (60.0, "Hall-eval")
     assert "eval/episodes" not in scores
     marks = {named(one): one.tags["rlplug.marks"] for one in models}
     assert marks == {KEPT[0]: "best", KEPT[1]: "", KEPT[2]: "last"}
+    assert f"`rlplug promote {folder.name[:8]}@60 NAME`" in best.tags["mlflow.note.content"]
     # The column `Logged from` of the table.
-    assert best.tags["mlflow.source.name"] == f"{KEPT[0]} (best)"
+    assert best.tags["mlflow.source.name"] == "step 60 (best)"
 
 
 def test_the_only_checkpoint_is_the_best_and_the_last(client: MlflowClient) -> None:

@@ -133,6 +133,7 @@ def test_promote_registers_once_and_moves_the_alias(client: MlflowClient, rlplug
     assert len(client.search_model_versions("name = 'arms'")) == 2
     version = client.get_model_version("arms", "1")
     assert version.run_id == folder.name
+    assert f" at step {steps[0]} of run {folder.name}" in version.description
     logged = client.get_logged_model(known_models(folder)[f"step-{steps[0]:012d}"])
     versions = json.loads(logged.tags["mlflow.modelVersions"])
     assert [[one["name"], str(one["version"])] for one in versions] == [["arms", "1"]]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.durable import write_durably
+from rlplug.review.record import RunAbout
 from rlplug.tracking.artifacts import CHECKPOINTS, delete_files
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Report, Row
@@ -186,25 +187,28 @@ class LoggedModels:
 
     def _create(self, checkpoint: str, manifest: Mapping[str, Any]) -> _Model:
         run = RunFolder.read(self._folder)
-        options = {} if run is None else run.about.options
-        about = {"algorithm": "", "env": "", "seed": ""}
-        if run is not None:
-            about = {name: str(getattr(run.about, name)) for name in about}
+        about = RunAbout() if run is None else run.about
         step = _step(checkpoint)
-        params = {**about, "step": str(step), **options}
+        params = {
+            "algorithm": about.algorithm,
+            "env": about.env,
+            "seed": str(about.seed),
+            "step": str(step),
+            **about.options,
+        }
         tags = {
             "rlplug.kind": "checkpoint",
             CHECKPOINT_TAG: checkpoint,
             DIGEST_TAG: _digest(manifest),
             "mlflow.user": self._store.tags.get("mlflow.user", ""),
+            "mlflow.note.content": _note(self._store.run_id, about, step),
             "mlflow.source.type": "LOCAL",
             **_marking(checkpoint, ""),
         }
         with translated():
             entity = self._store.client.create_logged_model(
                 self._store.experiment_id,
-                # MLflow refuses these characters.
-                name=re.sub(r"[/:.%\"']", "-", f"{self._store.run_name}-step-{step:09d}"),
+                name=_name(about, step),
                 source_run_id=self._store.run_id,
                 params={name: value[:_LONGEST] for name, value in params.items()},
                 tags=tags,
@@ -324,9 +328,27 @@ def delete_model(client: MlflowClient, model: LoggedModel) -> None:
     client.delete_logged_model(model.model_id)
 
 
+def _name(about: RunAbout, step: int) -> str:
+    """Short, for the table of models shows little more than 20 characters."""
+    # MLflow refuses these characters.
+    return re.sub(r"[/:.%\"']", "-", f"{about.algorithm}-s{about.seed}-step-{step:09d}")
+
+
+def _note(run_id: str, about: RunAbout, step: int) -> str:
+    """The description on the page of a model."""
+    run = f"{run_id[:8]}@{step}"
+    return (
+        f"{about.algorithm} on {about.env}, seed {about.seed}, after {step:,} steps.\n\n"
+        f'- Load it: `rlplug.load("{run}")`\n'
+        f"- Evaluate it: `rlplug eval {run}`\n"
+        f"- Serve it: `rlplug serve {run}`\n"
+        f"- Register it: `rlplug promote {run} NAME`\n"
+    )
+
+
 def _marking(checkpoint: str, marks: str) -> dict[str, str]:
-    shown = f"{checkpoint} ({marks})" if marks else checkpoint
-    return {MARKS_TAG: marks, SOURCE_TAG: shown}
+    step = f"step {_step(checkpoint):,}"
+    return {MARKS_TAG: marks, SOURCE_TAG: f"{step} ({marks})" if marks else step}
 
 
 def _evaluation_at(journal: Path, step: int) -> Report | None:

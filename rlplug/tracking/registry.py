@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from rlplug.errors import RequestError
+from rlplug.quantities import format_number
 from rlplug.tracking.artifacts import CHECKPOINTS, artifact_repository
 from rlplug.tracking.client import asking
 from rlplug.tracking.evaluations import where_tracked
@@ -23,6 +24,7 @@ from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
 __all__ = ["MODEL_URI", "Promoted", "fetch_model", "find_model", "is_model_uri", "promote"]
@@ -144,7 +146,7 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
             model.artifact_location,
             run_id,
             tags={"rlplug.step": model.params.get("step", "")},
-            description=f"{model.name}",
+            description=_description(model),
             model_id=model_id,
         )
     number = str(version.version)
@@ -160,6 +162,14 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
         before=before,
         was_registered=was_registered,
     )
+
+
+def _description(model: LoggedModel) -> str:
+    """Of a version: its score, step and run."""
+    scores = {one.key: one.value for one in model.metrics or ()}
+    step = f"step {int(model.params.get('step', 0)):,} of run {model.source_run_id}"
+    score = scores.get("eval/return_mean")
+    return step if score is None else f"{format_number(score)} at {step}"
 
 
 def _version_of(client: MlflowClient, name: str, location: str) -> ModelVersion | None:
