@@ -7,15 +7,18 @@ from pathlib import Path
 
 from rlplug.checkpoint.manifest import (
     STEPS,
+    TRAINING,
     best_in,
     checkpoints_in,
     is_checkpoint,
     read_manifest,
     verify,
 )
+from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
+from rlplug.tracking.registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
 __all__ = ["find_checkpoint", "find_run", "run_to_resume"]
@@ -26,16 +29,20 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
 
     `best` is that of the best evaluation, or the last one if there were no evaluations; one whose
     weights are not finite never is. `RUN@STEP` is the one at a step of the run, `RUN@last` the
-    last one.
+    last one. `models:/…` is that of a model in MLflow, without the state of training.
     """
+    if is_model_uri(run):
+        return _of_model(run, which)
     run, after = split_checkpoint(run)
     which = after or which
+    named = True
     if which not in ("best", "last") and not which.isdecimal():
         chosen = Path(which)
     elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
         # The second is an incomplete one, of which `verify` says what is missing.
         chosen = Path(run)
     else:
+        named = False
         folder = find_run(run)
         found = checkpoints_in(folder / "checkpoints")
         if not found:
@@ -47,8 +54,24 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
             chosen = _at_step(run, int(which), found)
         else:
             chosen = found[-1] if which == "last" else _best(run, found)
-    verify(chosen)
+    verify(chosen, training=not named or _has_training(chosen))
     return chosen
+
+
+def _of_model(uri: str, which: str) -> Path:
+    if which != "best":
+        raise RequestError(
+            f"{uri!r} is a model, which has one checkpoint: there is no {which!r}.",
+            "try: the run that it comes from",
+        )
+    chosen = own_copy(fetch_model(uri, runs_folder()))
+    verify(chosen, training=_has_training(chosen))
+    return chosen
+
+
+def _has_training(checkpoint: Path) -> bool:
+    """Whether it has the state of training; that of a model has not."""
+    return (checkpoint / TRAINING).is_dir()
 
 
 def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:

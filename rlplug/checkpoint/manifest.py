@@ -142,13 +142,21 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def verify(folder: Path, *, replay: bool = False) -> Manifest:
-    """Verify the digests of all files, maybe those of the replay buffer; returns the manifest."""
+def verify(folder: Path, *, replay: bool = False, training: bool = True) -> Manifest:
+    """Verify the digests of all files, maybe those of the replay buffer; returns the manifest.
+
+    `training=False` is for the checkpoints of models, which lack the state of training.
+    """
     manifest = read_manifest(folder)
     for name in _FILES:
         if name not in manifest.files:
             raise damaged(folder, f"its {MANIFEST} has no digest of {name}")
-    _verify_files(folder, folder, manifest.files)
+    files = {
+        name: digest
+        for name, digest in manifest.files.items()
+        if training or not name.startswith(f"{TRAINING}/")
+    }
+    _verify_files(folder, folder, files)
     if replay:
         _verify_files(folder, replay_folder(folder), manifest.replay)
     return manifest

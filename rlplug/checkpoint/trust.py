@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlplug.checkpoint.manifest import CONFIG, reading
+from rlplug.checkpoint.manifest import CONFIG, MANIFEST, read_manifest, reading
 from rlplug.config.sources import read_toml
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
 
-__all__ = ["is_own", "mark_as_foreign", "refuse_foreign_imports"]
+__all__ = ["is_own", "mark_as_foreign", "own_copy", "refuse_foreign_imports"]
 
 FOREIGN = "foreign.txt"
 """The names of the checkpoints of a run that were downloaded from a server."""
@@ -29,6 +29,21 @@ def is_own(checkpoint: Path) -> bool:
         return checkpoint.name not in (run / FOREIGN).read_text().split()
     except FileNotFoundError:
         return True
+
+
+def own_copy(checkpoint: Path) -> Path:
+    """The same checkpoint in the folder of a run made here, or else the one given.
+
+    Models in MLflow are copies of checkpoints.
+    """
+    manifest = read_manifest(checkpoint)
+    name = f"step-{manifest.step:012d}"
+    own = runs_folder() / "work" / manifest.run_id / "checkpoints" / name
+    try:
+        same = (own / MANIFEST).read_bytes() == (checkpoint / MANIFEST).read_bytes()
+    except OSError:
+        return checkpoint
+    return own if same and is_own(own) else checkpoint
 
 
 def mark_as_foreign(run: Path, checkpoints: Iterable[Path]) -> None:

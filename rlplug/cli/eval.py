@@ -73,10 +73,10 @@ def evaluate(
     """Evaluate a checkpoint of a run with greedy episodes.
 
     RUN is the id of a run or its first characters, its name, its folder, last, best:ENV, or a
-    group, of which the best run is taken; RUN@STEP is the checkpoint at a step. A run that is not
-    in the runs folder is downloaded from MLflow. One that was not made here may name code to
-    import; that needs --trust. The scores are kept with the run, in its folder and in MLflow as
-    later_eval/… at the step of the checkpoint.
+    group, of which the best run is taken; RUN@STEP is the checkpoint at a step, models:/NAME@ALIAS
+    a model in MLflow. What is not in the runs folder is downloaded from MLflow. A run that was not
+    made here may name code to import; that needs --trust. The scores are kept with the run, in its
+    folder and in MLflow as later_eval/… at the step of the checkpoint.
     """
     from rlplug.checkpoint import find_checkpoint
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from rlplug.cli.best import best
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
 from rlplug.cli.completion import completion
@@ -23,6 +24,7 @@ from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
 from rlplug.cli.process import forget_garbage, leave_at_once
+from rlplug.cli.promote import promote
 from rlplug.cli.resume import resume
 from rlplug.cli.run import run
 from rlplug.cli.runs import runs
@@ -79,6 +81,8 @@ def cli() -> None:
     rlplug runs                      list runs, and how they ended
     rlplug compare RUN RUN           compare runs, or groups of runs
     rlplug show last                 show one run: results, options, plugins, checkpoints
+    rlplug best last                 show the best checkpoint and its model
+    rlplug promote last NAME         register it in MLflow's model registry
     rlplug serve last                answer requests for actions over HTTP
     """
 
@@ -89,6 +93,8 @@ cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(runs)
 cli.add_command(show)
+cli.add_command(best)
+cli.add_command(promote)
 cli.add_command(compare)
 cli.add_command(diff)
 cli.add_command(serve)

@@ -42,7 +42,8 @@ __all__ = ["serve"]
 def serve(run: str, host: str, port: int, trust: bool, as_json: bool) -> None:
     """Serve the policy of a run over HTTP.
 
-    RUN is named as for eval; its best checkpoint is taken, RUN@STEP is the one at a step.
+    RUN is named as for eval; its best checkpoint is taken, RUN@STEP is the one at a step,
+    models:/NAME@ALIAS a model in MLflow.
 
     \b
     GET  /health   whether it answers

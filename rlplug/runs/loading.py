@@ -51,8 +51,9 @@ def load(
     """The policy of a run: `load(RUN_ID).predict(observation)`.
 
     `run` is the id or name of a run, `last`, its folder, or the folder of one checkpoint;
-    `checkpoint` is `best`, `last`, a step (as in `RUN_ID@STEP`) or a folder; `seed` is for
-    stochastic actions. For a run of plugins that are not installed, pass their classes:
+    `checkpoint` is `best`, `last`, a step (as in `RUN_ID@STEP`) or a folder. `models:/NAME@ALIAS`,
+    `models:/NAME/VERSION` and `models:/m-ID` are models in MLflow. `seed` is for stochastic
+    actions. For a run of plugins that are not installed, pass their classes:
     `registry=Registry.of(mine=Mine)`. A run that was not made here and names code to import, such
     as an encoder, needs `trust=True`.
     """

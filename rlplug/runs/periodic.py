@@ -280,9 +280,7 @@ class PeriodicTasks:
                     self.tracking.artifact(file, file.parent.name)
                 for name in one.deleted_replay:
                     self.tracking.forget_artifacts(f"{REPLAY}/{name}")
-            self.tracking.artifacts(one.path, f"checkpoints/{one.path.name}", last=MANIFEST)
-            for name in one.deleted:
-                self.tracking.forget_artifacts(f"checkpoints/{name}")
+            self.tracking.checkpoint(one.path, last=MANIFEST, deleted=one.deleted)
             if one.error is not None:
                 raise one.error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -33,6 +33,7 @@ from rlplug.runs.seeds.several import run_seeds
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
+from rlplug.serving.signature import write_signature
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness
@@ -276,6 +277,7 @@ def _train(
     )
     stack.callback(periodic.close)
     try:
+        _write_signature(components, tracking)
         calls.run_started(_info(config, components, tracking, rerunnable, resumed))
         if resumed is None:
             components.sampler.start()
@@ -290,6 +292,20 @@ def _train(
         for note in getattr(error, "__notes__", ()):
             failed.add_note(note)
         raise failed from error
+
+
+def _write_signature(components: Components, tracking: Tracking) -> None:
+    """Write what the models of the run have in common; without it, they are not in MLflow."""
+    environments = components.environments
+    # The disk is full, or the folder was deleted: what follows says so.
+    with suppress(OSError):
+        write_signature(
+            tracking.folder,
+            environments.vector.single_observation_space,
+            environments.action_space,
+            frame_stack=environments.frame_stack,
+            distributions=[one.found.distribution for one in components.calls.participants],
+        )
 
 
 def _info(

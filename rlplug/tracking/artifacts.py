@@ -15,8 +15,11 @@ from rlplug.tracking.location import is_missing, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 __all__ = [
+    "artifact_repository",
+    "delete_files",
     "fetch_file",
     "fetch_run",
     "files_in",
@@ -69,6 +72,20 @@ def link_into(folder: Path, file: Path) -> bool:
             partial.unlink(missing_ok=True)
         return False
     return True
+
+
+def artifact_repository(client: MlflowClient, uri: str) -> ArtifactRepository:
+    """What reads and writes artifacts at a URI."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+
+
+def delete_files(client: MlflowClient, uri: str, folder: str | None = None) -> None:
+    """Delete artifacts at a URI, or a folder of them, where their store supports that."""
+    repository = artifact_repository(client, uri)
+    with contextlib.suppress(NotImplementedError):
+        repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from rlplug.tracking.artifacts import CHECKPOINTS
+from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.store import Store
 
 __all__ = ["delete_again", "delete_artifacts", "mark_for_deletion"]
@@ -24,14 +26,17 @@ def mark_for_deletion(folder: Path, artifacts: str) -> None:
         marker.touch()
 
 
-def delete_artifacts(store: Store, folder: Path, artifacts: str) -> None:
-    """Delete a folder of artifacts, and forget about it."""
+def delete_artifacts(store: Store, models: LoggedModels, folder: Path, artifacts: str) -> None:
+    """Delete a folder of artifacts, of a checkpoint its model, too, and forget about it."""
     store.delete_folder(artifacts)
+    parent, _, name = artifacts.rpartition("/")
+    if parent == CHECKPOINTS:
+        models.delete(name)
     with contextlib.suppress(OSError):
         _marker(folder, artifacts).unlink()
 
 
-def delete_again(store: Store, folder: Path) -> None:
+def delete_again(store: Store, models: LoggedModels, folder: Path) -> None:
     """Delete what a killed process or an outage left; what is on the disk again is kept."""
     try:
         names = os.listdir(folder / DELETIONS)
@@ -43,7 +48,7 @@ def delete_again(store: Store, folder: Path) -> None:
             with contextlib.suppress(OSError):
                 _marker(folder, artifacts).unlink()
         else:
-            delete_artifacts(store, folder, artifacts)
+            delete_artifacts(store, models, folder, artifacts)
 
 
 def _marker(folder: Path, artifacts: str) -> Path:

@@ -14,6 +14,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
 from rlplug.tracking.location import RunFolder, sqlite_file, tracking_uri
 from rlplug.tracking.lock import RunLock, holder
+from rlplug.tracking.models import known_models
 from rlplug.tracking.removal import delete_tracked
 from rlplug.tracking.status import RUNNING
 
@@ -88,6 +89,9 @@ def _not_in_progress(run: RunRecord) -> Iterator[None]:
 def _folders(run: RunRecord, root: Path) -> Sequence[Path]:
     """The folders with files of a run on this machine."""
     copies = [*root.glob(f"artifacts/*/{run.run_id}"), root / "fetched" / run.run_id]
+    if run.folder is not None:
+        models = known_models(run.folder).values()
+        copies += [one for name in models for one in root.glob(f"artifacts/*/models/{name}")]
     own = [] if run.folder is None else [run.folder]
     return [folder for folder in [*own, *copies] if folder.is_dir()]
 

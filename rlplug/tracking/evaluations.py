@@ -19,10 +19,17 @@ from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
 from rlplug.tracking.location import RunFolder, runs_folder, tracking_uri
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.models import known_models
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
-__all__ = ["EVALUATIONS", "LaterEvaluation", "keep_evaluation", "log_evaluation"]
+__all__ = [
+    "EVALUATIONS",
+    "LaterEvaluation",
+    "keep_evaluation",
+    "log_evaluation",
+    "where_tracked",
+]
 
 EVALUATIONS = "evaluations"
 """The folder of a run, and of its artifacts, with a file per evaluation."""
@@ -80,7 +87,7 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
             "try: --no-record",
         ) from error
     try:
-        where = _where(folder)
+        where = where_tracked(folder)
         if where is not None:
             log_evaluation(Store.open_run(*where), file)
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
@@ -92,19 +99,25 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
 
 def log_evaluation(store: Store, file: Path) -> None:
     """Log the metrics of an evaluation, then its file: what has the file has the metrics."""
-    rows = _rows(file)
+    checkpoint, rows = _rows(file)
     if rows:
-        store.log_rows(rows)
+        store.log_rows(rows, _model_of(file.absolute().parent.parent, checkpoint))
     store.log_file(file, EVALUATIONS)
 
 
-def _rows(file: Path) -> list[Row]:
-    """The rows of a file; none if it was edited by hand and is not valid any more."""
+def _rows(file: Path) -> tuple[str, list[Row]]:
+    """Checkpoint and rows of a file; none if it was edited by hand and is not valid any more."""
     try:
         facts: dict[str, Any] = json.loads(file.read_text())
-        return LaterEvaluation(**facts).rows()
+        evaluation = LaterEvaluation(**facts)
+        return evaluation.checkpoint, evaluation.rows()
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return []
+        return "", []
+
+
+def _model_of(folder: Path, checkpoint: str) -> str:
+    """The id of the checkpoint's model, which has the scores, too; empty if it has none."""
+    return known_models(folder).get(checkpoint, "")
 
 
 def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:
@@ -113,7 +126,7 @@ def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:
     return next(folder / one for one in names if not (folder / one).exists())
 
 
-def _where(folder: Path) -> tuple[str, str] | None:
+def where_tracked(folder: Path) -> tuple[str, str] | None:
     """Tracking URI and id of the run in MLflow; None if it is not there."""
     run = RunFolder.read(folder)
     if run is not None:

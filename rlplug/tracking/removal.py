@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
+from rlplug.errors import RequestError
+from rlplug.tracking.artifacts import delete_files
 from rlplug.tracking.client import asking
 from rlplug.tracking.location import without_secrets
+from rlplug.tracking.models import delete_model, models_of, versions_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,23 +32,15 @@ def _delete(client: MlflowClient, run_id: str, experiment_id: str) -> None:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return
         raise
-    _delete_files(client, run.info.artifact_uri or "")
-    _delete_models(client, run_id, experiment_id)
+    models = list(models_of(client, experiment_id, run_id))
+    registered = [name for model in models for name in versions_of(client, model)]
+    if registered:
+        raise RequestError(
+            f"run {run_id} has a model that is registered: {', '.join(registered)}.",
+            "try: delete the version in MLflow first, if nobody needs it",
+        )
+    delete_files(client, run.info.artifact_uri or "")
+    for model in models:
+        delete_model(client, model)
     if run.info.lifecycle_stage == "active":
         client.delete_run(run_id)
-
-
-def _delete_models(client: MlflowClient, run_id: str, experiment_id: str) -> None:
-    found = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
-    for model in found:
-        _delete_files(client, model.artifact_location)
-        client.delete_logged_model(model.model_id)
-
-
-def _delete_files(client: MlflowClient, uri: str) -> None:
-    """Delete a folder of artifacts, where its store supports that."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    repository = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
-    with contextlib.suppress(NotImplementedError):
-        repository.delete_artifacts()  # type: ignore[no-untyped-call] # in mlflow

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import link_into, remove_leftovers
+from rlplug.tracking.artifacts import (
+    artifact_repository,
+    delete_files,
+    link_into,
+    remove_leftovers,
+)
 from rlplug.tracking.client import asking, explained
 from rlplug.tracking.creation import create
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
@@ -57,6 +62,13 @@ class Store:
         self._artifact_uri: str = run.info.artifact_uri or ""
         self._artifacts = local_folder(self._artifact_uri)
         """None: they are not in a folder of this machine."""
+        self.evaluated_on = _evaluated_on(run)
+        """Name and digest of the dataset that stands for the environment of evaluations."""
+
+    @property
+    def client(self) -> MlflowClient:
+        """The client, whose errors are to be `translated`."""
+        return self._client
 
     @classmethod
     def create_run(
@@ -117,11 +129,17 @@ class Store:
         attempt = self.tags.get("rlplug.attempt", "")
         return int(attempt) if attempt.isdecimal() else 1
 
-    def log_rows(self, rows: Sequence[Row]) -> None:
-        """Log at most 1000 metrics."""
+    def log_rows(
+        self, rows: Sequence[Row], model_id: str = "", dataset: tuple[str, str] | None = None
+    ) -> None:
+        """Log at most 1000 metrics, also as those of a model, with name and digest of a dataset."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(name, value, time, step) for name, value, time, step in rows]
+        name, digest = dataset or (None, None)
+        metrics = [
+            Metric(*row, model_id=model_id or None, dataset_name=name, dataset_digest=digest)
+            for row in rows
+        ]
         with translated():
             self._client.log_batch(self.run_id, metrics=metrics)
 
@@ -157,16 +175,19 @@ class Store:
         with translated():
             self._client.log_artifact(self.run_id, str(file), folder or None)
 
+    def log_file_at(self, uri: str, file: Path, folder: str) -> None:
+        """The same for artifacts that are not the run's own, at their URI."""
+        local = local_folder(uri)
+        if local is not None and link_into(local / folder, file):
+            return
+        with translated():
+            repository = artifact_repository(self._client, uri)
+            repository.log_artifact(str(file), folder or None)  # type: ignore[no-untyped-call] # in mlflow
+
     def delete_folder(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, if the store supports it."""
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
         with translated():
-            repository = get_artifact_repository(
-                self._artifact_uri, tracking_uri=self._client.tracking_uri
-            )
-            with contextlib.suppress(NotImplementedError):
-                repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
+            delete_files(self._client, self._artifact_uri, folder)
 
     def files(self, folder: str) -> dict[str, int]:
         """Path → size of all files in a folder of the run's artifacts."""
@@ -222,6 +243,8 @@ class Store:
             ]
             if inputs:
                 self._log_inputs(inputs)
+        evaluated_on = (one for one in record.datasets if one.context == "eval")
+        self.evaluated_on = next(((one.name, one.digest) for one in evaluated_on), None)
 
     def _log_inputs(self, inputs: list[DatasetInput]) -> None:
         """Log datasets; one that another host logs at the same moment is found when asked again."""
@@ -235,6 +258,13 @@ class Store:
                 # What databases say of a row that is there; MLflow has no code for it.
                 if is_last or not re.search("unique|duplicate", str(error), re.IGNORECASE):
                     raise
+
+
+def _evaluated_on(run: Run) -> tuple[str, str] | None:
+    for one in run.inputs.dataset_inputs if run.inputs else ():
+        if any(tag.key == "mlflow.data.context" and tag.value == "eval" for tag in one.tags):
+            return one.dataset.name, one.dataset.digest
+    return None
 
 
 class RunningRun(NamedTuple):

@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +17,12 @@ import attrs
 
 from rlplug.config.sections import RunConfig
 from rlplug.review.provenance import Provenance
-from rlplug.tracking.artifacts import files_in, upload_file, upload_folder
+from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file, upload_folder
 from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, sqlite_file, without_secrets
 from rlplug.tracking.lock import RunLock
+from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
 from rlplug.tracking.record import about_run, command_line
@@ -124,9 +125,10 @@ class Tracking:
             self._report,
             [self._provenance, self._system],
         )
-        if run.store is not None and run.status.attempt > 1:
-            self._writer.do(partial(delete_again, run.store, run.folder))
-            self._writer.do(partial(upload_missing, run.store, run.folder))
+        self._models = None if run.store is None else LoggedModels(run.store, run.folder)
+        if run.store is not None and self._models is not None and run.status.attempt > 1:
+            self._writer.do(partial(delete_again, run.store, self._models, run.folder))
+            self._writer.do(partial(upload_missing, run.store, self._models, run.folder))
         self._writer.start()
         if run.outage:
             self._warn(
@@ -207,8 +209,23 @@ class Tracking:
     def forget_artifacts(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, in order and in the background."""
         self.will_forget(folder)
-        if self._store is not None:
-            self._writer.do(partial(delete_artifacts, self._store, self.folder, folder))
+        if self._store is not None and self._models is not None:
+            self._writer.do(
+                partial(delete_artifacts, self._store, self._models, self.folder, folder)
+            )
+
+    def checkpoint(self, path: Path, *, last: str, deleted: Sequence[str] = ()) -> None:
+        """Upload a checkpoint, the file named `last` at the end, and log its model.
+
+        Those of the checkpoints that were `deleted` are deleted in MLflow.
+        """
+        self.artifacts(path, f"{CHECKPOINTS}/{path.name}", last=last)
+        if self._models is not None:
+            self._writer.do(partial(self._models.log, path.name))
+        for name in deleted:
+            self.forget_artifacts(f"{CHECKPOINTS}/{name}")
+        if self._models is not None:
+            self._writer.do(self._models.mark)
 
     def __enter__(self) -> Self:
         return self

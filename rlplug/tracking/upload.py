@@ -17,6 +17,7 @@ from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
 from rlplug.tracking.location import RunFolder
+from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.outage import open_or_create
 from rlplug.tracking.provenance import LIKE
 from rlplug.tracking.status import RUNNING, Pending, RunStatus, kept_tags, milliseconds
@@ -84,6 +85,7 @@ def upload_run(
             "try: again later",
         ) from error
     journal = Journal(folder)
+    models = LoggedModels(store, folder)
     try:
         recorded = recorded_in(journal.path, journal.acknowledged, {})
         writer = Writer(journal, store, warn, recorded)
@@ -95,7 +97,7 @@ def upload_run(
             PENDING_TAG: "true",
         }
         writer.do(store.remove_leftovers)
-        writer.do(partial(delete_again, store, folder))
+        writer.do(partial(delete_again, store, models, folder))
         for name in (TAGS_OF_THE_END & {*store.tags}) - {*tags}:
             writer.do(partial(store.delete_tag, name))
         writer.do(partial(store.set_tags, tags))
@@ -103,6 +105,7 @@ def upload_run(
         for file, into in chosen:
             writer.do(partial(_log, store, file, into), files=[file])
         if len(chosen) == len(missing):
+            writer.do(models.log_all)
             writer.do(partial(_complete, writer, store))
         writer.start()
         writer.close(lambda: None, PATIENCE)
@@ -138,11 +141,12 @@ def files_to_upload(folder: Path) -> Iterator[tuple[Path, str]]:
             yield file, file.parent.relative_to(folder).as_posix()
 
 
-def upload_missing(store: Store, folder: Path) -> None:
-    """Upload checkpoints and videos that an earlier process of the run did not upload."""
+def upload_missing(store: Store, models: LoggedModels, folder: Path) -> None:
+    """Upload checkpoints, models and videos that an earlier process of the run did not upload."""
     for file, into in _missing(folder, store):
         if into.partition("/")[0] in _FIXED:
             _log(store, file, into)
+    models.log_all()
 
 
 def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:

@@ -1,0 +1,387 @@
+"""Models of a run in MLflow: each evaluated checkpoint is a LoggedModel with its scores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from rlplug.durable import write_durably
+from rlplug.review.record import RunAbout
+from rlplug.tracking.artifacts import CHECKPOINTS, delete_files
+from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.journal import Report, Row
+from rlplug.tracking.location import RunFolder
+from rlplug.tracking.model_files import CHECKPOINT, checkpoint_files, write_model_files
+from rlplug.tracking.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+
+__all__ = [
+    "CHECKPOINT_TAG",
+    "MODELS",
+    "VERSIONS_TAG",
+    "LoggedModels",
+    "delete_model",
+    "is_ready",
+    "known_models",
+    "models_of",
+    "versions_of",
+]
+
+MODELS = "models.json"
+"""The file in the folder of a run with the id of the model of each checkpoint."""
+
+CHECKPOINT_TAG = "rlplug.checkpoint"
+DIGEST_TAG = "rlplug.digest"
+MARKS_TAG = "rlplug.marks"
+SOURCE_TAG = "mlflow.source.name"
+"""MLflow's table of models shows it as `Logged from`; other tags are on the page of a model."""
+VERSIONS_TAG = "mlflow.modelVersions"
+
+SCORE = "eval/return_mean"
+_NO_SCORES = ("eval/best_return_mean", "eval/best_step", "eval/episodes", "eval/episodes_cut")
+_LONGEST = 500
+_TAIL_BYTES = 100_000
+
+
+@attrs.define
+class _Model:
+    """A model in MLflow."""
+
+    entity: LoggedModel
+    step: int
+    score: float | None
+    marks: str
+
+
+class LoggedModels:
+    """The models of one run; for the thread of its writer only.
+
+    A model is READY when it is complete; one that a killed process left is completed.
+    """
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._known: dict[str, _Model] | None = None
+        """By the names of their checkpoints; None: MLflow has to be asked."""
+        self._refused = False
+
+    def log_all(self) -> None:
+        """Log the models that are missing."""
+        for manifest in sorted(self._folder.glob(f"{CHECKPOINTS}/step-*/manifest.json")):
+            self.log(manifest.parent.name)
+        self.mark()
+
+    def log(self, checkpoint: str) -> None:
+        """Log the model of a checkpoint that was evaluated, unless it is there."""
+        manifest = self._manifest(checkpoint)
+        if manifest and manifest.get("evaluation") and manifest.get("finite") is not False:
+            self.ensure(checkpoint)
+
+    def find(self, checkpoint: str) -> str:
+        """The id of the model of a checkpoint; empty if it is not in MLflow, or not complete."""
+        model = self._models().get(checkpoint)
+        if model is None or not is_ready(model.entity):
+            return ""
+        same = model.entity.tags.get(DIGEST_TAG) == _digest(self._manifest(checkpoint))
+        return str(model.entity.model_id) if same else ""
+
+    def ensure(self, checkpoint: str) -> str:
+        """The id of the model of a checkpoint, logged if it is missing; empty if it cannot be."""
+        manifest = self._manifest(checkpoint)
+        if not manifest or self._refused:
+            return ""
+        try:
+            return self.find(checkpoint) or self._complete(checkpoint, manifest)
+        except StoreUnreachableError:
+            # It may have done what it did not answer.
+            self._known = None
+            if self._manifest(checkpoint):
+                raise
+            # Deleted meanwhile.
+            self.delete(checkpoint)
+            return ""
+        except StoreRefusedError:
+            # Once is enough: a server without models, or no permission for them.
+            self._refused = True
+            raise
+
+    def delete(self, checkpoint: str) -> None:
+        """Delete the model of a checkpoint and its files, unless it is registered."""
+        model = self._models().pop(checkpoint, None)
+        if model is None:
+            return
+        client = self._store.client
+        try:
+            with translated():
+                entity = client.get_logged_model(model.entity.model_id)
+                if not versions_of(client, entity):
+                    delete_model(client, entity)
+        except StoreRefusedError:
+            # Somebody deleted it.
+            return
+
+    def mark(self) -> None:
+        """Tell in MLflow which model is the best and which the last one; write `models.json`."""
+        if self._known is None and not (self._folder / MODELS).exists():
+            return
+        models = self._models()
+        scored = [name for name in models if models[name].score is not None]
+        best = max(sorted(scored), key=lambda name: models[name].score or 0.0, default="")
+        last = max(models, default="")
+        for name, model in models.items():
+            marks = ", ".join(word for word, at in (("best", best), ("last", last)) if name == at)
+            if marks != model.marks:
+                # Somebody may have deleted it.
+                with contextlib.suppress(StoreRefusedError), translated():
+                    tags = _marking(name, marks)
+                    self._store.client.set_logged_model_tags(model.entity.model_id, tags)
+                model.marks = marks
+        ids = {name: model.entity.model_id for name, model in sorted(models.items())}
+        if ids != known_models(self._folder):
+            # Without it, MLflow would be asked.
+            with contextlib.suppress(OSError):
+                write_durably(self._folder / MODELS, (json.dumps(ids, indent=1) + "\n").encode())
+
+    def _complete(self, checkpoint: str, manifest: Mapping[str, Any]) -> str:
+        """Create the model, or complete what an earlier process left of it."""
+        signature = _object(self._folder / "signature.json")
+        if not signature:
+            return ""
+        model = self._models().get(checkpoint)
+        if model is not None and model.entity.tags.get(DIGEST_TAG) != _digest(manifest):
+            # The run went on from an earlier checkpoint, and came to this step again.
+            self.delete(checkpoint)
+            model = None
+        found = model is not None
+        if model is None:
+            model = self._create(checkpoint, manifest)
+        self._upload(checkpoint, model.entity, manifest, signature)
+        self._finish(model, found=found)
+        return str(model.entity.model_id)
+
+    def _models(self) -> dict[str, _Model]:
+        if self._known is None:
+            known: dict[str, _Model] = {}
+            client, store = self._store.client, self._store
+            with translated():
+                for entity in models_of(client, store.experiment_id, store.run_id):
+                    name = entity.tags.get(CHECKPOINT_TAG, "")
+                    if name and name not in known:
+                        scores = {one.key: one.value for one in entity.metrics or ()}
+                        marks = entity.tags.get(MARKS_TAG, "")
+                        known[name] = _Model(entity, _step(name), scores.get(SCORE), marks)
+            self._known = known
+        return self._known
+
+    def _create(self, checkpoint: str, manifest: Mapping[str, Any]) -> _Model:
+        run = RunFolder.read(self._folder)
+        about = RunAbout() if run is None else run.about
+        step = _step(checkpoint)
+        params = {
+            "algorithm": about.algorithm,
+            "env": about.env,
+            "seed": str(about.seed),
+            "step": str(step),
+            **about.options,
+        }
+        tags = {
+            "rlplug.kind": "checkpoint",
+            CHECKPOINT_TAG: checkpoint,
+            DIGEST_TAG: _digest(manifest),
+            "mlflow.user": self._store.tags.get("mlflow.user", ""),
+            "mlflow.note.content": _note(self._store.run_id, about, step),
+            "mlflow.source.type": "LOCAL",
+            **_marking(checkpoint, ""),
+        }
+        with translated():
+            entity = self._store.client.create_logged_model(
+                self._store.experiment_id,
+                name=_name(about, step),
+                source_run_id=self._store.run_id,
+                params={name: value[:_LONGEST] for name, value in params.items()},
+                tags=tags,
+                model_type="rlplug-checkpoint",
+            )
+        model = self._models()[checkpoint] = _Model(entity, step, None, "")
+        return model
+
+    def _upload(
+        self,
+        checkpoint: str,
+        entity: LoggedModel,
+        manifest: Mapping[str, Any],
+        signature: Mapping[str, Any],
+    ) -> None:
+        """The checkpoint, of which the folder of the run has the same bytes, then the rest."""
+        folder, location = self._folder / CHECKPOINTS / checkpoint, entity.artifact_location
+        size = 0
+        for name in checkpoint_files(manifest):
+            into = (Path(CHECKPOINT) / name).parent.as_posix()
+            self._store.log_file_at(location, folder / name, into)
+            with contextlib.suppress(OSError):
+                size += (folder / name).stat().st_size
+        made = self._folder / ".model-unfinished"
+        shutil.rmtree(made, ignore_errors=True)
+        try:
+            with translated():
+                made.mkdir()
+                write_model_files(made, entity, self._store.run_id, signature, size)
+            for file in sorted(made.iterdir(), key=lambda one: (one.name == "MLmodel", one)):
+                self._store.log_file_at(location, file, "")
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _finish(self, model: _Model, *, found: bool) -> None:
+        """Log the scores and the model as an output of its run, and make it READY."""
+        from mlflow.entities import LoggedModelOutput
+
+        client, run_id, model_id = self._store.client, self._store.run_id, model.entity.model_id
+        scores = {row[0]: row for row in self._scores(model.step)}
+        if scores:
+            self._store.log_rows(list(scores.values()), model_id, self._store.evaluated_on)
+        with translated():
+            if not (found and self._is_output(model_id)):
+                client.log_outputs(run_id, [LoggedModelOutput(model_id, model.step)])
+            model.entity = client.finalize_logged_model(model_id, "READY")
+        if SCORE in scores:
+            model.score = scores[SCORE][1]
+
+    def _is_output(self, model_id: str) -> bool:
+        """Whether an earlier process has told; telling it twice would list it twice."""
+        outputs = self._store.client.get_run(self._store.run_id).outputs
+        return outputs is not None and any(
+            one.model_id == model_id for one in outputs.model_outputs
+        )
+
+    def _scores(self, step: int) -> list[Row]:
+        """The evaluation at a step, as the journal has it: its time makes it the same metrics."""
+        found = _evaluation_at(self._folder / "metrics.jsonl", step)
+        return [
+            row
+            for row in (() if found is None else found.rows())
+            if row[0].startswith("eval/") and row[0] not in _NO_SCORES and not math.isnan(row[1])
+        ]
+
+    def _manifest(self, checkpoint: str) -> dict[str, Any]:
+        """Empty if there is no such checkpoint."""
+        return _object(self._folder / CHECKPOINTS / checkpoint / "manifest.json")
+
+
+def known_models(folder: Path) -> dict[str, str]:
+    """Checkpoint → id of its model in MLflow, as the folder of a run has them."""
+    return {name: str(model_id) for name, model_id in _object(folder / MODELS).items()}
+
+
+def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator[LoggedModel]:
+    """All models of a run; MLflow gives a hundred at a time."""
+    token: str | None = None
+    while True:
+        found = client.search_logged_models(
+            [experiment_id], f"source_run_id = '{run_id}'", page_token=token
+        )
+        yield from found
+        token = found.token
+        if not token:
+            return
+
+
+def is_ready(model: LoggedModel) -> bool:
+    """Whether all of a model is in MLflow."""
+    return str(model.status) == "READY"
+
+
+def versions_of(client: MlflowClient, model: LoggedModel) -> list[str]:
+    """Where a model is registered: `NAME version 1`; a tag has it, also of deleted versions."""
+    from mlflow.exceptions import MlflowException
+
+    found = []
+    try:
+        told = [(one["name"], one["version"]) for one in json.loads(model.tags[VERSIONS_TAG])]
+    except (KeyError, ValueError, TypeError):
+        return []
+    for name, version in told:
+        try:
+            client.get_model_version(name, version)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        else:
+            found.append(f"{name} version {version}")
+    return found
+
+
+def delete_model(client: MlflowClient, model: LoggedModel) -> None:
+    """Delete a model, and its files, which MLflow would keep."""
+    delete_files(client, model.artifact_location)
+    client.delete_logged_model(model.model_id)
+
+
+def _name(about: RunAbout, step: int) -> str:
+    """Short, for the table of models shows little more than 20 characters."""
+    # MLflow refuses these characters.
+    return re.sub(r"[/:.%\"']", "-", f"{about.algorithm}-s{about.seed}-step-{step:09d}")
+
+
+def _note(run_id: str, about: RunAbout, step: int) -> str:
+    """The description on the page of a model."""
+    run = f"{run_id[:8]}@{step}"
+    return (
+        f"{about.algorithm} on {about.env}, seed {about.seed}, after {step:,} steps.\n\n"
+        f'- Load it: `rlplug.load("{run}")`\n'
+        f"- Evaluate it: `rlplug eval {run}`\n"
+        f"- Serve it: `rlplug serve {run}`\n"
+        f"- Register it: `rlplug promote {run} NAME`\n"
+    )
+
+
+def _marking(checkpoint: str, marks: str) -> dict[str, str]:
+    step = f"step {_step(checkpoint):,}"
+    return {MARKS_TAG: marks, SOURCE_TAG: f"{step} ({marks})" if marks else step}
+
+
+def _evaluation_at(journal: Path, step: int) -> Report | None:
+    """The report of an evaluation; it is looked for at the end of the journal first."""
+    try:
+        size = journal.stat().st_size
+        with journal.open("rb") as file:
+            for start in (max(size - _TAIL_BYTES, 0), 0):
+                file.seek(start)
+                for line in reversed(file.read().splitlines()):
+                    if f'"{SCORE}"'.encode() in line:
+                        report = Report.parse(line)
+                        if report is not None and report.step == step:
+                            return report
+    except OSError:
+        pass
+    return None
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Of the state in a checkpoint."""
+    return str(manifest.get("state_digest", ""))
+
+
+def _step(checkpoint: str) -> int:
+    digits = checkpoint.removeprefix("step-")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,368 @@
+"""Models in MLflow: one for each evaluated checkpoint, with its scores, and none twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium import spaces
+
+from rlplug import Acted, Algorithm, Module, resume, run
+from rlplug.feeds import Stream
+from rlplug.tracking.models import LoggedModels, known_models
+from rlplug.tracking.removal import delete_tracked
+from rlplug.tracking.server import free_port
+from rlplug.tracking.store import Store
+from rlplug.tracking.upload import upload_run
+from tests.proxy import Proxy
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+
+    from tests.conftest import Outcome
+
+Cli = Callable[..., "Outcome"]
+
+
+class Hall(gymnasium.Env[Any, Any]):
+    """One step, whose reward is the action."""
+
+    observation_space = spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = spaces.Discrete(1000)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return numpy.zeros(2, numpy.float32), float(action), True, False, {}
+
+
+class Rising(Module):
+    """Is better at every step, up to step 60, and worse from then on."""
+
+    def forward_exploration(self, act: Any) -> Acted:
+        step = act.timestep
+        return Acted(numpy.full(len(act.observations), step if step <= 60 else 5))
+
+    forward_inference = forward_exploration
+
+
+class Rises(Algorithm):
+    """Learns nothing."""
+
+    def feed(self) -> Stream:
+        return Stream()
+
+    def build(self) -> Module:
+        return Rising()
+
+    def configure_optimizers_for_module(self) -> None:
+        return None
+
+    def additional_update(self) -> None:
+        return None
+
+
+OPTIONS = {"evaluation.episodes": 2, "evaluation.every": 20, "checkpoint.every": 20}
+KEPT = ["step-000000000060", "step-000000000080", "step-000000000100"]
+"""The best one, and the two last ones."""
+
+
+def train(**options: Any) -> Path:
+    return run(Rises, Hall, steps=100, options={**OPTIONS, **options}).folder
+
+
+@pytest.fixture
+def client(store_root: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
+
+
+def models_in(client: MlflowClient, folder: Path) -> list[LoggedModel]:
+    """Those of a run, best first."""
+    facts = json.loads((folder / "run.json").read_text())
+    found = client.search_logged_models(
+        [facts["experiment_id"]],
+        f"source_run_id = '{facts.get('tracked_id') or folder.name}'",
+        order_by=[{"field_name": "metrics.eval/return_mean", "ascending": False}],
+    )
+    return list(found)
+
+
+def named(model: LoggedModel) -> str:
+    return str(model.tags["rlplug.checkpoint"])
+
+
+def place(model: LoggedModel) -> Path:
+    return Path(model.artifact_location.removeprefix("file://"))
+
+
+def assert_each_once(client: MlflowClient, folder: Path, kept: list[str] = KEPT) -> None:
+    """Every evaluated checkpoint has one complete model, told once, and no score is there twice."""
+    models = models_in(client, folder)
+    assert sorted(named(one) for one in models) == kept
+    assert {str(one.status) for one in models} == {"READY"}
+    assert known_models(folder) == {named(one): one.model_id for one in models}
+    tracked = client.get_run(models[0].source_run_id)
+    told = [one.model_id for one in tracked.outputs.model_outputs]
+    assert sorted(one for one in told if one in {each.model_id for each in models}) == sorted(
+        one.model_id for one in models
+    )
+    points = client.get_metric_history(tracked.info.run_id, "eval/return_mean")
+    assert sorted(one.step for one in points) == sorted({one.step for one in points})
+    for model in models:
+        (score,) = [one for one in model.metrics if one.key == "eval/return_mean"]
+        assert score.step == int(model.params["step"])
+        assert (place(model) / "checkpoint" / "manifest.json").is_file()
+
+
+def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
+    client: MlflowClient,
+) -> None:
+    folder = train()
+    models = models_in(client, folder)
+    assert_each_once(client, folder)
+    best = models[0]
+    assert named(best) == KEPT[0]
+    assert best.params["step"] == "60"
+    assert best.params["algorithm"] == "rises"
+    assert best.name == "rises-s0-step-000000060"
+    scores = {one.key: (one.value, one.dataset_name) for one in best.metrics}
+    assert scores["eval/return_mean"] == (60.0, "Hall-eval")
+    assert "eval/episodes" not in scores
+    marks = {named(one): one.tags["rlplug.marks"] for one in models}
+    assert marks == {KEPT[0]: "best", KEPT[1]: "", KEPT[2]: "last"}
+    assert f"`rlplug promote {folder.name[:8]}@60 NAME`" in best.tags["mlflow.note.content"]
+    # The column `Logged from` of the table.
+    assert best.tags["mlflow.source.name"] == "step 60 (best)"
+
+
+def test_the_only_checkpoint_is_the_best_and_the_last(client: MlflowClient) -> None:
+    (model,) = models_in(client, train(**{"evaluation.every": 0, "checkpoint.every": 0}))
+    assert model.tags["rlplug.marks"] == "best, last"
+
+
+def test_a_model_takes_no_space_for_the_weights_and_leaves_out_what_only_training_needs(
+    client: MlflowClient,
+) -> None:
+    folder = train()
+    own = {one.stat().st_ino for one in folder.rglob("*") if one.is_file()}
+    for model in models_in(client, folder):
+        files = [one for one in (place(model) / "checkpoint").rglob("*") if one.is_file()]
+        assert {one.stat().st_ino for one in files} <= own
+        assert {one.relative_to(place(model)).parts[1] for one in files} == {
+            "manifest.json",
+            "config.toml",
+            "policy",
+        }
+        assert sum(one.stat().st_size for one in place(model).iterdir() if one.is_file()) < 10_000
+
+
+def test_models_of_deleted_checkpoints_are_deleted_with_their_files(client: MlflowClient) -> None:
+    folder = train()
+    before = {one.model_id for one in models_in(client, folder)}
+    resume(folder, steps=160, algorithm=Rises, env=Hall)
+    models = models_in(client, folder)
+    kept = {one.model_id for one in models}
+    assert [len(before), len(before & kept), len(kept)] == [3, 1, 3]
+    root = place(models[0]).parent.parent
+    left = {one.relative_to(root).parts[0] for one in root.rglob("*") if one.is_file()}
+    assert left == kept
+
+
+def test_a_registered_model_stays_when_its_checkpoint_is_deleted(
+    client: MlflowClient, rlplug: Cli
+) -> None:
+    folder = train()
+    assert rlplug("promote", f"{folder.name}@80", "hall").code == 0
+    resume(folder, steps=160, algorithm=Rises, env=Hall)
+    assert not (folder / "checkpoints" / KEPT[1]).exists()
+    version = client.get_model_version_by_alias("hall", "champion")
+    assert (Path(version.source.removeprefix("file://")) / "checkpoint" / "policy").is_dir()
+    assert KEPT[1] in {named(one) for one in models_in(client, folder)}
+
+
+def test_an_evaluation_of_weights_that_are_not_finite_is_no_model(client: MlflowClient) -> None:
+    folder = train()
+    store = Store.open_run(f"sqlite:///{folder.parent.parent / 'mlflow.db'}", folder.name)
+    for name, values in (("step-000000000080", {"finite": False}), (KEPT[2], {"evaluation": {}})):
+        manifest = folder / "checkpoints" / name / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **values}))
+        models = LoggedModels(store, folder)
+        models.delete(name)
+        models.log(name)
+    assert [named(one) for one in models_in(client, folder)] == [KEPT[0]]
+
+
+def test_a_resumed_run_and_two_syncs_log_no_model_twice(client: MlflowClient) -> None:
+    folder = train()
+    before = {one.model_id for one in models_in(client, folder)}
+    for _ in range(2):
+        assert not upload_run(folder, print).left
+    assert {one.model_id for one in models_in(client, folder)} == before
+    resume(folder, steps=120, algorithm=Rises, env=Hall)
+    kept = [KEPT[0], KEPT[2], "step-000000000120"]
+    assert_each_once(client, folder, kept)
+    marks = {named(one): one.tags["rlplug.marks"] for one in models_in(client, folder)}
+    assert marks == {KEPT[0]: "best", KEPT[2]: "", kept[2]: "last"}
+
+
+def test_a_checkpoint_that_was_written_anew_has_a_new_model(client: MlflowClient) -> None:
+    folder = train()
+    models = {named(one): one for one in models_in(client, folder)}
+    for name, changed in ((KEPT[2], True), (KEPT[1], False)):
+        manifest = folder / "checkpoints" / name / "manifest.json"
+        facts = json.loads(manifest.read_text())
+        if changed:
+            manifest.write_text(json.dumps({**facts, "state_digest": "of another course"}))
+    upload_run(folder, print)
+    now = {named(one): one for one in models_in(client, folder)}
+    assert now[KEPT[1]].model_id == models[KEPT[1]].model_id
+    assert now[KEPT[2]].model_id != models[KEPT[2]].model_id
+    assert not place(models[KEPT[2]]).exists()
+
+
+KILLED = """
+import os, signal, sys
+from mlflow import MlflowClient
+from rlplug import resume, run
+from tests.test_models import OPTIONS, Hall, Rises
+
+name, when = sys.argv[1:]
+call = getattr(MlflowClient, name)
+count = 0
+
+def killing(self, *arguments, **given):
+    global count
+    count += name != "log_batch" or any(one.model_id for one in given.get("metrics", ()))
+    if count == 2 and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = call(self, *arguments, **given)
+    if count == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+folder = run(Rises, Hall, steps=40, options=OPTIONS).folder
+setattr(MlflowClient, name, killing)
+resume(folder, steps=100, algorithm=Rises, env=Hall)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "when"),
+    [
+        ("create_logged_model", "after"),
+        ("log_batch", "after"),
+        ("log_outputs", "after"),
+        ("finalize_logged_model", "before"),
+        ("delete_logged_model", "before"),
+        ("set_logged_model_tags", "before"),
+    ],
+)
+def test_what_a_killed_process_left_is_completed_exactly_once(
+    call: str, when: str, store_root: Path, client: MlflowClient
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, call, when],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (folder,) = (store_root / "work").iterdir()
+    if call in ("log_batch", "finalize_logged_model"):
+        resume(folder, steps=120, algorithm=Rises, env=Hall)
+        assert_each_once(client, folder, [KEPT[0], KEPT[2], "step-000000000120"])
+    for _ in range(2):
+        assert not upload_run(folder, print).left
+    steps = sorted(one.name for one in (folder / "checkpoints").glob("step-*"))
+    assert_each_once(client, folder, steps)
+
+
+def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
+    served: str, store_root: Path, monkeypatch: pytest.MonkeyPatch, rlplug: Cli
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client, port = MlflowClient(served), urlsplit(served).port
+    assert port is not None
+    away = free_port("127.0.0.1", port + 1)
+    uri = f"http://127.0.0.1:{away}"
+    folder = train(**{"tracking.uri": uri, "tracking.offline_ok": True})
+    assert known_models(folder) == {}
+    proxy = Proxy(port, away)
+    try:
+        for _ in range(2):
+            assert rlplug("sync", folder.name).code == 0
+    finally:
+        proxy.close()
+    models = models_in(client, folder)
+    assert sorted(named(one) for one in models) == KEPT
+    assert {str(one.status) for one in models} == {"READY"}
+    assert models[0].tags["rlplug.marks"] == "best"
+    assert len(client.get_run(models[0].source_run_id).outputs.model_outputs) == 3
+    listed = client.list_logged_model_artifacts(models[0].model_id)
+    assert {"MLmodel", "checkpoint"} <= {one.path for one in listed}
+
+
+@pytest.mark.parametrize("call", ["create_logged_model", "log_outputs", "finalize_logged_model"])
+def test_a_request_whose_answer_is_lost_leaves_no_second_model(
+    call: str, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient as Client
+
+    really = getattr(Client, call)
+    lost: list[Any] = []
+
+    def lose(self: MlflowClient, *arguments: Any, **given: Any) -> Any:
+        answer = really(self, *arguments, **given)
+        if not lost:
+            lost.append(answer)
+            raise ConnectionResetError("the connection was reset")
+        return answer
+
+    monkeypatch.setattr(Client, call, lose)
+    folder = train()
+    assert len(lost) == 1
+    assert_each_once(client, folder)
+
+
+def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:
+    folder = train()
+    facts = json.loads((folder / "run.json").read_text())
+    for number in range(101):
+        client.create_logged_model(facts["experiment_id"], f"m{number}", folder.name)
+    delete_tracked(f"sqlite:///{folder.parent.parent / 'mlflow.db'}", folder.name, "1")
+    assert models_in(client, folder) == []
+
+
+def test_a_store_that_refuses_models_costs_one_warning_and_no_run(
+    client: MlflowClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow import MlflowClient as Client
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    def refuse(*arguments: Any, **given: Any) -> None:
+        raise MlflowException("no models for you", PERMISSION_DENIED)
+
+    monkeypatch.setattr(Client, "create_logged_model", refuse)
+    folder = train()
+    assert caplog.text.count("no models for you") == 1
+    assert client.get_run(folder.name).info.status == "FINISHED"
+    assert os.listdir(folder / "checkpoints")
