@@ -5,7 +5,8 @@ reports, closing; the CPU of the stream is that of the whole process, whose main
 between reports, and is given as a share of one core. loop: PPO on CartPole for minutes, with what
 its threads for tracking take of the CPU time of the process, and its training thread of the wall
 time. together: four runs that start at the same moment in an empty folder. ui: seconds until
-`rlplug ui` is ready, and the memory of its processes. Run it where nothing else runs.
+`rlplug ui` is ready, and the memory of its processes. pyfunc: one prediction of a model that
+MLflow loaded. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ ROUNDS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("opening", "reports", "loop", "together", "ui"))
+    parser.add_argument(
+        "--only", choices=("opening", "reports", "loop", "together", "ui", "pyfunc")
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="length of stream and loop")
     parser.add_argument("--rate", type=float, default=2.7, help="reports per second")
     parser.add_argument("--opening", type=Path, help=argparse.SUPPRESS)
@@ -51,6 +54,7 @@ def main() -> None:
         "loop": lambda: _loop(options.seconds),
         "together": _together,
         "ui": _ui,
+        "pyfunc": _pyfunc,
     }
     for name, part in parts.items():
         if options.only in (None, name):
@@ -167,6 +171,24 @@ def _ui() -> None:
         server.send_signal(signal.SIGINT)
         server.wait()
     print(f"\nui ready after {ready:.1f} s, {memory / 2**20:.0f} MiB: {said.strip()}")
+
+
+def _pyfunc() -> None:
+    """Of a run's best checkpoint, one observation at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["RLPLUG_HOME"] = folder
+        os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
+        print()
+        for algorithm, env in (("linucb", "LinearBandit-v0"), ("ppo", "CartPole-v1")):
+            run = rlplug.run(algorithm, env, steps=2_048, options={"evaluation.episodes": 2})
+            command = [sys.executable, "-m", "rlplug", "best", run.run_id, "--json"]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            import mlflow
+
+            model = mlflow.pyfunc.load_model(json.loads(said)["model_uri"])
+            example = rlplug.load(run.run_id).observation_space.sample()[None]
+            times = [_timed(lambda: model.predict(example))[0] for _ in range(500)]
+            print(f"pyfunc of {algorithm}: {statistics.median(times) * 1e3:.2f} ms a prediction")
 
 
 def _with_children(process: int) -> list[int]:
