@@ -232,7 +232,7 @@ class LoggedModels:
             self._store.log_file_at(location, folder / name, into)
             with contextlib.suppress(OSError):
                 size += (folder / name).stat().st_size
-        made = self._folder / ".model-unfinished"
+        made = self._folder / ".unfinished-model"
         shutil.rmtree(made, ignore_errors=True)
         try:
             with translated():
