@@ -12,6 +12,8 @@ end the run is resumed until it has finished, and these must hold:
   (the digest of the last checkpoint, which covers weights, optimizers, generators and counters);
 - MLflow has each metric of the reference at the same steps with the same values, none twice
   (metrics of time aside), and the status FINISHED;
+- each evaluated checkpoint that is kept is one complete model in MLflow, with its scores and files,
+  and no other model has any;
 - nothing half-made is left in the runs folder, and no run is left RUNNING after `rlplug runs reap`.
 
 Processes are forked from one that has imported everything, so that a kill falls into the run and
@@ -62,6 +64,9 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Algorithm → arguments of a run of about a second."""
+
+READY = 2
+"""The status of a complete model in MLflow's database."""
 
 CODE_FINISHED = 2
 """The exit code of resuming a run that has finished."""
@@ -369,6 +374,7 @@ def _difference(home: Path, reference: Reference) -> str:
         problems.append("the run is not FINISHED in MLflow")
     if "RUNNING" in statuses.values():
         problems.append("another run is left RUNNING")
+    problems += _wrong_models(home, run)
     left = [
         str(one.relative_to(home))
         for pattern in (".unfinished*", "*.new-*", ".artifact.uploading*", "*.creating*", "*.tmp")
@@ -377,6 +383,37 @@ def _difference(home: Path, reference: Reference) -> str:
     if left:
         problems.append(f"half-made files are left: {left[:5]}")
     return "; ".join(problems)
+
+
+def _wrong_models(home: Path, run: Path) -> list[str]:
+    """How the models in MLflow differ from the checkpoints of the run."""
+    manifests = {one.parent.name: one for one in run.glob("checkpoints/step-*/manifest.json")}
+    evaluated = {
+        name
+        for name, one in manifests.items()
+        if (facts := json.loads(one.read_bytes()))["evaluation"] and facts["finite"]
+    }
+    with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
+        models = database.execute(
+            "select m.model_id, t.tag_value, m.status, "
+            "(select count(*) from inputs i where i.destination_id = m.model_id), "
+            "(select count(*) from logged_model_metrics s where s.model_id = m.model_id "
+            "and s.metric_name = 'eval/return_mean') "
+            "from logged_models m join logged_model_tags t on t.model_id = m.model_id "
+            "and t.tag_key = 'rlplug.checkpoint' where m.lifecycle_stage = 'active'"
+        ).fetchall()
+    problems = []
+    names = sorted(name for _, name, *_ in models)
+    if names != sorted(evaluated):
+        problems.append(f"models of {names}, but evaluated checkpoints {sorted(evaluated)}")
+    wrong = [rest for rest in models if rest[2:] != (READY, 1, 1)]
+    if wrong:
+        problems.append(f"models with status, outputs and scores other than {READY, 1, 1}: {wrong}")
+    files = [one for one in home.glob("artifacts/*/models/*/**/*") if one.is_file()]
+    with_files = {one.relative_to(home).parts[3] for one in files}
+    if with_files != {model for model, *_ in models}:
+        problems.append(f"models {names}, but files of {len(with_files)} models")
+    return problems
 
 
 if __name__ == "__main__":

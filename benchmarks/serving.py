@@ -1,4 +1,4 @@
-"""How fast a policy answers: in this process, over HTTP one by one, and over HTTP in batches.
+"""How fast a policy answers: in this process, as a pyfunc, over HTTP, and in batches.
 
 python benchmarks/serving.py [--seconds 3] [--clients 4]
 
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import mlflow.pyfunc
 import numpy
 
 import rlplug
@@ -28,6 +29,7 @@ from rlplug.batch.nested import tree_map
 from rlplug.serving.act_requests import plain
 from rlplug.serving.description import sampled_observations
 from rlplug.serving.server import PolicyServer
+from rlplug.tracking.known_models import known_models
 
 RUNS = {"ppo": ("CartPole-v1", 4096), "linucb": ("", 500)}
 BATCH = 64
@@ -39,10 +41,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--clients", type=int, default=4, help="of the last measurement")
     given = parser.parse_args()
-    os.environ["RLPLUG_HOME"] = tempfile.mkdtemp()
+    home = tempfile.mkdtemp()
+    os.environ |= {"RLPLUG_HOME": home, "MLFLOW_TRACKING_URI": f"sqlite:///{home}/mlflow.db"}
     print(f"{'':<34}{'requests/s':>12}{'p50 ms':>9}{'p99 ms':>9}")
     for name, (env, steps) in RUNS.items():
-        result = rlplug.run(name, env=env, steps=steps, options={"tracking.enabled": False})
+        options = {"evaluation.episodes": 1, "evaluation.every": 0}
+        result = rlplug.run(name, env=env, steps=steps, options=options)
         policy = rlplug.load(result.folder)
         rows = sampled_observations(policy.observation_space, BATCH)
         one = tree_map(lambda leaf: leaf[0], rows)
@@ -51,6 +55,10 @@ def main() -> None:
             f"{name}, in process, {BATCH} rows",
             calls(partial(policy.predict, rows), given.seconds),
         )
+        (model_id,) = known_models(result.folder).values()
+        model = mlflow.pyfunc.load_model(f"models:/{model_id}")
+        report(f"{name}, pyfunc", calls(partial(model.predict, one[None]), given.seconds))
+        report(f"{name}, pyfunc, {BATCH} rows", calls(partial(model.predict, rows), given.seconds))
         server = serve(policy)
         address = server.socket.getsockname()
         for label, body in (

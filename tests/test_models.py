@@ -19,12 +19,13 @@ from gymnasium import spaces
 
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
-from rlplug.tracking.models import LoggedModels, known_models
+from rlplug.tracking.known_models import known_models
+from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.removal import delete_tracked
 from rlplug.tracking.server import free_port
 from rlplug.tracking.store import Store
 from rlplug.tracking.upload import upload_run
-from tests.proxy import Proxy
+from tests.proxy import Gate, Proxy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -126,7 +127,8 @@ def assert_each_once(client: MlflowClient, folder: Path, kept: list[str] = KEPT)
     for model in models:
         (score,) = [one for one in model.metrics if one.key == "eval/return_mean"]
         assert score.step == int(model.params["step"])
-        assert (place(model) / "checkpoint" / "manifest.json").is_file()
+        files = client.list_logged_model_artifacts(model.model_id, "checkpoint")
+        assert "checkpoint/manifest.json" in {one.path for one in files}
 
 
 def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
@@ -273,7 +275,7 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
     ],
 )
 def test_what_a_killed_process_left_is_completed_exactly_once(
-    call: str, when: str, store_root: Path, client: MlflowClient
+    call: str, when: str, store_root: Path, client: MlflowClient, rlplug: Cli
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, call, when],
@@ -288,7 +290,8 @@ def test_what_a_killed_process_left_is_completed_exactly_once(
         resume(folder, steps=120, algorithm=Rises, env=Hall)
         assert_each_once(client, folder, [KEPT[0], KEPT[2], "step-000000000120"])
     for _ in range(2):
-        assert not upload_run(folder, print).left
+        # Also where the process was killed before its end.
+        assert rlplug("sync", folder.name).code == 0
     steps = sorted(one.name for one in (folder / "checkpoints").glob("step-*"))
     assert_each_once(client, folder, steps)
 
@@ -340,6 +343,47 @@ def test_a_request_whose_answer_is_lost_leaves_no_second_model(
     folder = train()
     assert len(lost) == 1
     assert_each_once(client, folder)
+
+
+def test_a_server_without_models_costs_one_warning_and_nothing_else(
+    served: str, store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow import MlflowClient
+
+    gate = Gate(urlsplit(served).port or 0)
+    try:
+        # As MLflow 2 answers.
+        gate.path, gate.code = "/api/2.0/mlflow/logged-models", 404
+        folder = train(**{"tracking.uri": gate.uri})
+    finally:
+        gate.close()
+    (refused,) = [one for one in caplog.messages if "MLflow" in one]
+    assert "its server has no models" in refused
+    run = MlflowClient(served).get_run(folder.name)
+    assert run.info.status == "FINISHED"
+    assert "rlplug.pending_upload" not in run.data.tags
+    stored = MlflowClient(served).list_artifacts(folder.name, "checkpoints")
+    kept = sorted(one.name for one in (folder / "checkpoints").glob("step-*"))
+    assert sorted(Path(one.path).name for one in stored) == kept
+
+
+def test_a_server_that_fails_for_models_has_them_after_a_sync(
+    served: str, store_root: Path, rlplug: Cli
+) -> None:
+    from mlflow import MlflowClient
+
+    gate = Gate(urlsplit(served).port or 0)
+    try:
+        gate.path, gate.code = "/api/2.0/mlflow/logged-models", 500
+        folder = train(**{"tracking.uri": gate.uri})
+        assert known_models(folder) == {}
+        assert rlplug("sync", folder.name).code == 1
+        gate.code = 0
+        assert rlplug("sync").code == 0
+        assert_each_once(MlflowClient(served), folder)
+        assert "is in MLflow" in rlplug("sync").out
+    finally:
+        gate.close()
 
 
 def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:

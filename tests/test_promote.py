@@ -14,8 +14,8 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
+from rlplug.tracking.known_models import known_models
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.models import known_models
 from rlplug.tracking.registry import fetch_model
 
 if TYPE_CHECKING:

@@ -95,8 +95,8 @@ def _setting() -> str:
 
 def _model(path: Path) -> tuple[str, str]:
     """The id of the model of a checkpoint in MLflow, and, if it has none, why."""
+    from rlplug.tracking.known_models import known_models
     from rlplug.tracking.location import RunFolder
-    from rlplug.tracking.models import known_models
     from rlplug.tracking.registry import find_model
 
     folder = path.absolute().parent.parent

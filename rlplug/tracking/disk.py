@@ -12,9 +12,9 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
+from rlplug.tracking.known_models import known_models
 from rlplug.tracking.location import RunFolder, sqlite_file, tracking_uri
 from rlplug.tracking.lock import RunLock, holder
-from rlplug.tracking.models import known_models
 from rlplug.tracking.removal import delete_tracked
 from rlplug.tracking.status import RUNNING
 

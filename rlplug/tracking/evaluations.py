@@ -17,9 +17,9 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
+from rlplug.tracking.known_models import known_models
 from rlplug.tracking.location import RunFolder, runs_folder, tracking_uri
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.models import known_models
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 

@@ -15,38 +15,32 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.review.record import RunAbout
-from rlplug.tracking.artifacts import CHECKPOINTS, delete_files
+from rlplug.tracking.artifacts import CHECKPOINTS
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Report, Row
+from rlplug.tracking.known_models import (
+    CHECKPOINT_TAG,
+    MODELS,
+    delete_model,
+    is_ready,
+    known_models,
+    models_of,
+    read_object,
+    versions_of,
+)
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.model_files import CHECKPOINT, checkpoint_files, write_model_files
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
-__all__ = [
-    "CHECKPOINT_TAG",
-    "MODELS",
-    "VERSIONS_TAG",
-    "LoggedModels",
-    "delete_model",
-    "is_ready",
-    "known_models",
-    "models_of",
-    "versions_of",
-]
+__all__ = ["LoggedModels"]
 
-MODELS = "models.json"
-"""The file in the folder of a run with the id of the model of each checkpoint."""
-
-CHECKPOINT_TAG = "rlplug.checkpoint"
 DIGEST_TAG = "rlplug.digest"
 MARKS_TAG = "rlplug.marks"
 SOURCE_TAG = "mlflow.source.name"
 """MLflow's table of models shows it as `Logged from`; other tags are on the page of a model."""
-VERSIONS_TAG = "mlflow.modelVersions"
 
 SCORE = "eval/return_mean"
 _NO_SCORES = ("eval/best_return_mean", "eval/best_step", "eval/episodes", "eval/episodes_cut")
@@ -113,18 +107,18 @@ class LoggedModels:
             self.delete(checkpoint)
             return ""
         except StoreRefusedError:
-            # Once is enough: a server without models, or no permission for them.
+            # Told once.
             self._refused = True
             raise
 
     def delete(self, checkpoint: str) -> None:
         """Delete the model of a checkpoint and its files, unless it is registered."""
-        model = self._models().pop(checkpoint, None)
+        model = None if self._refused else self._models().pop(checkpoint, None)
         if model is None:
             return
         client = self._store.client
         try:
-            with translated():
+            with _answered():
                 entity = client.get_logged_model(model.entity.model_id)
                 if not versions_of(client, entity):
                     delete_model(client, entity)
@@ -134,7 +128,7 @@ class LoggedModels:
 
     def mark(self) -> None:
         """Tell in MLflow which model is the best and which the last one; write `models.json`."""
-        if self._known is None and not (self._folder / MODELS).exists():
+        if self._refused or (self._known is None and not (self._folder / MODELS).exists()):
             return
         models = self._models()
         scored = [name for name in models if models[name].score is not None]
@@ -156,7 +150,7 @@ class LoggedModels:
 
     def _complete(self, checkpoint: str, manifest: Mapping[str, Any]) -> str:
         """Create the model, or complete what an earlier process left of it."""
-        signature = _object(self._folder / "signature.json")
+        signature = read_object(self._folder / "signature.json")
         if not signature:
             return ""
         model = self._models().get(checkpoint)
@@ -175,7 +169,7 @@ class LoggedModels:
         if self._known is None:
             known: dict[str, _Model] = {}
             client, store = self._store.client, self._store
-            with translated():
+            with _answered():
                 for entity in models_of(client, store.experiment_id, store.run_id):
                     name = entity.tags.get(CHECKPOINT_TAG, "")
                     if name and name not in known:
@@ -232,7 +226,7 @@ class LoggedModels:
             self._store.log_file_at(location, folder / name, into)
             with contextlib.suppress(OSError):
                 size += (folder / name).stat().st_size
-        made = self._folder / ".model-unfinished"
+        made = self._folder / ".unfinished-model"
         shutil.rmtree(made, ignore_errors=True)
         try:
             with translated():
@@ -276,56 +270,19 @@ class LoggedModels:
 
     def _manifest(self, checkpoint: str) -> dict[str, Any]:
         """Empty if there is no such checkpoint."""
-        return _object(self._folder / CHECKPOINTS / checkpoint / "manifest.json")
+        return read_object(self._folder / CHECKPOINTS / checkpoint / "manifest.json")
 
 
-def known_models(folder: Path) -> dict[str, str]:
-    """Checkpoint → id of its model in MLflow, as the folder of a run has them."""
-    return {name: str(model_id) for name, model_id in _object(folder / MODELS).items()}
-
-
-def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator[LoggedModel]:
-    """All models of a run; MLflow gives a hundred at a time."""
-    token: str | None = None
-    while True:
-        found = client.search_logged_models(
-            [experiment_id], f"source_run_id = '{run_id}'", page_token=token
-        )
-        yield from found
-        token = found.token
-        if not token:
-            return
-
-
-def is_ready(model: LoggedModel) -> bool:
-    """Whether all of a model is in MLflow."""
-    return str(model.status) == "READY"
-
-
-def versions_of(client: MlflowClient, model: LoggedModel) -> list[str]:
-    """Where a model is registered: `NAME version 1`; a tag has it, also of deleted versions."""
-    from mlflow.exceptions import MlflowException
-
-    found = []
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """As `translated`; a server that knows no models is not asked again."""
     try:
-        told = [(one["name"], one["version"]) for one in json.loads(model.tags[VERSIONS_TAG])]
-    except (KeyError, ValueError, TypeError):
-        return []
-    for name, version in told:
-        try:
-            client.get_model_version(name, version)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-        else:
-            found.append(f"{name} version {version}")
-    return found
-
-
-def delete_model(client: MlflowClient, model: LoggedModel) -> None:
-    """Delete a model, and its files, which MLflow would keep."""
-    delete_files(client, model.artifact_location)
-    client.delete_logged_model(model.model_id)
+        with translated():
+            yield
+    except StoreUnreachableError as error:
+        if getattr(error.__cause__, "error_code", "") == "ENDPOINT_NOT_FOUND":
+            raise StoreRefusedError("its server has no models, which came with MLflow 3") from error
+        raise
 
 
 def _name(about: RunAbout, step: int) -> str:
@@ -376,12 +333,3 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _step(checkpoint: str) -> int:
     digits = checkpoint.removeprefix("step-")
     return int(digits) if digits.isdecimal() else 0
-
-
-def _object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is none."""
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

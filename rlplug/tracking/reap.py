@@ -44,6 +44,7 @@ LEFTOVER_SECONDS = 3600
 _HALF_WRITTEN = (
     "checkpoints/.unfinished-*",
     "replay/.unfinished-*",
+    ".unfinished-*",
     "*.new-*",
     "*.tmp",
     "*.acked.new",

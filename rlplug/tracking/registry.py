@@ -16,10 +16,11 @@ from rlplug.tracking.artifacts import CHECKPOINTS, artifact_repository
 from rlplug.tracking.client import asking
 from rlplug.tracking.evaluations import where_tracked
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.known_models import CHECKPOINT_TAG, VERSIONS_TAG, is_ready
 from rlplug.tracking.location import is_missing, tracking_uri, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.model_files import CHECKPOINT
-from rlplug.tracking.models import CHECKPOINT_TAG, VERSIONS_TAG, LoggedModels, is_ready
+from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:

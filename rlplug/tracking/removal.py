@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import delete_files
 from rlplug.tracking.client import asking
+from rlplug.tracking.known_models import delete_model, models_of, versions_of
 from rlplug.tracking.location import without_secrets
-from rlplug.tracking.models import delete_model, models_of, versions_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
