@@ -128,3 +128,17 @@ def test_nothing_heavy_is_imported_where_it_is_known(ask: Ask, home: Path) -> No
     said = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
     assert "env.frame_stack=" in said
     assert said.splitlines()[-1] == "[]"
+
+
+def test_every_command_that_takes_a_run_completes_it() -> None:
+    from rlplug.cli.completion import complete_runs
+    from rlplug.cli.main import cli
+
+    takes_runs = 0
+    for command in cli.commands.values():
+        for one in getattr(command, "commands", {"": command}).values():
+            for parameter in one.params:
+                if (parameter.metavar or "").strip("[].").startswith("RUN"):
+                    takes_runs += 1
+                    assert parameter._custom_shell_complete is complete_runs, one.name
+    assert takes_runs >= 13
