@@ -96,11 +96,14 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
         with pytest.raises(SystemExit) as left:
             main(["plugins", "list"])
         assert left.value.code == 0
+        # What was written may arrive in parts, each of which ends anywhere.
+        terminal.write("\0")
+        terminal.flush()
         text = b""
-        while not text.endswith(b"A plugin for a test\r\n"):
+        while not text.endswith(b"\0"):
             text += os.read(ours, 65536)
     os.close(ours)
-    return text.decode().replace("\r", "").split("\n")
+    return text.decode().rstrip("\0").replace("\r", "").split("\n")
 
 
 def add_ons(lines: list[str]) -> list[str]:
