@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from rlplug.cli.command import Command
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
+from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 
 if TYPE_CHECKING:
@@ -37,7 +39,12 @@ def best(run: str, as_json: bool) -> None:
     rlplug best best:CartPole-v1 --json
     """
     from rlplug.checkpoint import find_checkpoint, read_manifest
+    from rlplug.tracking.registry import is_model_uri
 
+    if is_model_uri(run):
+        raise RequestError(
+            f"{run!r} is a model, which has one checkpoint.", "try: rlplug best with its run"
+        )
     path = find_checkpoint(run)
     manifest = read_manifest(path)
     model_id, reason = _model(path)
@@ -57,8 +64,7 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
     rows = {
         "best": "the last checkpoint; there was no evaluation"
         if score is None
-        else f"{format_number(score)} ± {format_number(manifest.evaluation['eval/return_std'])} "
-        f"in {manifest.evaluation['eval/episodes']:,.0f} episodes",
+        else _score(score, manifest.evaluation),
         "step": f"{manifest.step:,}",
         "run": " ".join([manifest.run_id, *([] if named is None else [f"({named.run_name})"])]),
         "checkpoint": str(path),
@@ -69,6 +75,15 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
         **next_steps(short, f"models:/{model_id}" if model_id else ""),
         "promote it": f"rlplug promote {short} NAME",
     }
+
+
+def _score(mean: float, evaluation: Mapping[str, float]) -> str:
+    shown = format_number(mean)
+    if "eval/return_std" in evaluation:
+        shown += f" ± {format_number(evaluation['eval/return_std'])}"
+    if "eval/episodes" in evaluation:
+        shown += f" in {evaluation['eval/episodes']:,.0f} episodes"
+    return shown
 
 
 def next_steps(run: str, uri: str) -> dict[str, str]:
