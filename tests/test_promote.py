@@ -16,7 +16,7 @@ import rlplug as package
 from rlplug.errors import RequestError
 from rlplug.tracking.known_models import known_models
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.registry import fetch_model
+from rlplug.tracking.model_registry import fetch_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

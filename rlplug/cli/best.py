@@ -39,7 +39,7 @@ def best(run: str, as_json: bool) -> None:
     rlplug best best:CartPole-v1 --json
     """
     from rlplug.checkpoint import find_checkpoint, read_manifest
-    from rlplug.tracking.registry import is_model_uri
+    from rlplug.tracking.model_registry import is_model_uri
 
     if is_model_uri(run):
         raise RequestError(
@@ -112,7 +112,7 @@ def _model(path: Path) -> tuple[str, str]:
     """The id of the model of a checkpoint in MLflow, and, if it has none, why."""
     from rlplug.tracking.known_models import known_models
     from rlplug.tracking.location import RunFolder
-    from rlplug.tracking.registry import find_model
+    from rlplug.tracking.model_registry import find_model
 
     folder = path.absolute().parent.parent
     found = known_models(folder).get(path.name, "")

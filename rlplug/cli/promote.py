@@ -40,12 +40,12 @@ def promote(run: str, name: str, alias: str, as_json: bool) -> None:
     rlplug promote models:/cart-pole@challenger cart-pole
     """
     from rlplug.checkpoint import find_checkpoint
-    from rlplug.tracking import registry
+    from rlplug.tracking import model_registry
 
-    if registry.is_model_uri(run):
-        done = registry.promote_model(run, name, alias)
+    if model_registry.is_model_uri(run):
+        done = model_registry.promote_model(run, name, alias)
     else:
-        done = registry.promote(find_checkpoint(run), name, alias)
+        done = model_registry.promote(find_checkpoint(run), name, alias)
     if as_json:
         facts = {
             "name": done.name,
