@@ -101,6 +101,13 @@ class Module(nn.Module):
         """Choose the best actions; the same observations give the same actions."""
         raise TypeError(f"{type(self).__name__} must define forward_inference")
 
+    def forward_export(self, act: ActInput) -> Acted:
+        """`forward_inference` in torch operations alone, on tensors, for `rlplug export`.
+
+        To be defined where `forward_inference` itself uses NumPy, or branches on values.
+        """
+        return self.forward_inference(act)
+
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """What the loss needs of a batch; empty unless the algorithm wants it computed here."""
         return {}

@@ -47,7 +47,7 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    of_runs = ("ui", "eval", "serve", "resume", "show", "compare", "diff")
+    of_runs = ("ui", "eval", "serve", "best", "resume", "show", "compare", "diff")
     if arguments[0] in of_runs or arguments[:2] in (["plugins", "check"], ["runs", "rm"]):
         arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0
@@ -58,19 +58,14 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    short = ("--set", "n_steps=64", "--set", "evaluation.episodes=1")
-    assert (
-        rlplug("run", *["--algo", "ppo", "--env", "CartPole-v1", "--steps", "512"], *short).code
-        == 0
-    )
+    assert rlplug("run", "--algo", "linucb", "--steps", "512").code == 0
     lines = block("Pull the plug whenever you like", "text").splitlines()
     said = []
     for line in lines:
         arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
-        written = {"RUN_ID": "last", "200000": "1024"}
-        arguments = [written.get(one, one) for one in arguments]
+        arguments = [one.replace("RUN_ID", "last").replace("200000", "1024") for one in arguments]
         if arguments[0] == "run":
-            arguments += ["--steps", "256", *short]
+            arguments += ["--steps", "256"]
         done = rlplug(*arguments)
         said.append((arguments[0], done.code))
     # The first has nothing to resume: the run has finished.
@@ -79,9 +74,29 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
         ("resume", 0),
         ("resume", 0),
         ("run", 0),
+        ("run", 0),
         ("runs", 0),
         ("sync", 0),
     ]
+
+
+def test_the_commands_for_trained_policies_do_what_the_readme_says(
+    rlplug: Callable[..., Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluated = ("--set", "evaluation.episodes=2")
+    assert rlplug("run", "--algo", "linucb", "--steps", "512", *evaluated).code == 0
+    for line in block("Use what was trained", "text").splitlines():
+        arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
+        arguments = [
+            one.replace("RUN_ID", "last").replace("best:CartPole-v1", "best:LinearBandit-v0")
+            for one in arguments
+        ]
+        if arguments[0] == "serve":
+            arguments += ["--help"]
+        done = rlplug(*arguments)
+        assert done.code == 0, (line, done.err)
+    assert (tmp_path / "policy.onnx").is_file()
 
 
 def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(

@@ -364,7 +364,7 @@ def test_other_options_are_refused_unless_drift_is_allowed(home: Path, rlplug: C
     assert refused.code == 2
     changes = "algorithm.epsilon: 0.1 → 0.5; algorithm.fail_at: 450 → 0."
     assert f"would go on with other options: {changes}" in refused.err
-    assert "try: --allow-drift" in refused.err
+    assert f"try: rlplug resume {folder.name[:8]} with --allow-drift" in refused.err
     assert rlplug(*arguments, "--allow-drift").code == 0
     assert "epsilon = 0.5" in (folder / "config.toml").read_text()
 
@@ -611,3 +611,56 @@ def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
         printed, _ = process.communicate(timeout=300)
         assert process.returncode == code, printed
         assert said in printed
+
+
+class Jumps(Stops):
+    """Sets the clock ahead or back at a step; ends the run later."""
+
+    def __init__(self, set_clock: Callable[[float], None], seconds: float, at: int = 0) -> None:
+        super().__init__(at)
+        self.set_clock, self.seconds = set_clock, seconds
+
+    def metrics_reported(self, step: int) -> None:
+        if step >= 300:
+            self.set_clock(self.seconds)
+        super().metrics_reported(step)
+
+
+@pytest.mark.parametrize("days", [-2, 3])
+def test_a_clock_that_jumps_in_a_run_and_before_a_resume_changes_nothing(
+    days: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    options = {"checkpoint.every": 100, "evaluation.every": 200, "evaluation.episodes": 1}
+    real, offset = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + offset[0])
+
+    def set_clock(seconds: float) -> None:
+        offset[0] = seconds
+
+    whole = library.run("means", steps=1_000, options=options, addons=[Jumps(set_clock, 0.0)])
+    jump = days * 86_400.0
+    before = set(home.glob("work/*"))
+    with pytest.raises(ArithmeticError, match="stopped"):
+        library.run("means", steps=1_000, options=options, addons=[Jumps(set_clock, jump, 500)])
+    (folder,) = set(home.glob("work/*")) - before
+    set_clock(-jump)
+    rest = library.resume(folder.name, addons=[Jumps(set_clock, jump)])
+    assert rest.step == 1_000
+    digests = {
+        read_manifest(checkpoints_in(one / "checkpoints")[-1]).state_digest
+        for one in (folder, whole.folder)
+    }
+    assert len(digests) == 1
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+    for name in ("rollout/reward_mean", "eval/return_mean"):
+        points = [
+            sorted((one.step, one.value) for one in client.get_metric_history(run, name))
+            for run in (whole.run_id, rest.run_id)
+        ]
+        assert points[0] == points[1]
+        assert points[0]
+    assert client.get_run(rest.run_id).info.status == "FINISHED"
+    listed = {one.run_id: one.status for one in library.runs()}
+    assert listed[rest.run_id] == "FINISHED"

@@ -92,6 +92,31 @@ def test_a_run_whose_folder_is_gone_goes_on_exactly_and_without_a_point_twice(
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_a_replay_buffer_that_was_not_uploaded_starts_empty_and_the_run_says_so(
+    home: Path, caplog: pytest.LogCaptureFixture, uploaded: bool
+) -> None:
+    options = {
+        "learning_starts": 100,
+        "evaluation.episodes": 0,
+        "checkpoint.every": 200,
+        "checkpoint.upload_replay": uploaded,
+        "checkpoint.save_environments": False,
+    }
+    run = library.run("dqn", "CartPole-v1", steps=400, options=options)
+    shutil.rmtree(run.folder)
+    caplog.clear()
+    done = library.resume(run.run_id, steps=600)
+    assert done.step == 600
+    (said,) = [one for one in caplog.messages if "replay" in one] or [""]
+    folder = run.folder / "replay"
+    wanted = (
+        f"rlplug: the replay buffer is empty at step 400: its files are not in {folder} (only the "
+        "latest checkpoints keep theirs, and only checkpoint.upload_replay uploads them)."
+    )
+    assert said == ("" if uploaded else wanted)
+
+
 def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(
     home: Path, client: MlflowClient, rlplug: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,19 @@ def test_a_run_that_started_during_an_outage_is_created_with_all_it_has_by_sync(
     assert len(rlplug("runs", "--json").out.splitlines()) == 1
 
 
+def test_a_run_that_another_version_recorded_during_an_outage_is_created_by_sync(
+    away: Away, client: MlflowClient, rlplug: Command
+) -> None:
+    result = library.run("means", steps=400, options=OFFLINE)
+    file = result.folder / "record.json"
+    record = json.loads(file.read_text())
+    del record["datasets"]
+    file.write_text(json.dumps({**record, "environment_digest": "0" * 32}))
+    away.back()
+    assert rlplug("sync").code == 0
+    assert client.get_run(tracked(result.folder)).data.params["run.steps"] == "400"
+
+
 def test_a_run_goes_on_during_an_outage_and_no_point_is_twice_or_missing_after_a_sync(
     away: Away, client: MlflowClient, rlplug: Command, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -76,28 +76,40 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 
 def restore_feed(
     checkpoint: Path, feed: OpenFeed, training: Mapping[str, Any] | None = None
-) -> bool:
-    """Restore a feed; returns False if it starts with an empty replay buffer.
+) -> str:
+    """Restore a feed; returns why its replay buffer is empty, or an empty text if it is not.
 
-    That is where the buffer was not saved, or where what was saved cannot be used, which is told
-    in a warning. `training` is what `read_training` gave, if it was read before.
+    `training` is what `read_training` gave, if it was read before.
     """
     files = read_manifest(checkpoint).replay
     saved = (read_training(checkpoint) if training is None else training)["feed"]
     with reading(checkpoint, "feed"):
         if feed.rows is None:
             feed.set_state(saved)
-            return True
-        if files:
-            try:
-                with reading(checkpoint, "replay buffer"):
-                    restore_rows(replay_folder(checkpoint), files, feed)
-            except RequestError as error:
-                _LOG.warning("rlplug: warning: %s", error)
-                feed.rows.clear()
-                files = {}
-        feed.set_state_without_rows(saved, empty=not files)
-    return bool(files)
+            return ""
+        reason = _restore_replay(checkpoint, files, feed)
+        feed.set_state_without_rows(saved, empty=bool(reason))
+    return reason
+
+
+def _restore_replay(checkpoint: Path, files: Mapping[str, str], feed: OpenFeed) -> str:
+    """Why the buffer could not be restored."""
+    folder = replay_folder(checkpoint)
+    if not files:
+        return "it was not saved (checkpoint.save_replay)"
+    if not any((folder / name).exists() for name in files):
+        return (
+            f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
+            "checkpoint.upload_replay uploads them)"
+        )
+    try:
+        with reading(checkpoint, "replay buffer"):
+            restore_rows(folder, files, feed)
+    except RequestError as error:
+        assert feed.rows is not None
+        feed.rows.clear()
+        return error.message
+    return ""
 
 
 def _check_resumable(checkpoint: Path, manifest: Manifest, run_id: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
 from rlplug.errors import RequestError
@@ -24,7 +25,7 @@ __all__ = ["best", "next_steps"]
 
 
 @click.command("best", cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def best(run: str, as_json: bool) -> None:

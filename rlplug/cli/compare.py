@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError
 
@@ -27,7 +28,7 @@ PLOT = "compare.png"
 
 
 @click.command(cls=Command)
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", shell_complete=complete_runs, metavar="RUN...", nargs=-1, required=True)
 @click.option(
     "--by",
     type=click.Choice(["best", "last"]),

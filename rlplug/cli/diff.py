@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError
 
@@ -20,8 +21,8 @@ __all__ = ["diff"]
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN")
-@click.argument("other", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
+@click.argument("other", shell_complete=complete_runs, metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON per difference.")
 @debug_option
 def diff(run: str, other: str, as_json: bool) -> None:

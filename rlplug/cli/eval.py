@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
@@ -21,7 +22,7 @@ __all__ = ["evaluate"]
 
 
 @click.command("eval", cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
 @click.option(
     "--episodes",
     type=click.IntRange(min=1),

@@ -16,8 +16,10 @@ import click
 from rlplug.cli.best import best
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
+from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
 from rlplug.cli.eval import evaluate
+from rlplug.cli.export import export
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
@@ -96,10 +98,12 @@ cli.add_command(promote)
 cli.add_command(compare)
 cli.add_command(diff)
 cli.add_command(serve)
+cli.add_command(export)
 cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 cli.add_command(version)
+cli.add_command(completion)
 
 
 def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> NoReturn:

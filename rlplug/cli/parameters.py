@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from rlplug.registry import Kind, Registry
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-__all__ = ["complete_plugins", "debug_option", "host_option", "is_loopback"]
+__all__ = ["debug_option", "host_option", "is_loopback"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,23 +29,3 @@ def host_option(command: Command) -> Command:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     return host in ("127.0.0.1", "localhost", "::1")
-
-
-def complete_plugins(
-    *kinds: Kind,
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Shell completion of the installed plugins of these kinds."""
-
-    def complete(
-        context: click.Context, parameter: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        return [
-            CompletionItem(plugin.name, help=plugin.summary)
-            for kind in kinds
-            for plugin in Registry.installed().of_kind(kind)
-            if plugin.name.startswith(incomplete)
-        ]
-
-    return complete

@@ -8,6 +8,7 @@ import click
 
 from rlplug.cli.best import next_steps
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
 
@@ -15,7 +16,7 @@ __all__ = ["promote"]
 
 
 @click.command("promote", cls=Command)
-@click.argument("run", metavar="RUN[@STEP]")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN[@STEP]")
 @click.argument("name", metavar="NAME")
 @click.option(
     "--alias",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
@@ -19,7 +20,7 @@ __all__ = ["resume"]
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Make the run this long.")
 @click.option(
     "--set",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import RunCommand
-from rlplug.cli.parameters import complete_plugins, debug_option
+from rlplug.cli.completion import (
+    complete_environments,
+    complete_plugins,
+    complete_presets,
+    complete_runs,
+    complete_settings,
+)
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
@@ -28,7 +35,12 @@ __all__ = ["run"]
 @click.option(
     "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
 )
-@click.option("--env", metavar="ID", help="Gymnasium id; default: the algorithm's environment.")
+@click.option(
+    "--env",
+    metavar="ID",
+    shell_complete=complete_environments,
+    help="Gymnasium id; default: the algorithm's environment.",
+)
 @click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
 @click.option("--seed", type=int, metavar="N", help="Random seed.")
 @click.option(
@@ -41,11 +53,15 @@ __all__ = ["run"]
     help="How many of the seeds run at a time; default: by cores and compute.num_threads.",
 )
 @click.option(
-    "--preset", metavar="NAME", help="Named set of options of the algorithm; see plugins show."
+    "--preset",
+    metavar="NAME",
+    shell_complete=complete_presets,
+    help="Named set of options of the algorithm; see plugins show.",
 )
 @click.option(
     "--init-from",
     metavar="RUN",
+    shell_complete=complete_runs,
     help="Load initial weights from a tracked run: an id, a name, last, best:ENV, RUN@STEP.",
 )
 @click.option(
@@ -59,6 +75,7 @@ __all__ = ["run"]
 @click.option(
     "--like",
     metavar="RUN",
+    shell_complete=complete_runs,
     help="The same run again: options, plugins, seed. What differs is printed and recorded.",
 )
 @click.option(
@@ -72,6 +89,7 @@ __all__ = ["run"]
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_settings,
     help="Set an option, overriding the file: gamma=0.9, sampling.num_envs=16.",
 )
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option, host_option, is_loopback
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
@@ -22,7 +23,7 @@ __all__ = ["serve"]
 
 
 @click.command("serve", cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
 @host_option
 @click.option(
     "--port",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError, did_you_mean
 
@@ -33,7 +34,7 @@ _CHECKPOINTS = 6
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", shell_complete=complete_runs, metavar="RUN")
 @click.option("--open", "opened", is_flag=True, help="Open the run's report in a browser.")
 @click.option(
     "--metrics",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError, RlplugError, RunFailedError
 
@@ -20,7 +21,7 @@ __all__ = ["sync"]
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", shell_complete=complete_runs, metavar="[RUN]", required=False)
 @debug_option
 def sync(run: str | None) -> int:
     """Upload metrics and files of ended runs that are not in MLflow yet.

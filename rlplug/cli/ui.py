@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option, host_option, is_loopback
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["ui"]
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", shell_complete=complete_runs, metavar="[RUN]", required=False)
 @host_option
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."

@@ -76,6 +76,16 @@ class Normalization:
         """Whether observations are normalised."""
         return bool(self._moments)
 
+    @property
+    def scales(self) -> Mapping[tuple[Any, ...], tuple[Any, Any]]:
+        """Mean and factor of each normalised part of observations, by its path."""
+        return self._scales
+
+    @property
+    def clip(self) -> float:
+        """The bound of normalised observations; 0: none."""
+        return self._section.normalize_clip
+
     def space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         """The space of normalised observations."""
         normalised: gymnasium.Space[Any] = self._space(space, ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -46,6 +47,10 @@ _BYTES = "bytes:"
 """Begins the names of tensors that are bytes, such as pickles."""
 _CHUNK = 2**22
 """Bytes written and hashed in turn, while they are in the processor's cache."""
+_SYNCED = 2**24
+"""Bytes after which a file is synced: the disk writes while the next ones are hashed."""
+_UNHASHED = 4
+"""Parts that may be written before they are hashed."""
 
 _DTYPES = {
     torch.float64: "F64",
@@ -276,14 +281,19 @@ def _write_named(
         found = hashlib.sha256()
         # Hashed beside: both take about as long, and neither needs the interpreter's lock.
         with unfinished.open("wb") as file, ThreadPoolExecutor(1) as beside:
-            hashed: Future[None] | None = None
+            unhashed: deque[Future[None]] = deque()
+            unsynced = 0
             for part in _parts(tensors, metadata):
-                now = beside.submit(found.update, part)
+                unhashed.append(beside.submit(found.update, part))
                 file.write(part)
-                if hashed is not None:
-                    # So that no more than two parts are in memory.
-                    hashed.result()
-                hashed = now
+                unsynced += len(part)
+                if unsynced >= _SYNCED:
+                    file.flush()
+                    os.fsync(file.fileno())
+                    unsynced = 0
+                if len(unhashed) > _UNHASHED:
+                    # So that not all of a tensor on another device is in memory.
+                    unhashed.popleft().result()
             file.flush()
             os.fsync(file.fileno())
         digest = found.hexdigest()

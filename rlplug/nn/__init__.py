@@ -11,6 +11,7 @@ from rlplug.nn.distributions import (
     MultiCategorical,
     SquashedGaussian,
     make_distribution,
+    masked,
 )
 from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
@@ -57,6 +58,7 @@ __all__ = [
     "ValueHead",
     "make_distribution",
     "make_encoder",
+    "masked",
     "orthogonal",
     "project",
     "resample_noise",

@@ -120,12 +120,10 @@ class Resumed:
             sampler = self._without_stale_environments(run["sampler"], *names)
             reset = components.sampler.set_state(sampler, seed=seed)
         here = f"at step {self.step:,}"
-        self._has_feed = restore_feed(self.checkpoint, components.feed, training)
-        if not self._has_feed:
-            self._warnings.append(
-                f"the replay buffer is empty {here}: it was not saved (checkpoint.save_replay), or "
-                "cannot be used."
-            )
+        lost = restore_feed(self.checkpoint, components.feed, training)
+        self._has_feed = not lost
+        if lost:
+            self._warnings.append(f"the replay buffer is empty {here}: {lost.rstrip('.:')}.")
         if reset:
             self._warnings.append(
                 f"episodes start anew {here}: the environments are not restored ({reset})."
@@ -191,7 +189,7 @@ def resumable(
     return resumed
 
 
-def resumable_by_name(name: str, wanted: Prepared, *, allow_drift: bool = False) -> Resumed | None:
+def resumable_by_name(name: str, wanted: Prepared) -> Resumed | None:
     """The run of this name, to go on with these options; None if there is none yet."""
     found = [one for one in runs_in(runs_folder()) if one.run_name == name]
     if not found:
@@ -202,7 +200,7 @@ def resumable_by_name(name: str, wanted: Prepared, *, allow_drift: bool = False)
             "try: rlplug resume with the id of one of them, or another name",
         )
     plugins = InlinePlugins.of("", (), Registry.installed())
-    return _resumed(found[0].path.resolve(), plugins, lambda old: wanted, allow_drift)
+    return _resumed(found[0].path.resolve(), plugins, lambda old: wanted, allow_drift=False)
 
 
 def _resumed(
@@ -307,12 +305,12 @@ def _other_environment(folder: Path, name: str) -> dict[str, str]:
 def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
     if resumed.drift and not allowed:
         changed = "; ".join(f"{name}: {change}" for name, change in resumed.drift.items())
-        how = "leave them out"
+        run, how = resumed.folder.name, "leave them out"
         if _ENVIRONMENT in resumed.drift:
             how = "in Python, env=… with the one that it was started with"
         raise RequestError(
-            f"run {resumed.folder.name} would go on with other options: {changed}.",
-            f"try: --allow-drift, which records the change, or {how}",
+            f"run {run} would go on with other options: {changed}.",
+            f"try: rlplug resume {run[:8]} with --allow-drift, which records the change, or {how}",
         )
 
 

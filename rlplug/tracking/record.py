@@ -83,9 +83,10 @@ class Record:
 
     @classmethod
     def read(cls, content: bytes) -> Record:
-        """The record of which this is the content."""
-        facts = json.loads(content)
-        datasets = tuple(Dataset(**one) for one in facts["datasets"])
+        """The record of which this is the content, without what only other versions know."""
+        known = {field.name for field in attrs.fields(cls)}
+        facts = {name: one for name, one in json.loads(content).items() if name in known}
+        datasets = tuple(Dataset(**one) for one in facts.get("datasets", ()))
         return cls(**{**facts, "about": RunAbout.read(facts["about"]), "datasets": datasets})
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
 from rlplug.errors import RunFailedError
+from rlplug.nn import masked
 from rlplug.spaces import whole_numbers
 
 __all__ = ["ArmCounts", "Floats", "highest"]
@@ -72,6 +73,13 @@ class ArmCounts(Module):
     def forward_inference(self, act: ActInput) -> Acted:
         """The arm of the highest mean reward; of equal ones, the first."""
         return Acted(highest(self.means(), _rows(act.observations), act.action_mask, None))
+
+    def forward_export(self, act: ActInput) -> Acted:
+        """The arm of the highest mean reward, in torch."""
+        initial = torch.full_like(self.total, self.initial_value)
+        means = torch.where(self.weight > 0, self.total / self.weight, initial)
+        rows = first_leaf(act.observations).shape[0]
+        return Acted(masked(means.expand(rows, -1), act.action_mask).argmax(1))
 
     def choose(
         self, rows: int, random: numpy.random.Generator, action_mask: Any = None

@@ -24,6 +24,7 @@ from rlplug.nn import (
     QuantileHead,
     Streams,
     TargetNetwork,
+    masked,
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
@@ -73,6 +74,11 @@ class DQNModule(Module):
         """Greedy actions."""
         values, _ = self.network.act(act.observations)
         return Acted(greedy(values, act.action_mask) + self.first_action)
+
+    def forward_export(self, act: ActInput) -> Acted:
+        """Greedy actions, in torch."""
+        values, _ = self.network.step(act.observations)
+        return Acted(masked(values, act.action_mask).argmax(1) + self.first_action)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`outputs` of the network for every action, and their `q_values`."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy
+import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
@@ -117,6 +118,21 @@ class Layout:
             context = _ones(context, ids, mask, rows)
         self._check(context, arms, mask, ids)
         return ParsedObservations(context, arms, mask, ids, as_tensors)
+
+    def tensors(
+        self, observations: Any, mask: Any = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Context, arms and mask of observations that are tensors; a context of ones if none."""
+        context, arms = observations, None
+        if isinstance(observations, Mapping):
+            mask = observations.get("action_mask") if mask is None else mask
+            context, arms = observations.get("context"), observations.get("arms")
+        elif self.arm_dim and not self.context_dim:
+            context, arms = None, observations
+        if not self.context_dim:
+            shown = next(part for part in (arms, context, mask) if part is not None)
+            context = torch.ones((shown.shape[0], 1), dtype=torch.float64)
+        return context.double(), None if arms is None else arms.double(), mask
 
     def _check(self, context: Any, arms: Any, mask: Any, ids: Any) -> None:
         num_arms, context_dim, arm_dim = self.num_arms, self.context_dim, self.arm_dim

@@ -167,6 +167,10 @@ class RidgeRegressions(BufferViews):
             mean, variance = map(namespace(x).stack, zip(*each, strict=True))
         return mean.swapaxes(0, 1), variance.T
 
+    def coefficients(self) -> Tensor:
+        """theta of every group as a tensor, (groups, targets, dim), as it was last solved."""
+        return self.solved[:, self.dim :]
+
     def predict_by(self, groups: Array, x: Array) -> tuple[Array, Array]:
         """Means (n, k, targets) and variances (n, k) of rows x (n, dim) by their groups (n, k)."""
         if self._counts[_STALE]:

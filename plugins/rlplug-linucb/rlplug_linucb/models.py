@@ -7,7 +7,9 @@ import sys
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy
+import torch
 from gymnasium import Space
+from torch import Tensor
 
 from rlplug.errors import UnsupportedSpaceError
 from rlplug_linucb.arm_ids import ArmIds
@@ -66,6 +68,10 @@ class DisjointModel:
             mean, variance = regressions.predict_by(self.arm_ids.groups(parsed.ids), context)
         return mean[..., 0], variance
 
+    def mean(self, context: Tensor, arms: Tensor | None) -> Tensor:
+        """The mean of every arm, (n, arms), in torch alone."""
+        return context @ self.regressions.coefficients()[:, 0].T
+
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
         return Rows(self.regressions.to_array(parsed.context, None), actions)
@@ -107,6 +113,14 @@ class JointModel:
             return self._with_context(parsed, namespace(one_hot).broadcast_to(one_hot, rows))
         return self._with_context(parsed, self.regressions.to_array(parsed.arms))
 
+    def mean(self, context: Tensor, arms: Tensor | None) -> Tensor:
+        """The mean of every arm, (n, arms), in torch alone."""
+        if arms is None:
+            one_hot = torch.eye(self.layout.num_arms, dtype=context.dtype)
+            arms = one_hot.expand(context.shape[0], -1, -1)
+        mean: Tensor = self._joined(context, arms) @ self.regressions.coefficients()[0, 0]
+        return mean
+
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""
         if self.layout.featured:
@@ -118,7 +132,11 @@ class JointModel:
     def _with_context(self, parsed: ParsedObservations, arms: Array) -> Array:
         if not self.layout.context_dim:
             return arms
-        context = self.regressions.to_array(parsed.context)
+        return self._joined(self.regressions.to_array(parsed.context), arms)
+
+    def _joined(self, context: Array, arms: Array) -> Array:
+        if not self.layout.context_dim:
+            return arms
         if not self.interactions:
             return _concatenate(context, arms)
         products = _products(context, arms)
@@ -165,6 +183,13 @@ class HybridModel:
         if not self.layout.featured:
             return context, context[:, None], groups
         return context, self._shared(context, self.regressions.to_array(parsed.arms)), groups
+
+    def mean(self, context: Tensor, arms: Tensor | None) -> Tensor:
+        """The mean of every arm, (n, arms), in torch alone."""
+        own, shared = self.regressions.arms.coefficients(), self.regressions.shared.coefficients()
+        z = context[:, None] if arms is None else self._shared(context, arms)
+        means = torch.einsum("nd,atd->nat", context, own)
+        return means[..., 0] + (z - means[..., 1:]) @ shared[0, 0]
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""

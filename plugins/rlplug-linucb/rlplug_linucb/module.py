@@ -15,6 +15,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
 from rlplug.config.schedule import resolve
 from rlplug.errors import RunFailedError
+from rlplug.nn import masked
 from rlplug_linucb.arrays import Array, BufferViews, namespace
 from rlplug_linucb.checks import (
     checked_columns,
@@ -81,6 +82,17 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         """The arms of the highest predicted reward; of equal ones, the first."""
         parsed = self.layout.parse(act.observations, act.action_mask)
         return Acted(self.pick(parsed, self._score(parsed, 0.0), None).actions)
+
+    def forward_export(self, act: ActInput) -> Acted:
+        """The arms of the highest predicted reward, in torch."""
+        if self.arm_ids is not None:
+            raise RunFailedError(
+                "rlplug-linucb: a policy with arm_ids cannot be exported, which arm has which "
+                "regression is looked up in a table.",
+                "try: rlplug serve",
+            )
+        context, arms, mask = self.layout.tensors(act.observations, act.action_mask)
+        return Acted(masked(self.model.mean(context, arms), mask).argmax(1))
 
     def choose(
         self,

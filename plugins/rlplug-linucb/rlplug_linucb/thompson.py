@@ -53,6 +53,10 @@ class LinTSModule(HasEstimates, Module):
         """The arms of the highest predicted reward; of equal ones, the first."""
         return self.bandit.forward_inference(act)
 
+    def forward_export(self, act: ActInput) -> Acted:
+        """The arms of the highest predicted reward, in torch."""
+        return self.bandit.forward_export(act)
+
     def choose(
         self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
     ) -> Any:

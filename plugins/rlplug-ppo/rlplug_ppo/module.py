@@ -60,6 +60,11 @@ class ActorCriticModule(Module):
         likely = network.distribution.mode(parameters, act.action_mask)
         return Acted(network.distribution.for_env(likely), state)
 
+    def forward_export(self, act: ActInput) -> Acted:
+        """The most likely actions, in torch."""
+        parameters, state = self.network.step(act.observations, act.state)
+        return Acted(self.distribution.tensor_mode(parameters, act.action_mask), state)
+
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`parameters` of the action distribution and `values`, for all rows."""
         fragments = None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
-from rlplug.cli.parameters import complete_plugins, debug_option
+from rlplug.cli.completion import complete_plugins
+from rlplug.cli.parameters import debug_option
 from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import attrs
 import click
 
 from rlplug.cli.command import Command
-from rlplug.cli.parameters import complete_plugins, debug_option
+from rlplug.cli.completion import complete_plugins
+from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import console, print_options
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError, RlplugError
 
@@ -19,7 +20,7 @@ __all__ = ["rm"]
 
 
 @click.command(cls=Command)
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", shell_complete=complete_runs, metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @debug_option
 def rm(runs: tuple[str, ...], yes: bool) -> int:

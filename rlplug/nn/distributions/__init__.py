@@ -7,7 +7,7 @@ from gymnasium import spaces
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.distributions.binary import Binary
 from rlplug.nn.distributions.categorical import Categorical, MultiCategorical
-from rlplug.nn.distributions.distribution import Distribution
+from rlplug.nn.distributions.distribution import Distribution, masked
 from rlplug.nn.distributions.gaussian import Gaussian
 from rlplug.nn.distributions.squashed import SquashedGaussian
 from rlplug.spaces import AnySpace, describe
@@ -20,6 +20,7 @@ __all__ = [
     "MultiCategorical",
     "SquashedGaussian",
     "make_distribution",
+    "masked",
 ]
 
 

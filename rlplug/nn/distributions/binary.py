@@ -35,6 +35,11 @@ class Binary:
         """The most likely action of each row: the bits that are more likely 1 than 0."""
         return self._actions(masked_array(parameters, mask) > 0)
 
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch."""
+        bits = masked(parameters, mask) > 0
+        return bits.reshape(-1, *self._shape).to(torch.int8)
+
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
         return actions

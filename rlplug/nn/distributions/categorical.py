@@ -40,6 +40,10 @@ class Categorical:
             check_mask(mask)
         return self._actions(masked_array(parameters, mask).argmax(-1))
 
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch."""
+        return masked(parameters, mask).argmax(-1) + self._start
+
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
         return actions
@@ -102,6 +106,11 @@ class MultiCategorical:
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row."""
         return self._actions(self._array_grid(parameters, mask).argmax(-1))
+
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch."""
+        indices = self._grid(parameters, mask).argmax(-1).reshape(-1, *self._shape)
+        return indices + torch.as_tensor(self._start, device=indices.device)
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""

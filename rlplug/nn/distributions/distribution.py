@@ -38,6 +38,9 @@ class Distribution(Protocol):
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
 
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` as the environment takes it, in torch."""
+
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions as the environment takes them: within its bounds."""
 

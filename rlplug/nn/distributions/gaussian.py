@@ -47,6 +47,12 @@ class Gaussian:
         """The mean of each row, not clipped."""
         return self._actions(parameters[:, : self.deviations])
 
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch, clipped to the bounds of the space."""
+        mean = parameters[:, : self.deviations].reshape(-1, *self._shape)
+        low, high = (torch.as_tensor(one, device=mean.device) for one in (self._low, self._high))
+        return mean.to(low.dtype).clamp(low, high)
+
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions clipped to the bounds of the space."""
         return numpy.clip(actions, self._low, self._high)

@@ -67,6 +67,16 @@ class SquashedGaussian:
         """The squashed mean of each row: the median of its actions."""
         return self._squash(self._normal.mode(parameters))
 
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch."""
+        scale, middle = (
+            torch.as_tensor(one.reshape(self._shape), device=parameters.device)
+            for one in (self._scale, self._middle)
+        )
+        mean = parameters[:, : self.deviations].reshape(-1, *self._shape)
+        low, high = (torch.as_tensor(one, device=mean.device) for one in (self._low, self._high))
+        return (middle + scale * torch.tanh(mean)).to(low.dtype).clamp(low, high)
+
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions, without what rounding put beyond a bound."""
         return numpy.clip(actions, self._low, self._high)

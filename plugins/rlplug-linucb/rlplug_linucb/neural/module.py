@@ -74,6 +74,16 @@ class NeuralLinUCBModule(HasEstimates, Module):
         """The arms of the highest predicted reward; of equal ones, the first."""
         return self.bandit.forward_inference(self._with_features(act))
 
+    def forward_export(self, act: ActInput) -> Acted:
+        """The arms of the highest predicted reward, in torch."""
+        inputs = self.inputs.read(act.observations)
+        lead = inputs.shape[:2] if self.inputs.featured else inputs.shape[:1]
+        hidden = self.settled.step(inputs.flatten(0, 1) if self.inputs.featured else inputs)[0]
+        ones = torch.ones((*hidden.shape[:1], 1), dtype=torch.float64)
+        features = torch.cat([hidden.double(), ones], 1).reshape(*lead, -1)
+        mask = mask_in(act.observations, act.action_mask)
+        return self.bandit.forward_export(ActInput(features, action_mask=mask))
+
     def score(
         self, observations: Any, alpha: float | None = None, action_mask: Any = None
     ) -> Scores:
