@@ -237,6 +237,21 @@ def test_a_checkpoint_that_was_written_anew_has_a_new_model(client: MlflowClient
     assert not place(models[KEPT[2]]).exists()
 
 
+def test_models_of_a_course_that_the_run_does_not_take_are_deleted(client: MlflowClient) -> None:
+    folder = train()
+    (folder / "checkpoints" / KEPT[2] / "manifest.json").write_text("damaged")
+    resume(
+        folder,
+        steps=120,
+        algorithm=Rises,
+        env=Hall,
+        options={"evaluation.every": 120, "checkpoint.every": 120},
+        allow_drift=True,
+    )
+    assert (folder / "checkpoints" / f"set-aside-{KEPT[2]}").is_dir()
+    assert_each_once(client, folder, [KEPT[0], KEPT[1], "step-000000000120"])
+
+
 KILLED = """
 import os, signal, sys
 from mlflow import MlflowClient

@@ -16,7 +16,7 @@ import rlplug as package
 from rlplug.errors import RequestError
 from rlplug.tracking.known_models import known_models
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.registry import fetch_model
+from rlplug.tracking.model_registry import fetch_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -137,6 +137,25 @@ def test_promote_registers_once_and_moves_the_alias(client: MlflowClient, rlplug
     logged = client.get_logged_model(known_models(folder)[f"step-{steps[0]:012d}"])
     versions = json.loads(logged.tags["mlflow.modelVersions"])
     assert [[one["name"], str(one["version"])] for one in versions] == [["arms", "1"]]
+
+
+def test_a_challenger_becomes_the_champion_also_without_the_folder_of_its_run(
+    client: MlflowClient, rlplug: Cli
+) -> None:
+    folder = trained()
+    rlplug("promote", f"{folder.name}@100", "arms")
+    rlplug("promote", f"{folder.name}@200", "arms", "--alias", "challenger")
+    shutil.rmtree(folder)
+    done = facts(rlplug("promote", "models:/arms@challenger", "arms", "--json"))
+    assert [done["version"], done["alias_before"], done["step"]] == ["2", "1", 200]
+    assert done["run_id"] == folder.name
+    assert str(client.get_model_version_by_alias("arms", "champion").version) == "2"
+    refused = rlplug("promote", "models:/arms@nobody", "arms")
+    assert refused.code == 2
+    assert "there is no model 'models:/arms@nobody'" in refused.err
+    refused = rlplug("best", "models:/arms@champion")
+    assert refused.code == 2
+    assert "is a model, which has one checkpoint" in refused.err
 
 
 def test_promote_logs_the_model_of_a_checkpoint_that_was_not_evaluated(

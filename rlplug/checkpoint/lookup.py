@@ -18,7 +18,7 @@ from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
-from rlplug.tracking.registry import fetch_model, is_model_uri
+from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
 __all__ = ["find_checkpoint", "find_run", "run_to_resume"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
+from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 
 if TYPE_CHECKING:
@@ -38,7 +40,12 @@ def best(run: str, as_json: bool) -> None:
     rlplug best best:CartPole-v1 --json
     """
     from rlplug.checkpoint import find_checkpoint, read_manifest
+    from rlplug.tracking.model_registry import is_model_uri
 
+    if is_model_uri(run):
+        raise RequestError(
+            f"{run!r} is a model, which has one checkpoint.", "try: rlplug best with its run"
+        )
     path = find_checkpoint(run)
     manifest = read_manifest(path)
     model_id, reason = _model(path)
@@ -58,8 +65,7 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
     rows = {
         "best": "the last checkpoint; there was no evaluation"
         if score is None
-        else f"{format_number(score)} ± {format_number(manifest.evaluation['eval/return_std'])} "
-        f"in {manifest.evaluation['eval/episodes']:,.0f} episodes",
+        else _score(score, manifest.evaluation),
         "step": f"{manifest.step:,}",
         "run": " ".join([manifest.run_id, *([] if named is None else [f"({named.run_name})"])]),
         "checkpoint": str(path),
@@ -70,6 +76,15 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
         **next_steps(short, f"models:/{model_id}" if model_id else ""),
         "promote it": f"rlplug promote {short} NAME",
     }
+
+
+def _score(mean: float, evaluation: Mapping[str, float]) -> str:
+    shown = format_number(mean)
+    if "eval/return_std" in evaluation:
+        shown += f" ± {format_number(evaluation['eval/return_std'])}"
+    if "eval/episodes" in evaluation:
+        shown += f" in {evaluation['eval/episodes']:,.0f} episodes"
+    return shown
 
 
 def next_steps(run: str, uri: str) -> dict[str, str]:
@@ -98,7 +113,7 @@ def _model(path: Path) -> tuple[str, str]:
     """The id of the model of a checkpoint in MLflow, and, if it has none, why."""
     from rlplug.tracking.known_models import known_models
     from rlplug.tracking.location import RunFolder
-    from rlplug.tracking.registry import find_model
+    from rlplug.tracking.model_registry import find_model
 
     folder = path.absolute().parent.parent
     found = known_models(folder).get(path.name, "")

@@ -30,20 +30,23 @@ __all__ = ["promote"]
 def promote(run: str, name: str, alias: str, as_json: bool) -> None:
     """Register the best checkpoint of a run in MLflow's model registry.
 
-    RUN is named as for eval; its best checkpoint is taken, RUN@STEP is the one at a step. The
-    model becomes a version of NAME, unless it is one already, and the alias is moved to it. The
-    registry is that of the store in which the run is recorded.
+    RUN is named as for eval; its best checkpoint is taken, RUN@STEP is the one at a step,
+    models:/NAME@ALIAS a model in MLflow. The model becomes a version of NAME, unless it is one
+    already, and the alias is moved to it. The registry is that of the store in which the run is
+    recorded.
 
     \b
     rlplug promote best:CartPole-v1 cart-pole
     rlplug promote last@51200 cart-pole --alias challenger
+    rlplug promote models:/cart-pole@challenger cart-pole
     """
-    from rlplug.checkpoint import find_checkpoint, read_manifest
-    from rlplug.tracking.registry import promote as register
+    from rlplug.checkpoint import find_checkpoint
+    from rlplug.tracking import model_registry
 
-    path = find_checkpoint(run)
-    manifest = read_manifest(path)
-    done = register(path, name, alias)
+    if model_registry.is_model_uri(run):
+        done = model_registry.promote_model(run, name, alias)
+    else:
+        done = model_registry.promote(find_checkpoint(run), name, alias)
     if as_json:
         facts = {
             "name": done.name,
@@ -52,8 +55,8 @@ def promote(run: str, name: str, alias: str, as_json: bool) -> None:
             "alias_before": done.before or None,
             "model_id": done.model_id,
             "model_uri": done.uri,
-            "run_id": manifest.run_id,
-            "step": manifest.step,
+            "run_id": done.run_id,
+            "step": done.step,
         }
         click.echo(json.dumps(facts))
         return
@@ -67,7 +70,7 @@ def promote(run: str, name: str, alias: str, as_json: bool) -> None:
     rows = {
         "registered": f"{done.name}, version {done.version}{was}",
         "alias": f"{done.alias}, {moved}",
-        "from": f"step {manifest.step:,} of run {manifest.run_id}, models:/{done.model_id}",
+        "from": f"step {done.step:,} of run {done.run_id}, models:/{done.model_id}",
         **next_steps(done.uri, done.uri),
     }
     for line in in_columns(rows):

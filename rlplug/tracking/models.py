@@ -126,6 +126,12 @@ class LoggedModels:
             # Somebody deleted it.
             return
 
+    def delete_after(self, step: int) -> None:
+        """Delete those of a course that the run does not take: it goes on from an earlier step."""
+        if not self._refused:
+            for name in [one for one, model in self._models().items() if model.step > step]:
+                self.delete(name)
+
     def mark(self) -> None:
         """Tell in MLflow which model is the best and which the last one; write `models.json`."""
         if self._refused or (self._known is None and not (self._folder / MODELS).exists()):

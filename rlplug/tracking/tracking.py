@@ -128,6 +128,7 @@ class Tracking:
         self._models = None if run.store is None else LoggedModels(run.store, run.folder)
         if run.store is not None and self._models is not None and run.status.attempt > 1:
             self._writer.do(partial(delete_again, run.store, self._models, run.folder))
+            self._writer.do(partial(self._models.delete_after, run.status.step))
             self._writer.do(partial(upload_missing, run.store, self._models, run.folder))
         self._writer.start()
         if run.outage:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from rlplug.tracking.client import asking
 from rlplug.tracking.evaluations import where_tracked
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.known_models import CHECKPOINT_TAG, VERSIONS_TAG, is_ready
-from rlplug.tracking.location import is_missing, tracking_uri, without_secrets
+from rlplug.tracking.location import is_missing, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.model_files import CHECKPOINT
 from rlplug.tracking.models import LoggedModels
@@ -28,7 +30,15 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
-__all__ = ["MODEL_URI", "Promoted", "fetch_model", "find_model", "is_model_uri", "promote"]
+__all__ = [
+    "MODEL_URI",
+    "Promoted",
+    "fetch_model",
+    "find_model",
+    "is_model_uri",
+    "promote",
+    "promote_model",
+]
 
 MODEL_URI = "models:/"
 
@@ -43,6 +53,9 @@ class Promoted:
     version: str
     alias: str
     model_id: str
+    run_id: str
+    """The run of its checkpoint."""
+    step: int
     before: str = ""
     """The version that the alias was of; empty if there was none."""
     was_registered: bool = False
@@ -56,6 +69,14 @@ class Promoted:
 def is_model_uri(text: str) -> bool:
     """Whether it is of a model in MLflow, not of a run."""
     return text.startswith("models:")
+
+
+def promote_model(uri: str, name: str, alias: str) -> Promoted:
+    """Register a model in MLflow under a name, and move an alias to it."""
+    _check_names(name, alias)
+    with _asking_for(uri, runs_folder(), f"the model {uri!r} cannot be registered") as client:
+        model_id, _, _ = _located(client, uri)
+        return _promote(client, model_id, name, alias)
 
 
 def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
@@ -76,7 +97,7 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     model_id = _model_of(store, folder, checkpoint.name)
     shown = without_secrets(where[0])
     with asking(where[0], f"{name!r} cannot be registered at {shown}") as client:
-        return _promote(client, store.run_id, model_id, name, alias)
+        return _promote(client, model_id, name, alias)
 
 
 def _check_names(name: str, alias: str) -> None:
@@ -128,7 +149,7 @@ def _model_of(store: Store, folder: Path, checkpoint: str) -> str:
     )
 
 
-def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias: str) -> Promoted:
+def _promote(client: MlflowClient, model_id: str, name: str, alias: str) -> Promoted:
     from mlflow.exceptions import MlflowException
 
     model = client.get_logged_model(model_id)
@@ -145,7 +166,7 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
             name,
             # `models:/m-…` would be looked up in the store of MLflow's own settings.
             model.artifact_location,
-            run_id,
+            model.source_run_id,
             tags={"rlplug.step": model.params.get("step", "")},
             description=_description(model),
             model_id=model_id,
@@ -160,6 +181,8 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
         version=number,
         alias=alias,
         model_id=model_id,
+        run_id=model.source_run_id or "",
+        step=_step_of(model),
         before=before,
         was_registered=was_registered,
     )
@@ -168,9 +191,14 @@ def _promote(client: MlflowClient, run_id: str, model_id: str, name: str, alias:
 def _description(model: LoggedModel) -> str:
     """Of a version: its score, step and run."""
     scores = {one.key: one.value for one in model.metrics or ()}
-    step = f"step {int(model.params.get('step', 0)):,} of run {model.source_run_id}"
+    step = f"step {_step_of(model):,} of run {model.source_run_id}"
     score = scores.get("eval/return_mean")
     return step if score is None else f"{format_number(score)} at {step}"
+
+
+def _step_of(model: LoggedModel) -> int:
+    step = model.params.get("step", "")
+    return int(step) if step.isdecimal() else 0
 
 
 def _version_of(client: MlflowClient, name: str, location: str) -> ModelVersion | None:
@@ -198,21 +226,8 @@ def _tell_model(client: MlflowClient, model_id: str, name: str, version: str) ->
 
 def fetch_model(text: str, root: Path) -> Path:
     """Download the checkpoint of a model into the runs folder; one that is there is not again."""
-    uri = tracking_uri("", root)
-    shown = without_secrets(uri)
-    unknown = RequestError(
-        f"there is no model {text!r} in MLflow at {shown}.",
-        f"models are named {_FORMS}",
-        "try: rlplug best RUN, or MLFLOW_TRACKING_URI of the store that has it",
-    )
-    if is_missing(uri):
-        raise unknown
-    with asking(uri, f"the model {text!r} cannot be downloaded from {shown}") as client:
-        try:
-            with translated():
-                model_id, location, name = _located(client, text)
-        except StoreRefusedError as error:
-            raise unknown from error
+    with _asking_for(text, root, f"the model {text!r} cannot be downloaded") as client:
+        model_id, location, name = _located(client, text)
         folder = root / "fetched" / "models" / model_id / CHECKPOINTS
         if (folder / name).is_dir():
             return folder / name
@@ -235,12 +250,34 @@ def fetch_model(text: str, root: Path) -> Path:
     return folder / name
 
 
+@contextlib.contextmanager
+def _asking_for(text: str, root: Path, failed: str) -> Iterator[MlflowClient]:
+    """A client of the store in which models are looked for, if there is one."""
+    uri = tracking_uri("", root)
+    if is_missing(uri):
+        raise _unknown(text, uri)
+    with asking(uri, f"{failed} from {without_secrets(uri)}") as client:
+        yield client
+
+
+def _unknown(text: str, uri: str) -> RequestError:
+    return RequestError(
+        f"there is no model {text!r} in MLflow at {without_secrets(uri)}.",
+        f"models are named {_FORMS}",
+        "try: rlplug best RUN, or MLFLOW_TRACKING_URI of the store that has it",
+    )
+
+
 def _located(client: MlflowClient, text: str) -> tuple[str, str, str]:
     """The id of a model, where its files are, and the name of its checkpoint."""
     rest = text.removeprefix("models:").lstrip("/")
-    if not re.fullmatch(r"m-[0-9a-f]{32}", rest):
-        rest = _registered(client, text, rest)
-    model = client.get_logged_model(rest)
+    try:
+        with translated():
+            if not re.fullmatch(r"m-[0-9a-f]{32}", rest):
+                rest = _registered(client, text, rest)
+            model = client.get_logged_model(rest)
+    except StoreRefusedError as error:
+        raise _unknown(text, client.tracking_uri) from error
     if not is_ready(model):
         raise RequestError(
             f"the model {text!r} is incomplete: {model.status}.",
