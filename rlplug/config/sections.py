@@ -167,9 +167,10 @@ class SamplingSection:
     )
     vectorization: str = option(
         "auto",
-        "native: the environment's own vector version; sync: step one after another; auto: native "
-        "if it resets in the same step, or from 16 environments on.",
-        one_of(("auto", "native", "sync")),
+        "native: the environment's own vector version; sync: step one after another; async: "
+        "Gymnasium's AsyncVectorEnv, a process for each; auto: native if it resets in the same "
+        "step, or from 16 environments on; else sync.",
+        one_of(("auto", "native", "sync", "async")),
     )
     step_timeout: float = option(
         300.0,
@@ -216,8 +217,8 @@ class SamplingSection:
                 f"max_trajectory_length = {self.max_trajectory_length} is below "
                 f"min_trajectory_length = {self.min_trajectory_length}"
             )
-        if self.backend == "workers" and self.vectorization == "native":
-            problems.append("vectorization = 'native' is for backend = 'in_process'")
+        if self.backend != "in_process" and self.vectorization in ("native", "async"):
+            problems.append(f"vectorization = {self.vectorization!r} is for backend = 'in_process'")
         idle: list[str] = []
         why = "force_sync = true" if self.force_sync else f"backend = {self.backend!r}"
         if self.backend == "in_process":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlplug.config.sections import EnvSection, SamplingSection
@@ -71,7 +71,8 @@ class Environments:
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset all, each from a seed of its own."""
-        if isinstance(self.vector, WorkerVector) or hasattr(self.vector, "envs"):
+        several = WorkerVector | AsyncVectorEnv
+        if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
             seeds = [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
             result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
             return result
@@ -126,6 +127,9 @@ def make_environments(
     arguments = _arguments(section)
     single = single_env_options(section)
     single += ["sampling.max_trajectory_length"] if max_episode_steps else []
+    if spec is not None and spec.entry_point is None:
+        _refuse_single(name, single, vectorization, workers)
+        vectorization = "native"
     native = (
         spec is not None
         and workers is None
@@ -145,10 +149,8 @@ def make_environments(
         def make() -> gymnasium.Env[Any, Any]:
             return make_one(maker, name, arguments, wraps)
 
-        vector = (
-            SyncVector([make] * num_envs)
-            if workers is None
-            else WorkerVector(
+        if workers is not None:
+            vector = WorkerVector(
                 make,
                 num_envs,
                 workers.workers,
@@ -157,7 +159,10 @@ def make_environments(
                 timeout=workers.step_timeout,
                 max_restarts=workers.max_restarts,
             )
-        )
+        elif vectorization == "async":
+            vector = _asynchronous(make, num_envs)
+        else:
+            vector = SyncVector([make] * num_envs)
     declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     normalization = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
@@ -205,7 +210,7 @@ def _arguments(section: EnvSection) -> dict[str, Any]:
 
 def _native(spec: Any, name: str, num_envs: int, single: Sequence[str], vectorization: str) -> bool:
     """Whether to use the environment's own vector implementation."""
-    if vectorization == "sync":
+    if vectorization in ("sync", "async"):
         return False
     mode = native_autoreset_mode(spec)
     if vectorization == "native":
@@ -217,6 +222,34 @@ def _native(spec: Any, name: str, num_envs: int, single: Sequence[str], vectoriz
     if mode is None or single:
         return False
     return mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
+
+
+def _refuse_single(
+    name: str, single: Sequence[str], vectorization: str, workers: SamplingSection | None
+) -> None:
+    """Refuse, for an environment with a vector form only, what is for single environments."""
+    refused = [(option, f"without {option}") for option in single]
+    if vectorization in ("sync", "async"):
+        option = f"sampling.vectorization = {vectorization!r}"
+        refused.append((option, "--set sampling.vectorization=auto"))
+    if workers is not None:
+        refused.append(("sampling.backend = 'workers'", "--set sampling.backend=in_process"))
+    for option, instead in refused:
+        raise RequestError(
+            f"environment {name!r} has a vector form only; {option} is for single environments.",
+            f"try: {instead}",
+        )
+
+
+def _asynchronous(
+    make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int
+) -> AsyncVectorEnv[Any, Any]:
+    """Gymnasium's vector environment with a process for each environment."""
+    vector: AsyncVectorEnv[Any, Any] = AsyncVectorEnv(
+        [make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+    return vector
 
 
 def _no_native(name: str, reason: str) -> RequestError:
