@@ -12,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 import rlplug as rl
 from rlplug.envs import Environments, make_environments
+from rlplug.envs.saving import EnvironmentSaver
 from rlplug.envs.sync import SyncVector
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ def test_a_run_on_asynchronous_environments_equals_one_in_this_process(home: Any
         for one in results
     )
     assert first == second
+
+
+def test_asynchronous_environments_cannot_be_saved() -> None:
+    with made("CartPole-v1", 2, vectorization="async") as environments:
+        saved = EnvironmentSaver(environments.vector).save(None)
+    assert saved.reason == "an AsyncVectorEnv keeps them in other processes"
 
 
 def test_asynchronous_environments_are_for_one_backend(rlplug: Command) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import gymnasium
 from gymnasium.utils import EzPickle
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from rlplug.envs.state_comparison import difference
 from rlplug.envs.sync import SyncVector
@@ -56,6 +56,8 @@ class EnvironmentSaver:
         if self._incomplete:
             return SavedEnvironments(reason=self._incomplete)
         vector = self._vector
+        if isinstance(vector, AsyncVectorEnv):
+            return SavedEnvironments(reason="an AsyncVectorEnv keeps them in other processes")
         inner = vector.envs if isinstance(vector, SyncVector) else vector
         file = io.BytesIO()
         pickler = _Pickler(file, _packages(vector))
