@@ -64,6 +64,8 @@ class ActInput:
     """The sampler's `numpy.random.Generator`: the only source of randomness in acting."""
     steps: int = 0
     """Environment steps of the whole run, for exploration that ends with it; 0: not known."""
+    wants_log_prob: bool = False
+    """Whether `Acted.extras` must hold `log_prob`: weights may have changed when it is learned."""
     drawn: list[float] = field(default_factory=list, init=False, repr=False)
     """What `chance` drew from `random` and has not given away."""
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
-    from rlplug.sampling.episode_stats import EpisodeStats
 
 __all__ = ["REPORTS", "Limits", "PeriodicTasks", "Sampler", "Trainer"]
 
@@ -25,7 +24,8 @@ REPORTS = 320
 class Sampler(Protocol):
     """Steps environments and returns experience."""
 
-    episode_stats: EpisodeStats
+    version: int
+    """Updates of the weights so far: the trainer sets it before a collection."""
 
     @property
     def step_seconds(self) -> float:
@@ -45,6 +45,9 @@ class Sampler(Protocol):
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
+
+    def take_metrics(self) -> dict[str, float]:
+        """Metrics of episodes and of sampling since the last call."""
 
     def close(self) -> None:
         """Close the environments."""
@@ -134,7 +137,8 @@ class Trainer:
         limits = self._limits
         counting = limits.is_counting
         times = self._times
-        collect, take, absorb = self._sampler.collect, self._feed.take, self._sampler.absorb
+        sampler = self._sampler
+        collect, take, absorb = sampler.collect, self._feed.take, sampler.absorb
         self._reach_if_due()
         while True:
             # First: a state is saved between an evaluation and the report that shows it.
@@ -149,6 +153,7 @@ class Trainer:
             if self.step >= self._steps or self.stopped:
                 return
             began = clock()
+            sampler.version = self._updates
             experience = collect(self.step)
             collected = clock()
             times.collect += collected - began
@@ -218,7 +223,7 @@ class Trainer:
         now = time.perf_counter()
         seconds, steps = now - self._reported, self.step - self._reported_step
         metrics = {
-            **self._sampler.episode_stats.take(),
+            **self._sampler.take_metrics(),
             **self._window.take(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": self._seconds + now - self._started,

@@ -200,6 +200,35 @@ def test_returns_lengths_and_rewards_are_tallied_per_episode() -> None:
     assert made.sampler.episode_stats.take() == {}
 
 
+def test_the_regret_of_a_last_step_counts_while_other_environments_go_on() -> None:
+    class Regretful(gymnasium.Env[Any, Any]):
+        """Ends after as many steps as its seed says; its regret is the number of the step."""
+
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,), numpy.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if seed is not None:
+                self.length = seed
+            self.count = 0
+            return numpy.zeros(1, numpy.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.count += 1
+            ended = self.count == self.length
+            return numpy.zeros(1, numpy.float32), 0.0, ended, False, {"regret": self.count}
+
+    vector = SyncVector([Regretful, Regretful])
+    vector.reset(seed=[2, 5])
+    stats = EpisodeStats(2)
+    for _ in range(4):
+        _, rewards, terminated, truncated, infos = vector.step(numpy.zeros(2, int))
+        stats.add_infos(infos)
+        stats.add(rewards, terminated, truncated, {})
+    # 1 + 2 + 1 + 2 of the first environment, 1 + 2 + 3 + 4 of the other.
+    assert stats.take()["rollout/regret_total"] == 16
+
+
 def test_regret_adds_up_over_reports() -> None:
     stats = EpisodeStats(2)
     ended = numpy.ones(2, dtype=bool)

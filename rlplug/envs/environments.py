@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import attrs
 import gymnasium
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, SamplingSection
 from rlplug.envs.atari import not_atari
 from rlplug.envs.making import (
     EnvMaker,
@@ -24,6 +26,7 @@ from rlplug.envs.making import (
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector, check_ends
+from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
@@ -68,7 +71,8 @@ class Environments:
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset all, each from a seed of its own."""
-        if hasattr(self.vector, "envs"):
+        several = WorkerVector | AsyncVectorEnv
+        if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
             seeds = [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
             result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
             return result
@@ -96,10 +100,15 @@ def make_environments(
     vectorization: str = "auto",
     training: bool = True,
     told: set[str] | None = None,
+    max_episode_steps: int = 0,
+    workers: SamplingSection | None = None,
+    seed: int = 0,
 ) -> Environments:
     """`num_envs` environments with these options of `[env]`, or with these arguments.
 
     `training=False` switches off episodic lives. `told` is that of other environments of the run.
+    Episodes are truncated after `max_episode_steps`, if it is not 0. With `workers`, environments
+    are in worker processes with these options, whose generators are seeded from `seed`.
     """
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise RequestError(
@@ -116,14 +125,44 @@ def make_environments(
         if section.atari and "frameskip" not in (constructor_arguments(spec) or ["frameskip"]):
             raise not_atari(name)
     arguments = _arguments(section)
-    if spec is not None and _native(spec, name, num_envs, section, vectorization):
-        vector = make_native(spec, name, num_envs, arguments)
+    single = single_env_options(section)
+    single += ["sampling.max_trajectory_length"] if max_episode_steps else []
+    if spec is not None and spec.entry_point is None:
+        _refuse_single(name, single, vectorization, workers)
+        vectorization = "native"
+    native = (
+        spec is not None
+        and workers is None
+        and _native(spec, name, num_envs, single, vectorization)
+    )
+    vector: VectorEnv[Any, Any, Any]
+    if native:
+        vector = make_native(cast(EnvSpec, spec), name, num_envs, arguments)
     elif vectorization == "native" and spec is None:
         raise _no_native(name, "it was given as a callable")
     else:
         wraps = wrappers_from(section, training=training)
         maker: Any = spec if spec is not None else env
-        vector = SyncVector([lambda: make_one(maker, name, arguments, wraps)] * num_envs)
+        if max_episode_steps:
+            wraps.append(lambda one: TimeLimit(one, max_episode_steps))
+
+        def make() -> gymnasium.Env[Any, Any]:
+            return make_one(maker, name, arguments, wraps)
+
+        if workers is not None:
+            vector = WorkerVector(
+                make,
+                num_envs,
+                workers.workers,
+                name=name,
+                seed=seed,
+                timeout=workers.step_timeout,
+                max_restarts=workers.max_restarts,
+            )
+        elif vectorization == "async":
+            vector = _asynchronous(make, num_envs)
+        else:
+            vector = SyncVector([make] * num_envs)
     declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     normalization = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
@@ -169,12 +208,11 @@ def _arguments(section: EnvSection) -> dict[str, Any]:
     return {"frameskip": 1, **section.arguments}
 
 
-def _native(spec: Any, name: str, num_envs: int, section: EnvSection, vectorization: str) -> bool:
+def _native(spec: Any, name: str, num_envs: int, single: Sequence[str], vectorization: str) -> bool:
     """Whether to use the environment's own vector implementation."""
-    if vectorization == "sync":
+    if vectorization in ("sync", "async"):
         return False
     mode = native_autoreset_mode(spec)
-    single = single_env_options(section)
     if vectorization == "native":
         if mode is None:
             raise _no_native(name, "it has no vector form of its own")
@@ -184,6 +222,34 @@ def _native(spec: Any, name: str, num_envs: int, section: EnvSection, vectorizat
     if mode is None or single:
         return False
     return mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
+
+
+def _refuse_single(
+    name: str, single: Sequence[str], vectorization: str, workers: SamplingSection | None
+) -> None:
+    """Refuse, for an environment with a vector form only, what is for single environments."""
+    refused = [(option, f"without {option}") for option in single]
+    if vectorization in ("sync", "async"):
+        option = f"sampling.vectorization = {vectorization!r}"
+        refused.append((option, "--set sampling.vectorization=auto"))
+    if workers is not None:
+        refused.append(("sampling.backend = 'workers'", "--set sampling.backend=in_process"))
+    for option, instead in refused:
+        raise RequestError(
+            f"environment {name!r} has a vector form only; {option} is for single environments.",
+            f"try: {instead}",
+        )
+
+
+def _asynchronous(
+    make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int
+) -> AsyncVectorEnv[Any, Any]:
+    """Gymnasium's vector environment with a process for each environment."""
+    vector: AsyncVectorEnv[Any, Any] = AsyncVectorEnv(
+        [make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+    return vector
 
 
 def _no_native(name: str, reason: str) -> RequestError:

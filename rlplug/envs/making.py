@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rlplug.envs.pool import PREFIX, register_pool
 from rlplug.envs.wrappers import Wrap
 from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
 
@@ -28,10 +29,15 @@ def describe_env(env: EnvMaker) -> str:
 
 
 def find_spec(env: str) -> EnvSpec:
-    """The spec of a registered id; `package:Id-v0` imports the package first."""
+    """The spec of a registered id; `package:Id-v0` imports the package first.
+
+    Ids of EnvPool begin with `envpool/`.
+    """
     # Registers the bandit environments.
     import rlplug.bandits  # noqa: F401 # imported for the registration
 
+    if env.startswith(PREFIX):
+        register_pool(env)
     package, _, env_id = env.rpartition(":")
     if package:
         try:

@@ -158,7 +158,8 @@ class Normalization:
         seen = numpy.empty(numpy.shape(rewards))
         going = ~numpy.asarray(ended)
         for time, earned in enumerate(rewards):
-            running = running * gamma + earned
+            later = running * gamma + earned
+            running = later if stepped is None else numpy.where(stepped[time], later, running)
             seen[time] = running
             running = running * going[time]
         self._running = running

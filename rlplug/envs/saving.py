@@ -10,14 +10,19 @@ from typing import Any
 import attrs
 import gymnasium
 from gymnasium.utils import EzPickle
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from rlplug.envs.state_comparison import difference
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import RequestError
 from rlplug.seeding import forked
 
-__all__ = ["EnvironmentSaver", "SavedEnvironments", "restore_environments"]
+__all__ = [
+    "EnvironmentSaver",
+    "SavedEnvironments",
+    "other_environments",
+    "restore_environments",
+]
 
 _LONGEST = 160
 _OWN_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__")
@@ -51,7 +56,9 @@ class EnvironmentSaver:
         if self._incomplete:
             return SavedEnvironments(reason=self._incomplete)
         vector = self._vector
-        inner = vector.envs if type(vector) is SyncVector else vector
+        if isinstance(vector, AsyncVectorEnv):
+            return SavedEnvironments(reason="an AsyncVectorEnv keeps them in other processes")
+        inner = vector.envs if isinstance(vector, SyncVector) else vector
         file = io.BytesIO()
         pickler = _Pickler(file, _packages(vector))
         try:
@@ -93,18 +100,19 @@ def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> An
             "try: the versions of the environment that the run was started with, or "
             "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
         ) from error
-    if type(vector) is SyncVector:
+    if isinstance(vector, SyncVector):
         if not isinstance(inner, list) or len(inner) != vector.num_envs:
-            raise _others()
+            raise other_environments()
         vector.replace(inner)
     else:
         if type(inner) is not type(vector) or inner.num_envs != vector.num_envs:
-            raise _others()
+            raise other_environments()
         vector.__dict__.update(inner.__dict__)
     return beside
 
 
-def _others() -> RequestError:
+def other_environments() -> RequestError:
+    """The error for a state of other environments than are to continue."""
     return RequestError(
         "the saved environments are not those of this run.",
         "try: the sampling.num_envs and sampling.vectorization of the run that saved them",
@@ -118,7 +126,7 @@ def _packages(vector: VectorEnv[Any, Any, Any]) -> frozenset[str]:
 
 
 def _layers(vector: VectorEnv[Any, Any, Any]) -> Iterator[Any]:
-    starts: Iterable[Any] = vector.envs if type(vector) is SyncVector else [vector]
+    starts: Iterable[Any] = vector.envs if isinstance(vector, SyncVector) else [vector]
     for one in starts:
         layer: Any = one
         while layer is not None:

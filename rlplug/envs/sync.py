@@ -16,9 +16,12 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
-from rlplug.spaces import shape_mismatch
+from rlplug.spaces import ACTION_MASK, shape_mismatch
 
-__all__ = ["SyncVector", "check_ends"]
+__all__ = ["INFOS_READ", "SyncVector", "check_ends"]
+
+INFOS_READ = frozenset((ACTION_MASK, "regret"))
+"""The infos that sampling reads. Gathering others takes as long as some environments' steps."""
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):

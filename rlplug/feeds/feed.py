@@ -49,6 +49,8 @@ class FeedSetting:
     """Whether the module is recurrent."""
     frame_stack: int = 1
     """Frames that an observation is a stack of, the newest last."""
+    num_epoch_samples: int = 0
+    """Environment steps of a collection; 0: what the feed asks for."""
     normalization: Normalization | None = None
 
 
@@ -99,6 +101,9 @@ class OpenFeed:
     """Whether it needs next observations."""
     by_environment: bool = False
     """Whether rows are ordered environment by environment instead of by time."""
+    on_policy: bool = False
+    """Whether the log-probabilities of actions matter: weights may be newer than those that acted.
+    """
     state_interval: int = 0
     """Steps between stored recurrent states; 0: only the one before the first step."""
     rows: Rows | None = None
@@ -173,9 +178,13 @@ class Experience:
     """`observations`, maybe `action_mask`, after the last step, one row per environment."""
     finals: FinalObservations | None = None
     stepped: NDArray[numpy.bool_] | None = None
-    """False where an environment only reset; None if all stepped."""
-    after_reset: bool = False
-    """Whether the environments were reset before it: earlier steps do not lead here."""
+    """False where an environment only reset, and in rows beyond `counts`; None if all stepped."""
+    counts: Index | None = None
+    """Rows of each environment, where they are not equally many; None: `steps` of each.
+
+    The rows beyond hold the observation to act on next."""
+    after_reset: bool | NDArray[numpy.bool_] = False
+    """Whether the environments, or which, were reset before it: earlier steps do not lead here."""
     states: Sequence[Any] = ()
     """Recurrent states before the first step, and then at equal intervals."""
     initial_state: Any = None

@@ -78,11 +78,12 @@ class RingBuffer:
 
     def add(self, experience: Experience) -> Index:
         """Store experience; returns how many rows each environment had before."""
-        if experience.after_reset and self.heads.any():
+        if experience.after_reset is not False and self.heads.any():
             # The newest observation has no successor: it ends its episode, neither terminated nor
             # truncated.
-            self.flags[self._slots(self.heads)] = FINAL
-            self.heads = self.heads + 1
+            cut = self.heads.astype(bool) & experience.after_reset
+            self.flags[self._slots(self.heads)[cut]] = FINAL
+            self.heads = self.heads + cut
         before = self.heads
         columns = experience.columns
         flags = columns["truncated"].astype(numpy.uint8)
@@ -141,18 +142,26 @@ class RingBuffer:
             self._counted = numpy.arange(steps)[:, None]
         at = before + self._counted[:steps]
         ended = None
-        if experience.stepped is None and numpy.count_nonzero(flags):
+        if (experience.stepped is None or experience.counts is not None) and numpy.count_nonzero(
+            flags
+        ):
             # Each end takes one more row, which moves all later rows.
             ended = experience.ended()
             at[1:] += ended.cumsum(0)[:-1]
         slots = self._slots(at)
         slots = (slots.T if experience.by_environment else slots).reshape(-1)
-        for array, column in self._writes(experience.columns):
-            array[slots] = column
-        if experience.stepped is not None:
+        writes = self._writes(experience.columns)
+        counts = experience.counts
+        if counts is not None:
+            slots = slots[experience.stepped]
+            writes = [(array, column[experience.stepped]) for array, column in writes]
+            flags = flags[experience.stepped]
+        elif experience.stepped is not None:
             flags[~experience.stepped] = FINAL
+        for array, column in writes:
+            array[slots] = column
         self.flags[slots] = flags
-        self.heads = before + steps
+        self.heads = before + (steps if counts is None else counts)
         if ended is not None:
             times, envs = numpy.nonzero(ended)
             slots = self.starts[envs] + (at[times, envs] + 1) % self.rows

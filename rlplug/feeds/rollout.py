@@ -32,7 +32,14 @@ class Rollout(Feed):
     def open(self, setting: FeedSetting) -> OpenRollout:
         """Refuse minibatches larger than the rollout."""
         rows = self.n_steps * setting.num_envs
-        if self.batch_size > rows:
+        if setting.num_epoch_samples:
+            if self.batch_size > setting.num_epoch_samples:
+                raise RequestError(
+                    f"batch_size = {self.batch_size:,} is larger than a collection: "
+                    f"sampling.num_epoch_samples = {setting.num_epoch_samples:,}.",
+                    f"try: --set batch_size={setting.num_epoch_samples}",
+                )
+        elif self.batch_size > rows:
             raise RequestError(
                 f"batch_size = {self.batch_size:,} is larger than the rollout: n_steps = "
                 f"{self.n_steps:,} of {setting.num_envs} environments are {rows:,} rows.",
@@ -45,6 +52,7 @@ class OpenRollout(OpenFeed):
     """Makes each rollout one update, its rows ordered environment by environment."""
 
     by_environment = True
+    on_policy = True
 
     def __init__(self, described: Rollout, setting: FeedSetting) -> None:
         self.steps_per_collect = described.n_steps
@@ -58,6 +66,8 @@ class OpenRollout(OpenFeed):
         columns = dict(experience.columns)
         fragments = _Fragments(experience, self.state_interval)
         if experience.stepped is not None:
+            if not experience.stepped.any():
+                return
             columns = tree_map(itemgetter(experience.stepped), columns)
         columns["fragments"] = fragments.spans
         columns["final_observations"] = experience.after(
@@ -86,11 +96,16 @@ class _Fragments:
             last[longest - 1 :: longest] = True
         if experience.stepped is not None:
             stepped = experience.grid(experience.stepped)
+            # Where the next row is no step, as behind the last one of an environment with few.
+            last[:-1] |= ~stepped[1:]
             last &= stepped
         # Transposed: rows are ordered environment by environment.
         self.envs, self.last_times = numpy.nonzero(last.T)
-        inside = self.last_times < experience.steps - 1
-        self.continued = inside & ~ended[self.last_times, self.envs]
+        ends = ended.copy()
+        ends[-1] = True
+        if experience.stepped is not None:
+            ends[:-1] |= ~stepped[1:]
+        self.continued = ~ends[self.last_times, self.envs]
         """Whether the next fragment continues the episode."""
         if experience.stepped is None:
             stops = self.envs * experience.steps + self.last_times + 1

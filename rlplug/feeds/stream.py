@@ -34,7 +34,7 @@ class OpenStream(OpenFeed):
 
     def __init__(self, described: Stream, normalization: Normalization | None) -> None:
         self.steps_per_collect = described.steps_per_update
-        self.wants_next = not described.one_step_episodes
+        self.wants_next = self.on_policy = not described.one_step_episodes
         self._normalization = normalization
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:

@@ -28,7 +28,7 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import VectorSampler, make_sampler
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 from rlplug.trainer import Trainer
@@ -149,17 +149,9 @@ def make_components(
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
     opened = feed.open(_setting(prepared, environments, learner))
-    _warn_of_overrun(opened.steps_per_collect * environments.num_envs, config.run.steps)
-    sampler = VectorSampler(
-        environments,
-        learner.modules[DEFAULT_MODULE],
-        seed=config.run.seed,
-        steps=opened.steps_per_collect,
-        keep_next=opened.wants_next,
-        by_environment=opened.by_environment,
-        state_interval=opened.state_interval,
-        run_steps=config.run.steps,
-    )
+    collected = opened.steps_per_collect * environments.num_envs
+    _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
+    sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
     limits = Limits(config)
     trainer = Trainer(
         calls,
@@ -253,6 +245,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
         double=config.compute.dtype == "float64",
         has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
         frame_stack=environments.frame_stack,
+        num_epoch_samples=config.sampling.num_epoch_samples,
         normalization=environments.normalization,
     )
 
@@ -265,6 +258,9 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
         config.sampling.num_envs,
         config.env,
         vectorization=config.sampling.vectorization,
+        max_episode_steps=config.sampling.max_trajectory_length,
+        workers=config.sampling if config.sampling.backend == "workers" else None,
+        seed=config.run.seed,
     )
     algorithm = prepared.algorithm
     try:

@@ -18,6 +18,7 @@ from rlplug.errors import RequestError, RunFailedError
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import Algorithm
 from rlplug.registry import Registry
+from rlplug.runs.backend import with_backend
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
@@ -216,6 +217,10 @@ def carry_out(
                 stack.callback(console.close)
                 if resumed is not None:
                     stack.callback(resumed.lock.release)
+                if prepared.config.sampling.backend == "auto":
+                    with activities.doing("timing the environment"):
+                        prepared, found = with_backend(prepared, maker)
+                    console.say(found)
                 stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
                 # For environments and plugins that draw from them.
                 stack.enter_context(forked(derive(prepared.config.run.seed, "global")))

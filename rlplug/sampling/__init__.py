@@ -1,5 +1,6 @@
-"""Samplers: step environments with a module and return experience."""
+"""Samplers: they step environments with a module and return experience."""
 
+from rlplug.sampling.making import make_sampler
 from rlplug.sampling.vector import VectorSampler
 
-__all__ = ["VectorSampler"]
+__all__ = ["VectorSampler", "make_sampler"]

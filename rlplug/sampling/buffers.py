@@ -12,7 +12,7 @@ from rlplug.batch.nested import builtin_dtype, first_leaf, to_arrays, tree_map
 from rlplug.errors import PluginError
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["RolloutBuffer", "StepViews"]
+__all__ = ["RolloutBuffer", "StepViews", "put_rows"]
 
 
 class RolloutBuffer:
@@ -39,6 +39,14 @@ class RolloutBuffer:
             else:
                 tree_map(lambda leaf, part: leaf.__setitem__(time, part), grid, to_arrays(column))
 
+    def write_rows(self, times: Any, envs: Any, columns: Mapping[str, Any]) -> None:
+        """Write one row for each of these times and environments."""
+        for name, column in columns.items():
+            grid = self.grids.get(name)
+            if grid is None:
+                grid = self.allocate(name, column, int(times.min()))
+            put_rows(grid, (times, envs), column)
+
     def allocate(self, name: str, example: Any, time: int = 0) -> Any:
         """Add a column like this example of one step; returns its grid."""
         # Environments may begin to return masks later: everything was allowed before.
@@ -59,6 +67,15 @@ class RolloutBuffer:
     def _by_time(self, leaf: Any) -> Any:
         grid = leaf.reshape(*self._shape, *leaf.shape[1:])
         return grid.swapaxes(0, 1) if self._by_environment else grid
+
+
+def put_rows(arrays: Any, rows: Any, column: Any) -> None:
+    """Write rows of nested arrays."""
+
+    def put(array: Any, part: Any) -> None:
+        array[rows] = part
+
+    tree_map(put, arrays, to_arrays(column))
 
 
 class StepViews:

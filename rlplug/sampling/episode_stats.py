@@ -43,23 +43,45 @@ class EpisodeStats:
 
     def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
         """Add the regret that infos of one step report."""
-        regret = infos.get("regret")
-        if regret is not None:
-            self._regrets.append(regret if stepped is None else regret[stepped])
-            return
-        # SyncVector reports the last step of an episode here.
-        final = infos.get("final_info")
+        regret, final = infos.get("regret"), infos.get("final_info")
+        told = None if regret is None else numpy.asarray(regret, dtype=numpy.float64)
+        which = numpy.ones(0, bool) if told is None else infos.get("_regret", told == told)
         if isinstance(final, Mapping) and "regret" in final:
-            told = numpy.asarray(final["regret"], dtype=numpy.float64)
-            self._regrets.append(told[final["_regret"]] if "_regret" in final else told)
+            # Environments that ended report their last step here.
+            last = numpy.asarray(final["regret"], dtype=numpy.float64)
+            ended = final.get("_regret", numpy.ones(len(last), bool))
+            told = last if told is None else numpy.where(ended, last, told)
+            which = ended if regret is None else which | ended
+        if told is not None:
+            self._regrets.append(told[which if stepped is None else which & stepped])
 
     def add_rollout(
-        self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None
+        self,
+        rewards: Any,
+        terminated: Any,
+        truncated: Any,
+        stepped: Any = None,
+        lost: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add several steps, shape (steps, num_envs); infos are added separately."""
+        """Add several steps, shape (steps, num_envs); infos are added separately.
+
+        Episodes that end at the `lost` times and environments are left out: they were cut off by a
+        failure.
+        """
         self._one_step = False
         real = None if stepped is None else stepped.copy()
+        if lost and self._steps:
+            self._add_up()
         self._steps.append((rewards.copy(), terminated | truncated, real))
+        if lost:
+            self._add_up(frozenset(lost))
+
+    def forget_episode(self, env: int) -> None:
+        """Start the episode of one environment over: it was cut off by a failure."""
+        if self._steps:
+            self._add_up()
+        self._running[env] = 0.0
+        self._length[env] = 0
 
     def take(self) -> dict[str, float]:
         """Returns the metrics since the last call."""
@@ -119,7 +141,7 @@ class EpisodeStats:
         self._running[:] = 0.0
         self._length[:] = 0
 
-    def _add_up(self) -> None:
+    def _add_up(self, lost: frozenset[tuple[int, int]] = frozenset()) -> None:
         """Find the returns and lengths of episodes that ended in the rollouts added."""
         rewards = numpy.concatenate([one for one, _, _ in self._steps])
         ended = numpy.concatenate([ends for _, ends, _ in self._steps])
@@ -135,8 +157,9 @@ class EpisodeStats:
         for time, env in numpy.argwhere(ended & real).tolist():
             before, steps = started.get(env, (0.0, 0))
             total, count = float(returns[time, env]), int(lengths[time, env])
-            self._returns.append(total - before)
-            self._lengths.append(count - steps)
+            if (time, env) not in lost:
+                self._returns.append(total - before)
+                self._lengths.append(count - steps)
             started[env] = (total, count)
         self._running, self._length = returns[-1], lengths[-1]
         for env, (total, count) in started.items():

@@ -11,7 +11,7 @@ import numpy
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
-from rlplug.envs.sync import SyncVector
+from rlplug.envs.sync import INFOS_READ, SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
 from rlplug.nn.arrays import FrozenWeights
@@ -20,7 +20,6 @@ from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.seeding import derive
-from rlplug.spaces import ACTION_MASK
 
 __all__ = ["VectorSampler"]
 
@@ -29,7 +28,9 @@ class VectorSampler:
     """Steps a vector environment, some steps per collection.
 
     `keep_next` is for feeds that need next observations. `state_interval` stores the recurrent
-    state every so many steps. `run_steps` is the length of the run, for exploration schedules.
+    state every so many steps. `run_steps` is the length of the run, for exploration schedules;
+    `optimal` acts without exploration. Pieces of episodes with fewer than `min_trajectory` steps
+    are left out of rollouts.
     """
 
     def __init__(
@@ -43,15 +44,21 @@ class VectorSampler:
         by_environment: bool = False,
         state_interval: int = 0,
         run_steps: int = 0,
+        optimal: bool = False,
+        min_trajectory: int = 1,
     ) -> None:
         vector, normalization = environments.vector, environments.normalization
         self.episode_stats = EpisodeStats(environments.num_envs)
+        self.version = 0
+        """Updates of the weights so far."""
         self._vector = vector
         self._saver = EnvironmentSaver(vector)
         self._num_envs = environments.num_envs
-        self._module = module
+        self._act = module.forward_inference if optimal else module.forward_exploration
         self._steps = steps
         self._keep_next = keep_next
+        self._min_trajectory = min_trajectory
+        self._discarded = 0
         self._state_interval = state_interval or steps
         self._seed = seed
         self._normalization = normalization
@@ -93,7 +100,7 @@ class VectorSampler:
         act = self._io.act
         saved = SavedEnvironments(reason="checkpoint.save_environments is false")
         if environments:
-            saved = self._saver.save(self._io.get_state())
+            saved = self._save_environments()
         return {
             "random": act.random.bit_generator.state,
             "drawn": list(act.drawn),
@@ -112,13 +119,19 @@ class VectorSampler:
         if not saved["environments"]:
             self.start(seed)
             return str(saved["not_saved"])
-        self._io.set_state(restore_environments(self._vector, saved["environments"]))
+        self._restore_environments(saved["environments"])
         self._after_reset = saved["after_reset"]
         return ""
 
+    def _save_environments(self) -> SavedEnvironments:
+        return self._saver.save(self._io.get_state())
+
+    def _restore_environments(self, saved: bytes) -> None:
+        self._io.set_state(restore_environments(self._vector, saved))
+
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        experience, io, checks = self._experience, self._io, self._io.checks
+        experience, io = self._experience, self._io
         if self._steps == 1:
             columns = self._step(timestep)
         else:
@@ -138,18 +151,54 @@ class VectorSampler:
         experience.finals = io.autoreset.take_finals()
         experience.stepped = columns.pop("stepped", None)
         experience.after_reset, self._after_reset = self._after_reset, False
-        if self._steps == 1:
+        self._check(experience, timestep)
+        if self._min_trajectory > 1:
+            self._discard_short(experience)
+        return experience
+
+    def _discard_short(self, experience: Experience) -> None:
+        """Leave out the rows of pieces of episodes with too few steps."""
+        ended, steps = experience.ended(), experience.steps
+        stepped = numpy.ones_like(ended)
+        if experience.stepped is not None:
+            stepped = experience.grid(experience.stepped).copy()
+        before = int(stepped.sum())
+        last = ended.copy()
+        last[:-1] |= ~stepped[1:]
+        last[-1] = True
+        for env in range(self._num_envs):
+            start = 0
+            for stop in (numpy.flatnonzero(last[:, env]) + 1).tolist():
+                if stepped[start:stop, env].sum() < self._min_trajectory:
+                    stepped[start:stop, env] = False
+                start = stop
+        self._discarded += before - int(stepped.sum())
+        experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(
+            steps * self._num_envs
+        )
+
+    def _check(self, experience: Experience, timestep: int) -> None:
+        """Refuse numbers that are not finite."""
+        checks, columns = self._io.checks, experience.columns
+        if experience.steps == 1:
             checks.check_step(columns["rewards"], experience.finals, timestep)
         else:
             checks.check_rollout(experience, timestep)
-        after = timestep + self._steps * self._num_envs
-        checks.check_observations(io.current["observations"], after)
-        return experience
+        after = timestep + experience.steps * self._num_envs
+        checks.check_observations(self._io.current["observations"], after)
 
     @property
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
         return self._io.step_seconds
+
+    def take_metrics(self) -> dict[str, float]:
+        """Metrics of episodes since the last call."""
+        metrics = self.episode_stats.take()
+        if self._min_trajectory > 1:
+            metrics["sampling/discarded_steps"] = float(self._discarded)
+            self._discarded = 0
+        return metrics
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
@@ -210,7 +259,7 @@ class VectorSampler:
         """Let environments of this process write into the buffer directly."""
         io, buffer, views = self._io, self._buffer, self._views
         act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
-        explore, step_into = self._module.forward_exploration, vector.step_into
+        explore, step_into = self._act, vector.step_into
         observations = io.current["observations"]
         if views is None:
             views = self._views = StepViews(buffer, self._num_envs, observations)
@@ -236,7 +285,7 @@ class VectorSampler:
                 acted_on, rewards = clip(actions), views.rewards[time]
                 began = perf_counter()
                 infos = step_into(
-                    acted_on, observations, rewards, terminated, truncated, _INFOS_READ
+                    acted_on, observations, rewards, terminated, truncated, INFOS_READ
                 )
                 io.step_seconds += perf_counter() - began
                 if "final_obs" in infos and autoreset.active:
@@ -260,10 +309,7 @@ class VectorSampler:
         """The columns of one step that are known before it is taken."""
         io = self._io
         io.act.timestep = timestep
-        return io.record(self._module.forward_exploration(io.act))
+        return io.record(self._act(io.act))
 
 
 _NOTHING: Columns = {}
-
-_INFOS_READ = frozenset((ACTION_MASK, "regret"))
-"""The infos that sampling reads. Gathering others takes as long as some environments' steps."""

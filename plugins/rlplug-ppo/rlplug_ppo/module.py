@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
+from rlplug.batch.nested import to_tensors
 from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
 from rlplug.spaces import AnySpace, has_images
 
@@ -51,7 +52,11 @@ class ActorCriticModule(Module):
         if self.keeps_values:
             return self._act_and_evaluate(act)
         parameters, state = network.act(act.observations, act.state, explore=True)
-        return Acted(network.distribution.sample(parameters, act.random, act.action_mask), state)
+        actions = network.distribution.sample(parameters, act.random, act.action_mask)
+        extras = (
+            {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
+        )
+        return Acted(actions, state, extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions, clipped to the bounds of the space."""
@@ -80,12 +85,16 @@ class ActorCriticModule(Module):
 
     def _act_and_evaluate(self, act: ActInput) -> Acted:
         parameters, values = self.network.act_and_evaluate(act.observations)
-        mask = act.action_mask
-        actions = self.distribution.sample(parameters, act.random, mask)
-        log_prob = self.distribution.log_prob(
-            torch.from_numpy(parameters),
-            torch.as_tensor(actions),
-            None if mask is None else torch.as_tensor(mask),
-        )
-        extras = {"parameters": parameters, "values": values, "log_prob": log_prob.numpy()}
+        actions = self.distribution.sample(parameters, act.random, act.action_mask)
+        log_prob = self._log_prob(parameters, actions, act)
+        extras = {"parameters": parameters, "values": values, "log_prob": log_prob}
         return Acted(actions, extras=extras)
+
+    def _log_prob(self, parameters: Any, actions: Any, act: ActInput) -> Any:
+        mask = act.action_mask
+        log_prob = self.distribution.log_prob(
+            torch.as_tensor(parameters),
+            to_tensors(actions),
+            None if mask is None else to_tensors(mask),
+        )
+        return log_prob.numpy(force=True)

@@ -1,0 +1,146 @@
+"""Worker processes: started, asked, found dead, replaced, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import cloudpickle
+
+from rlplug.envs.workers.worker import Assignment, main
+
+__all__ = ["Worker", "WorkerStarter", "wait_for"]
+
+_LOG = logging.getLogger("rlplug")
+
+_CLOSING_SECONDS = 5.0
+"""How long closing environments may take."""
+
+
+class Worker:
+    """One worker process, as seen by the one that started it."""
+
+    def __init__(self, process: BaseProcess, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self._process = process
+
+    def ask(self, kind: bytes, rest: bytes = b"") -> None:
+        """Send a request; a worker that is gone is found out when its answer is read."""
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(kind + rest)
+
+    def answer(self, timeout: float = 0.0) -> bytes:
+        """Wait for its answer, at most so many seconds if that is not 0.
+
+        Raises TimeoutError, or EOFError or another OSError if the process is gone.
+        """
+        if timeout and not self.connection.poll(timeout):
+            raise TimeoutError
+        return self.connection.recv_bytes()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there is an answer to read, or none to come."""
+        return self.connection.poll()
+
+    def how_it_ended(self) -> str:
+        """How a process ended that is gone."""
+        self._process.join(_CLOSING_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            return "closed its connection"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.join(_CLOSING_SECONDS)
+        self.connection.close()
+
+    def close(self) -> None:
+        """Let it close its environments, which was asked for before; end it if that takes long."""
+        self._process.join(_CLOSING_SECONDS)
+        self.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._process.pid
+
+
+class WorkerStarter:
+    """Starts worker processes, and logs what they print."""
+
+    def __init__(self) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        # What workers import is imported once, by the process that they are forked from.
+        self._method = "forkserver" if "forkserver" in methods else "spawn"
+        self._context: Any = multiprocessing.get_context(self._method)
+        if self._method == "forkserver":
+            self._context.set_forkserver_preload([main.__module__])
+        self._ended, self._alive = self._context.Pipe(duplex=False)
+        self._output: Connection | None = None
+        self._printed: Connection | None = None
+        if os.name == "posix":
+            self._printed, self._output = self._context.Pipe(duplex=False)
+            threading.Thread(
+                target=_log_lines, args=(self._printed,), name="rlplug-worker-output", daemon=True
+            ).start()
+
+    def start(self, assignment: Assignment, number: int) -> Worker:
+        """Start a worker; its first answer says that its environments are made."""
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=main,
+            args=(theirs, self._ended, self._output, cloudpickle.dumps(assignment)),
+            name=f"rlplug-worker-{number}",
+            daemon=True,
+        )
+        with _without_main():
+            process.start()
+        theirs.close()
+        return Worker(process, ours, number)
+
+    def close(self) -> None:
+        """End all workers that still run."""
+        for connection in (self._alive, self._ended, self._output):
+            if connection is not None:
+                connection.close()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the script that runs: a worker would run it again, to find what is pickled by name."""
+    running = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = running
+
+
+def _log_lines(printed: Connection) -> None:
+    """Log what workers print, line by line, until the last of them ends."""
+    with contextlib.suppress(OSError), os.fdopen(os.dup(printed.fileno()), "rb") as lines:
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                # Past the logger's level: it is for the run's log, not for the terminal.
+                said = f"rlplug: printed by an environment: {text}"
+                _LOG.handle(_LOG.makeRecord(_LOG.name, logging.INFO, __file__, 0, said, (), None))
+
+
+def wait_for(workers: list[Worker], seconds: float | None) -> list[Worker]:
+    """Those of the workers that have answered, or are gone, within so many seconds."""
+    ready = wait([worker.connection for worker in workers], seconds)
+    return [worker for worker in workers if worker.connection in ready]

@@ -1,0 +1,399 @@
+"""A vector environment whose environments are stepped by worker processes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlplug.batch.nested import copied, tree_map
+from rlplug.envs.saving import other_environments
+from rlplug.envs.sync import SyncVector
+from rlplug.envs.workers.columns import SharedColumns
+from rlplug.envs.workers.processes import Worker, WorkerStarter, wait_for
+from rlplug.envs.workers.worker import Assignment, Failure
+from rlplug.errors import EnvironmentFailedError
+from rlplug.seeding import derive
+
+__all__ = ["Lost", "Received", "WorkerVector"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+class WorkerVector(VectorEnv[Any, Any, Any]):
+    """Environments in worker processes, each stepped as soon as it has an action.
+
+    Episodes are reset in the step that ends them, as in `SyncVector`. `send` and `receive` are for
+    samplers that do not wait for all; no environment may be sent an action before its last step
+    was received.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        num_envs: int,
+        num_workers: int,
+        *,
+        name: str = "",
+        seed: int = 0,
+        timeout: float = 0.0,
+        max_restarts: int = 0,
+    ) -> None:
+        """Start the workers. One whose environment raises, takes more than `timeout` seconds (0:
+        as long as it likes) or that dies is replaced, `max_restarts` times in all.
+        """
+        first = SyncVector([make])
+        self.num_envs = num_envs
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.spec = first.spec
+        self.single_observation_space = first.single_observation_space
+        self.single_action_space = first.single_action_space
+        first.close()
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.name = name or "the environment"
+        self.restarts = 0
+        """How many workers were replaced."""
+        self._make, self._seed = make, seed
+        self._timeout, self._max_restarts = timeout, max_restarts
+        self.columns = SharedColumns(
+            self.single_observation_space, self.single_action_space, num_envs
+        )
+        """The rows of environments that were received, until they are sent an action."""
+        self._starter = WorkerStarter()
+        edges = [num_envs * number // num_workers for number in range(num_workers + 1)]
+        self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
+        self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
+        self._pending: list[list[tuple[float, list[int]]]] = [[] for _ in self._shares]
+        """The steps that each worker was asked for: since when, and of which environments."""
+        self._workers: list[Worker] = []
+        # Not the vector itself, which it would keep alive.
+        self._finalizer = weakref.finalize(self, _end, self._workers, self._starter, self.columns)
+        try:
+            for number in range(num_workers):
+                self._workers.append(self._start(number))
+            for worker in self._workers:
+                self._answer(worker, "making it")
+        except BaseException:
+            self.close()
+            raise
+
+    # -- all at once --------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all; environment i gets seed + i if a single seed is given."""
+        if seed is None or isinstance(seed, int):
+            seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        for worker, share in zip(self._workers, self._shares, strict=True):
+            worker.ask(b"r", pickle.dumps([(index, seeds[index]) for index in share]))
+        told = [self._reset(worker) for worker in self._workers]
+        infos = self.batched([one for answer in told for one in _infos(answer)])
+        return tree_map(copied, self.columns.observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all, and wait for all; for environments that fail, it raises."""
+        everyone = numpy.arange(self.num_envs)
+        self.send(everyone, actions, together=True)
+        infos: list[tuple[int, dict[str, Any]]] = []
+        waiting = self.num_envs
+        while waiting:
+            received = self.receive()
+            if received.lost:
+                raise received.lost[0].error()
+            waiting -= len(received.envs)
+            infos += received.infos
+        shared = self.columns
+        batched = self.batched(sorted(infos, key=lambda one: one[0]))
+        ended = shared.terminated | shared.truncated
+        if ended.any():
+            batched["final_obs"] = tree_map(copied, shared.finals)
+            batched["_final_obs"] = ended
+        seen = tree_map(copied, shared.observations)
+        return (
+            seen,
+            shared.rewards.copy(),
+            shared.terminated.copy(),
+            shared.truncated.copy(),
+            batched,
+        )
+
+    def batched(self, infos: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        """Infos of environments in the form of a vector's."""
+        result: dict[str, Any] = {}
+        for index, info in infos:
+            result = self._add_info(result, info, index)
+        return result
+
+    # -- those that are ready -----------------------------------------------------------------
+
+    def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
+        """Let these environments take a step; with `together`, each worker answers once."""
+        _put(self.columns.actions, envs, actions)
+        now = time.monotonic()
+        workers = self._worker_of[envs]
+        numbers = numpy.asarray(envs, numpy.int32)
+        if together:
+            for which in dict.fromkeys(workers.tolist()):
+                asked = numbers[workers == which]
+                self._pending[which].append((now, asked.tolist()))
+                self._workers[which].ask(b"s", asked.tobytes())
+            return
+        for place, which in enumerate(workers.tolist()):
+            self._pending[which].append((now, [int(numbers[place])]))
+            self._workers[which].ask(b"s", numbers[place : place + 1].tobytes())
+
+    def receive(self, seconds: float | None = None) -> Received:
+        """Wait until at least one step is taken, at most so many seconds.
+
+        Environments that were lost are reset already, and their last step was not taken.
+        """
+        received = Received()
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            busy = [worker for worker in self._workers if self._pending[worker.number]]
+            if not busy:
+                return received
+            for worker in wait_for(busy, self._patience(deadline)):
+                self._receive(worker, received)
+            self._lose_hanging(received)
+            if received.envs or received.lost:
+                return received
+            if deadline is not None and time.monotonic() >= deadline:
+                return received
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether there are steps to receive."""
+        return any(self._pending)
+
+    def _patience(self, deadline: float | None) -> float | None:
+        """Seconds until something is to be done, answer or not."""
+        now = time.monotonic()
+        moments = [] if deadline is None else [deadline]
+        if self._timeout:
+            moments += [self._too_late(pending) for pending in self._pending if pending]
+        return max(min(moments) - now, 0.0) if moments else None
+
+    def _too_late(self, pending: list[tuple[float, list[int]]]) -> float:
+        """When the steps that a worker takes now have taken too long."""
+        began, envs = pending[0]
+        return began + self._timeout * len(envs)
+
+    def _receive(self, worker: Worker, received: Received) -> None:
+        pending = self._pending[worker.number]
+        try:
+            answer = worker.answer()
+            failure = _failure(answer)
+        except (EOFError, OSError):
+            answer = b""
+            failure = _gone(worker, pending[0][1][0], "step")
+        if failure is not None:
+            self._lose(worker, failure, received)
+            return
+        _, envs = pending.pop(0)
+        if pending:
+            # The next one began when this one was answered.
+            pending[0] = (time.monotonic(), pending[0][1])
+        received.envs.extend(envs)
+        received.infos.extend(_infos(answer))
+
+    def _lose_hanging(self, received: Received) -> None:
+        if not self._timeout:
+            return
+        now = time.monotonic()
+        for worker in list(self._workers):
+            pending = self._pending[worker.number]
+            # It may have answered while another was replaced.
+            if pending and now >= self._too_late(pending) and not worker.has_answered:
+                env = pending[0][1][0]
+                failure = Failure(env=env, method="step", message=self._too_long())
+                self._lose(worker, failure, received)
+
+    def _too_long(self) -> str:
+        return f"it took more than {self._timeout:,.4g} s (sampling.step_timeout)"
+
+    def _lose(self, worker: Worker, failure: Failure, received: Received) -> None:
+        """Replace a worker that failed, and reset its environments."""
+        lost = Lost(failure, self.name, self.num_envs, self._shares[worker.number])
+        if self.restarts >= self._max_restarts:
+            raise lost.error(self.restarts)
+        self.restarts += 1
+        _LOG.warning(
+            "rlplug: %s Its worker was replaced, its episodes start anew (%d of %d replacements).",
+            lost.what,
+            self.restarts,
+            self._max_restarts,
+        )
+        number = worker.number
+        worker.kill()
+        # Steps that it had answered before it failed were not read: they belong to lost episodes.
+        self._pending[number] = []
+        self._workers[number] = new = self._start(number)
+        self._answer(new, "making it")
+        seeds = [
+            (index, derive(self._seed, "environment", index, self.restarts) % 2**31)
+            for index in self._shares[number]
+        ]
+        new.ask(b"r", pickle.dumps(seeds))
+        answer = self._reset(new)
+        received.lose(lost)
+        received.infos.extend(_infos(answer))
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def get_state(self) -> tuple[list[bytes], str]:
+        """Pickled environments, or why there are none; no step may be going on."""
+        for worker in self._workers:
+            worker.ask(b"g")
+        saved = [
+            one
+            for worker in self._workers
+            for one in pickle.loads(self._answer(worker, "saving")[1:])
+        ]
+        reason = next((one.reason for one in saved if one.reason), "")
+        return ([] if reason else [one.pickled for one in saved]), reason
+
+    def set_state(self, pickled: Sequence[bytes]) -> None:
+        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
+        if len(pickled) != self.num_envs:
+            raise other_environments()
+        for worker, share in zip(self._workers, self._shares, strict=True):
+            worker.ask(b"p", pickle.dumps([pickled[index] for index in share]))
+        for worker in self._workers:
+            self._answer(worker, "restoring it")
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End all workers."""
+        self._finalizer()
+
+    def _start(self, number: int) -> Worker:
+        share = self._shares[number]
+        assignment = Assignment(
+            make=self._make,
+            envs=share,
+            num_envs=self.num_envs,
+            seed=derive(self._seed, "worker", number, self.restarts),
+            memory=self.columns.name,
+            observation_space=self.single_observation_space,
+            action_space=self.single_action_space,
+        )
+        return self._starter.start(assignment, number)
+
+    def _reset(self, worker: Worker) -> bytes:
+        """The answer of a worker that resets its environments."""
+        return self._answer(worker, "reset", self._timeout * len(self._shares[worker.number]))
+
+    def _answer(self, worker: Worker, method: str, timeout: float = 0.0) -> bytes:
+        """The answer of a worker that is not replaced when it fails."""
+        share = self._shares[worker.number]
+        try:
+            answer = worker.answer(timeout)
+            failure = _failure(answer)
+        except TimeoutError:
+            failure = Failure(env=share.start, method=method, message=self._too_long())
+        except (EOFError, OSError):
+            failure = _gone(worker, share.start, method)
+        if failure is not None:
+            raise Lost(failure, self.name, self.num_envs, share).error()
+        return answer
+
+
+@attrs.frozen(eq=False)
+class Lost:
+    """Environments whose worker failed."""
+
+    failure: Failure
+    name: str
+    num_envs: int
+    envs: range
+
+    @property
+    def what(self) -> str:
+        """What happened, in one sentence."""
+        failure = self.failure
+        which = f" ({failure.env + 1} of {self.num_envs})" if self.num_envs > 1 else ""
+        return f"environment {self.name!r}{which} failed in {failure.method}: {failure.message}."
+
+    def error(self, restarts: int = 0) -> EnvironmentFailedError:
+        """The error that ends a run."""
+        after = f"after {restarts:,} replacements of workers, " if restarts else ""
+        error = EnvironmentFailedError(
+            after + self.what,
+            "try: fix the environment (--debug shows where); what was recorded stays",
+        )
+        if self.failure.traceback:
+            error.add_note(f"In the worker process:\n{self.failure.traceback.rstrip()}")
+        return error
+
+
+@attrs.frozen(eq=False)
+class Received:
+    """Steps that were taken, and environments that were lost."""
+
+    envs: list[int] = attrs.field(factory=list)
+    infos: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)
+    """Of these environments, and of lost ones after their reset."""
+    lost: list[Lost] = attrs.field(factory=list)
+
+    def add(self, later: Received) -> None:
+        """Add what was received later."""
+        for lost in later.lost:
+            self.lose(lost)
+        self.envs.extend(later.envs)
+        self.infos.extend(later.infos)
+
+    def lose(self, lost: Lost) -> None:
+        """Add lost environments; their rows in shared memory are of their new episodes."""
+        self.envs[:] = [env for env in self.envs if env not in lost.envs]
+        self.infos[:] = [one for one in self.infos if one[0] not in lost.envs]
+        self.lost.append(lost)
+
+
+def _put(arrays: Any, rows: Any, values: Any) -> None:
+    """Write rows of nested arrays."""
+
+    def put(array: Any, part: Any) -> None:
+        array[rows] = part
+
+    tree_map(put, arrays, values)
+
+
+def _failure(answer: bytes) -> Failure | None:
+    if answer[:1] != b"!":
+        return None
+    failure: Failure = pickle.loads(answer[1:])
+    return failure
+
+
+def _gone(worker: Worker, env: int, method: str) -> Failure:
+    message = f"its worker process {worker.how_it_ended()}"
+    return Failure(env=env, method=method, message=message)
+
+
+def _infos(answer: bytes) -> list[tuple[int, dict[str, Any]]]:
+    return pickle.loads(answer[1:]) if len(answer) > 1 else []
+
+
+def _end(workers: list[Worker], starter: WorkerStarter, columns: SharedColumns) -> None:
+    """End the workers, after their environments were closed."""
+    with ExitStack() as stack:
+        stack.callback(columns.close, delete=True)
+        stack.callback(starter.close)
+        for worker in workers:
+            worker.ask(b"c")
+            stack.callback(worker.close)

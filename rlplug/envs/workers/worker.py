@@ -1,0 +1,236 @@
+"""The process of one worker: it makes environments, and steps those that it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy
+
+from rlplug.batch.nested import copied, tree_map
+from rlplug.envs.saving import EnvironmentSaver, restore_environments
+from rlplug.envs.sync import INFOS_READ, SyncVector
+from rlplug.envs.workers.columns import SharedColumns
+from rlplug.errors import FAILURES
+
+__all__ = ["Assignment", "Failure", "main"]
+
+
+@attrs.frozen(kw_only=True)
+class Assignment:
+    """What one worker is to do."""
+
+    make: Callable[[], gymnasium.Env[Any, Any]]
+    envs: range
+    """Which environments are its own."""
+    num_envs: int
+    """Of all workers."""
+    seed: int
+    """Of the process's global random number generators."""
+    memory: str
+    """Name of the shared memory."""
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """What an environment raised."""
+
+    env: int
+    method: str
+    message: str
+    traceback: str = ""
+
+
+class _OneEnvironment(SyncVector):
+    """Keeps infos as they are: they are batched where they are sent to."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        super().__init__([make])
+        self.infos: list[dict[str, Any]] = []
+
+    def _add_info(
+        self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
+    ) -> dict[str, Any]:
+        final = env_info.get("final_info")
+        if final is not None:
+            env_info = {"final_info": {key: final[key] for key in INFOS_READ & final.keys()}}
+        self.infos.append(env_info)
+        return vector_infos
+
+
+class _Worker:
+    """Answers the requests of the process that started it."""
+
+    def __init__(self, connection: Connection, assignment: Assignment) -> None:
+        self._connection = connection
+        self._assignment = assignment
+        self._first = assignment.envs.start
+        self._vectors: list[_OneEnvironment] = []
+        self._savers: list[EnvironmentSaver] = []
+        self._at = 0, "making it"
+        self._columns = SharedColumns(
+            assignment.observation_space,
+            assignment.action_space,
+            assignment.num_envs,
+            assignment.memory,
+        )
+        self._answers: dict[bytes, Callable[[bytes], bytes]] = {
+            b"s": self._step,
+            b"r": self._reset,
+            b"g": self._get_state,
+            b"p": self._set_state,
+        }
+
+    def run(self) -> None:
+        """Make the environments, then answer until the connection is closed."""
+        try:
+            for number in self._assignment.envs:
+                self._at = number, "making it"
+                vector = _OneEnvironment(self._assignment.make)
+                self._refuse_other_spaces(vector)
+                self._vectors.append(vector)
+                self._savers.append(EnvironmentSaver(vector))
+            answer = b""
+            while True:
+                request = self._next_request(answer)
+                kind, rest = request[:1], request[1:]
+                if kind == b"c":
+                    self._close()
+                    return
+                answer = b"." + self._answers[kind](rest)
+        except FAILURES as error:
+            number, method = self._at
+            failure = Failure(
+                env=number,
+                method=method,
+                message=f"{type(error).__name__}: {error}",
+                traceback=traceback.format_exc(),
+            )
+            self._next_request(b"!" + pickle.dumps(failure))
+
+    def _next_request(self, answer: bytes) -> bytes:
+        """Answer, and wait for what is to be done next."""
+        try:
+            self._connection.send_bytes(answer)
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            # The process that started it is gone.
+            return b"c"
+
+    def _refuse_other_spaces(self, vector: SyncVector) -> None:
+        for kind in ("observation_space", "action_space"):
+            one, first = getattr(vector, f"single_{kind}"), getattr(self._assignment, kind)
+            if one != first:
+                raise ValueError(f"it has another {kind} than the first: {one}, not {first}")
+
+    def _step(self, request: bytes) -> bytes:
+        """Step these environments one after the other."""
+        infos: list[tuple[int, dict[str, Any]]] = []
+        shared = self._columns
+        for number in numpy.frombuffer(request, numpy.int32).tolist():
+            vector = self._vectors[number - self._first]
+            row = slice(number, number + 1)
+            self._at = number, "step"
+            # An environment may keep its action, and the next one is written to the same place.
+            actions = tree_map(lambda leaf, row=row: copied(leaf[row]), shared.actions)
+            terminated, truncated = shared.terminated[row], shared.truncated[row]
+            terminated[0] = truncated[0] = False
+            seen = tree_map(lambda leaf, row=row: leaf[row], shared.observations)
+            began = perf_counter()
+            try:
+                found = vector.step_into(
+                    actions, seen, shared.rewards[row], terminated, truncated, INFOS_READ
+                )
+            except FAILURES:
+                self._at = number, vector.failed[1] if vector.failed else "step"
+                raise
+            shared.seconds[number] = perf_counter() - began
+            if "final_obs" in found:
+                finals = tree_map(lambda leaf, row=row: leaf[row], shared.finals)
+                tree_map(numpy.copyto, finals, found["final_obs"])
+            if vector.infos:
+                infos += [(number, info) for info in vector.infos]
+                vector.infos = []
+        return pickle.dumps(infos) if infos else b""
+
+    def _reset(self, request: bytes) -> bytes:
+        """Reset these environments, each from its seed."""
+        infos: list[tuple[int, dict[str, Any]]] = []
+        for number, seed in pickle.loads(request):
+            vector = self._vectors[number - self._first]
+            self._at = number, "reset"
+            observations, _ = vector.reset(seed=[seed])
+            row = slice(number, number + 1)
+            seen = tree_map(lambda leaf, row=row: leaf[row], self._columns.observations)
+            tree_map(numpy.copyto, seen, observations)
+            infos += [(number, _read(info)) for info in vector.infos]
+            vector.infos = []
+        return pickle.dumps(infos) if infos else b""
+
+    def _get_state(self, request: bytes) -> bytes:
+        """The environments in the middle of their episodes, or why they cannot be saved."""
+        return pickle.dumps([saver.save(None) for saver in self._savers])
+
+    def _set_state(self, request: bytes) -> bytes:
+        for vector, saved in zip(self._vectors, pickle.loads(request), strict=True):
+            restore_environments(vector, saved)
+        return b""
+
+    def _close(self) -> None:
+        for vector in self._vectors:
+            with contextlib.suppress(*FAILURES):
+                vector.close()
+        self._columns.close()
+
+
+def _read(info: dict[str, Any]) -> dict[str, Any]:
+    return {key: info[key] for key in INFOS_READ & info.keys()}
+
+
+def main(
+    connection: Connection, alive: Connection, output: Connection | None, assignment: bytes
+) -> None:
+    """What the process runs. `assignment` is pickled by value: it needs no `__main__`.
+
+    What environments print goes to `output`.
+    """
+    # The process that started it handles signals, and still needs the environments then.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if output is not None:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+        output.close()
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+    chosen: Assignment = pickle.loads(assignment)
+    random.seed(chosen.seed)
+    numpy.random.seed(chosen.seed % 2**32)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(chosen.seed)
+        torch.set_num_threads(1)
+    _Worker(connection, chosen).run()
+
+
+def _end_with(alive: Connection) -> None:
+    """End this process, also in the middle of a step, when that which started it is gone."""
+    with contextlib.suppress(EOFError, OSError):
+        alive.recv_bytes()
+    os._exit(1)

@@ -1,0 +1,170 @@
+"""Vector environments of others: Gymnasium's AsyncVectorEnv, and EnvPool if it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+import rlplug as rl
+from rlplug.envs import Environments, make_environments
+from rlplug.envs.saving import EnvironmentSaver
+from rlplug.envs.sync import SyncVector
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+
+
+@contextmanager
+def made(*args: Any, **options: Any) -> Iterator[Environments]:
+    environments = make_environments(*args, {}, **options)
+    try:
+        yield environments
+    finally:
+        environments.close()
+
+
+def told_by(vectorization: str) -> list[Any]:
+    with made("CartPole-v1", 3, vectorization=vectorization) as environments:
+        vector = environments.vector
+        told, ended = [environments.reset(3)[0].tolist()], 0
+        for step in range(60):
+            actions = numpy.full(3, step % 3 > 0, numpy.int64)
+            seen, rewards, terminated, truncated, infos = vector.step(actions)
+            told += [seen.tolist(), rewards.tolist(), terminated.tolist(), truncated.tolist()]
+            for env in numpy.flatnonzero(terminated | truncated):
+                told.append(infos["final_obs"][env].tolist())
+                ended += 1
+    assert ended > 3
+    return told
+
+
+def test_asynchronous_environments_tell_what_those_of_one_process_tell() -> None:
+    assert told_by("async") == told_by("sync")
+    with made("CartPole-v1", 2, vectorization="async") as environments:
+        assert isinstance(environments.vector, AsyncVectorEnv)
+        assert environments.autoreset is AutoresetMode.SAME_STEP
+
+
+def test_a_run_on_asynchronous_environments_equals_one_in_this_process(home: Any) -> None:
+    results = [
+        rl.run(
+            "ppo",
+            "CartPole-v1",
+            steps=512,
+            options={"num_envs": 2, "n_steps": 64, "batch_size": 64, "sampling.vectorization": how},
+        )
+        for how in ("async", "sync")
+    ]
+    first, second = (
+        {name: value for name, value in one.metrics.items() if not name.startswith("time/")}
+        for one in results
+    )
+    assert first == second
+
+
+def test_asynchronous_environments_cannot_be_saved() -> None:
+    with made("CartPole-v1", 2, vectorization="async") as environments:
+        saved = EnvironmentSaver(environments.vector).save(None)
+    assert saved.reason == "an AsyncVectorEnv keeps them in other processes"
+
+
+def test_asynchronous_environments_are_for_one_backend(rlplug: Command) -> None:
+    done = rlplug(
+        *["run", "--algo", "ppo", "--env", "CartPole-v1", "--set", "sampling.backend=workers"],
+        *["--set", "sampling.vectorization=async"],
+    )
+    assert done.code == 2
+    assert "vectorization = 'async' is for backend = 'in_process'" in done.err
+
+
+def test_without_envpool_its_environments_say_what_to_install(
+    rlplug: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
+    done = rlplug("run", "--algo", "ppo", "--env", "envpool/Absent-v1")
+    assert done.code == 2
+    assert "environment 'envpool/Absent-v1' needs EnvPool, which cannot be imported" in done.err
+    assert "pip install 'rlplug[envpool]'" in done.err
+
+
+@pytest.fixture
+def envpool() -> Any:
+    return pytest.importorskip("envpool", reason="not in rlplug[test]: it has 700 MB of assets")
+
+
+def test_environments_of_envpool_are_seeded_when_they_are_reset(envpool: Any) -> None:
+    def first(seed: int) -> Any:
+        with made("envpool/CartPole-v1", 4) as environments:
+            seen, _ = environments.reset(seed)
+            again, _ = environments.reset(seed)
+            assert (seen == again).all()
+            return seen
+
+    assert (first(1) == first(1)).all()
+    assert len(numpy.unique(first(1), axis=0)) == 4
+    assert (first(1) != first(2)).all()
+
+
+def test_episodes_of_envpool_are_reset_in_the_step_after_their_end(envpool: Any) -> None:
+    with made("envpool/CartPole-v1", 2) as environments:
+        vector = environments.vector
+        assert environments.autoreset is AutoresetMode.NEXT_STEP
+        assert vector.single_observation_space.shape == (4,)
+        assert vector.observation_space.shape == (2, 4)
+        environments.reset(0)
+        ended = numpy.zeros(2, bool)
+        for _ in range(30):
+            seen, rewards, terminated, truncated, infos = vector.step(numpy.ones(2, numpy.int64))
+            assert infos == {}
+            assert (rewards[ended] == 0).all()
+            assert (abs(seen[ended]) < 0.051).all()
+            ended = terminated | truncated
+            assert (abs(seen[ended, 2]) > 0.2).all()
+
+
+def test_ppo_learns_on_an_environment_of_envpool(envpool: Any, home: Any) -> None:
+    result = rl.run("ppo", "envpool/CartPole-v1", steps=30_000, options={"num_envs": 8})
+    assert result.metrics["eval/return_mean"] > 400
+    assert rl.runs(env="envpool/CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "advice"),
+    [
+        ("sampling.backend=workers", "sampling.backend = 'workers'", "sampling.backend=in_process"),
+        (
+            "sampling.vectorization=sync",
+            "sampling.vectorization = 'sync'",
+            "sampling.vectorization=auto",
+        ),
+        ("env.frame_stack=2", "env.frame_stack", "without env.frame_stack"),
+        ("env.speed=3", "could not be made with speed=3", "other arguments"),
+    ],
+)
+def test_what_is_for_single_environments_is_refused_for_envpool(
+    options: str, found: str, advice: str, envpool: Any, rlplug: Command
+) -> None:
+    done = rlplug("run", "--algo", "ppo", "--env", "envpool/CartPole-v1", "--set", options)
+    assert done.code == 2
+    assert found in done.err
+    assert advice in done.err
+
+
+def test_an_unknown_environment_of_envpool_is_refused(envpool: Any, rlplug: Command) -> None:
+    done = rlplug("run", "--algo", "ppo", "--env", "envpool/CartPol-v1")
+    assert done.code == 2
+    assert (
+        "EnvPool has no environment 'CartPol-v1'. Did you mean 'envpool/CartPole-v1'?" in done.err
+    )
+
+
+def test_environments_in_this_process_are_the_default() -> None:
+    with made("CartPole-v1", 2) as environments:
+        assert isinstance(environments.vector, SyncVector)

@@ -1,0 +1,387 @@
+"""Runs with environments in worker processes: equal numbers, resume, endings, and bad options."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+
+import rlplug as rl
+from rlplug.checkpoint import find_checkpoint, read_manifest
+from tests.test_resume_exact import points, resumed_equals
+
+IN_WORKERS = {"sampling.backend": "workers", "sampling.num_workers": 2}
+LOCK_STEP = {**IN_WORKERS, "sampling.force_sync": True}
+
+
+class Tells(gymnasium.Env[Any, Any]):
+    """Prints what it does."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        sys.stdout.write("a new episode\n")
+        self.taken = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        return numpy.zeros(2, numpy.float32), 1.0, self.taken == 9, False, {}
+
+
+class Slow(Tells):
+    """Takes its time."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.004)
+        return super().step(action)
+
+
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", 1024, {"n_steps": 64}),
+    "a2c": ("CartPole-v1", 600, {"gae_lambda": 0.9}),
+    "dqn": ("CartPole-v1", 600, {"learning_starts": 100}),
+    "rainbow": ("CartPole-v1", 400, {"learning_starts": 100}),
+    "linucb": ("LinearBandit-v0", 300, {}),
+}
+
+
+@pytest.mark.parametrize("algorithm", CASES)
+def test_lock_step_gives_the_results_of_one_process(home: Path, algorithm: str) -> None:
+    env, steps, options = CASES[algorithm]
+    settings = {
+        "tracking.enabled": False,
+        "num_envs": 4,
+        "sampling.vectorization": "sync",
+        "evaluation.episodes": 2,
+        **options,
+    }
+    one, other = (
+        rl.run(algorithm, env, steps=steps, seed=2, options={**settings, **more})
+        for more in ({}, LOCK_STEP)
+    )
+    expected = {key: str(values) for key, values in points(one.folder).items()}
+    found = {
+        key: str(values)
+        for key, values in points(other.folder).items()
+        if not key[1].startswith("sampling/")
+    }
+    assert found == expected
+    there = other.module.state_dict()
+    for name, tensor in one.module.state_dict().items():
+        assert torch.equal(torch.as_tensor(tensor), torch.as_tensor(there[name])), name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("ppo", {"n_steps": 64, "memory": "lstm", "truncated_bptt": 16}),
+        ("dqn", {"learning_starts": 200, "frame_stack": 3}),
+    ],
+)
+def test_a_run_in_lock_step_resumes_exactly(
+    home: Path, algorithm: str, options: dict[str, Any]
+) -> None:
+    settings = {"num_envs": 4, "evaluation.episodes": 0, **LOCK_STEP, **options}
+    resumed_equals(home, algorithm, "CartPole-v1", steps=2048, every=512, at=1100, options=settings)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("ppo", {"n_steps": 64}),
+        ("ppo", {"sampling.num_epoch_samples": 300, "batch_size": 50}),
+        ("ppo", {"sampling.num_epoch_samples": 300, "memory": "lstm", "truncated_bptt": 16}),
+        ("a2c", {"sampling.num_epoch_samples": 12}),
+        ("dqn", {"learning_starts": 100}),
+        ("rainbow", {"learning_starts": 100, "sampling.max_staleness": 2}),
+        ("linucb", {}),
+    ],
+    ids=str,
+)
+def test_workers_that_do_not_wait_train_and_resume(
+    home: Path, algorithm: str, options: dict[str, Any]
+) -> None:
+    env = "LinearBandit-v0" if algorithm == "linucb" else "CartPole-v1"
+    settings = {"tracking.enabled": False, "num_envs": 4, **IN_WORKERS, **options}
+    result = rl.run(algorithm, env, steps=900, seed=2, options=settings)
+    assert (result.status, result.step >= 900) == ("FINISHED", True)
+    assert result.metrics["sampling/batch_size_max"] <= 4
+    resumed = rl.resume(result.run_id, steps=1800)
+    assert (resumed.status, resumed.step >= 1800) == ("FINISHED", True)
+    saved = {step for step, name in points(resumed.folder) if name == "sampling/restarts"}
+    twice = [key for key, values in points(resumed.folder).items() if len(values) > 1]
+    assert (len(saved) > 1, twice) == (True, [])
+
+
+def test_ppo_learns_cartpole_from_workers_that_do_not_wait(home: Path) -> None:
+    settings = {"tracking.enabled": False, "num_envs": 8, **IN_WORKERS}
+    result = rl.run("ppo", "CartPole-v1", steps=20_000, seed=1, options=settings)
+    assert result.best is not None
+    assert result.best[1] > 150
+
+
+def test_what_environments_print_goes_to_the_log_of_the_run(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"tracking.enabled": False, "num_envs": 2, "evaluation.episodes": 0, **IN_WORKERS}
+    capfd.readouterr()
+    result = rl.run("ppo", Tells, steps=512, options={"n_steps": 128, **settings})
+    out, err = capfd.readouterr()
+    assert "a new episode" not in out + err
+    log = (result.folder / "logs" / "run.log").read_text()
+    assert log.count("printed by an environment: a new episode") > 20
+
+
+# -- auto ---------------------------------------------------------------------------------------
+
+
+def chosen(folder: Path) -> dict[str, Any]:
+    """The options of sampling that the run recorded."""
+    return dict(tomllib.loads((folder / "config.toml").read_text())["sampling"])
+
+
+def test_auto_takes_workers_where_they_are_faster_and_keeps_them(home: Path) -> None:
+    settings = {
+        "tracking.enabled": False,
+        "evaluation.episodes": 0,
+        "num_envs": 4,
+        "n_steps": 32,
+        "batch_size": 64,
+        "sampling.backend": "auto",
+        "sampling.num_workers": 4,
+    }
+    result = rl.run("ppo", Slow, steps=256, seed=1, options=settings)
+    assert chosen(result.folder)["backend"] == "workers"
+    assert chosen(result.folder)["force_sync"] is True
+    assert "time/worker_seconds" in result.metrics
+    resumed = rl.resume(result.run_id, steps=384, env=Slow)
+    assert "time/worker_seconds" in resumed.metrics
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
+def test_auto_steps_quick_environments_in_this_process(home: Path, env: str) -> None:
+    settings = {
+        "tracking.enabled": False,
+        "num_envs": 4,
+        "evaluation.episodes": 0,
+        "n_steps": 32,
+        "batch_size": 64,
+    }
+    auto = {"sampling.backend": "auto", "sampling.num_workers": 2}
+    one, other = (
+        rl.run("ppo", env, steps=256, seed=1, options={**settings, **more}) for more in ({}, auto)
+    )
+    assert chosen(other.folder).get("backend", "in_process") == "in_process"
+    assert points(one.folder).keys() == points(other.folder).keys()
+    digests = [read_manifest(find_checkpoint(str(run.folder), "last")) for run in (one, other)]
+    assert digests[0].state_digest == digests[1].state_digest != ""
+
+
+def test_auto_says_what_it_found(rlplug: Callable[..., Any], home: Path) -> None:
+    done = rlplug(
+        *("run", "--algo", "ppo", "--env", "FrozenLake-v1", "--steps", "256"),
+        *("--set", "n_steps=32", "--set", "batch_size=64", "--set", "sampling.backend=auto"),
+        *("--set", "sampling.num_workers=2", "--set", "tracking.enabled=false"),
+    )
+    assert done.code == 0
+    assert "sampling in this process (auto: a step of all environments takes 0." in done.err
+
+
+# -- bad options --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("min_batch_size=3", "max_batch_size=2"), "min_batch_size = 3 is above max_batch_size"),
+        (("min_batch_size=5",), "min_batch_size = 5 is above num_envs = 4"),
+        (("num_workers=9",), "num_workers = 9 is above num_envs = 4"),
+        (("num_workers=4", "envs_per_worker=2"), "num_workers × envs_per_worker = 8 is not num_"),
+        (("max_wait_time=-1",), "max_wait_time"),
+        (
+            ("num_epoch_samples=5", "min_trajectory_length=6"),
+            "num_epoch_samples = 5 is below min_trajectory_length = 6",
+        ),
+        (
+            ("max_trajectory_length=5", "min_trajectory_length=6"),
+            "max_trajectory_length = 5 is below min_trajectory_length = 6",
+        ),
+        (("force_sync=true", "max_staleness=2"), "max_staleness would have no effect with force_"),
+        (("vectorization=native",), "vectorization = 'native' is for backend = 'in_process'"),
+        (("backend=in_process", "max_wait_time=1"), "max_wait_time would have no effect with back"),
+        (("backend=threads",), "backend"),
+        (("num_epoch_samples=20", "min_trajectory_length=200", "n_steps=16"), "num_epoch_samples"),
+        (("min_trajectory_length=200",), "min_trajectory_length = 200 is above the 16 steps"),
+        (("num_epoch_samples=8",), "batch_size = 32 is larger than a collection"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_refused(
+    rlplug: Callable[..., Any], home: Path, options: tuple[str, ...], problem: str
+) -> None:
+    given = {"backend": "workers", "num_envs": "4"}
+    given |= dict(one.split("=") for one in options)
+    given.pop("n_steps", None)
+    settings = [part for name, one in given.items() for part in ("--set", f"sampling.{name}={one}")]
+    done = rlplug(
+        *("run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "256"),
+        *("--set", "n_steps=16", "--set", "batch_size=32", "--set", "tracking.enabled=false"),
+        *settings,
+    )
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert problem in done.err
+    assert not list(home.glob("work/*"))
+
+
+def test_single_steps_have_no_trajectories_to_leave_out(
+    rlplug: Callable[..., Any], home: Path
+) -> None:
+    done = rlplug(
+        *("run", "--algo", "dqn", "--env", "CartPole-v1", "--steps", "256"),
+        *("--set", "sampling.min_trajectory_length=2", "--set", "learning_starts=25"),
+    )
+    assert done.code == 2
+    assert "sampling.min_trajectory_length = 2 is for rollouts" in done.err
+
+
+def test_no_wait_is_a_wait_of_zero(home: Path) -> None:
+    settings = {
+        "tracking.enabled": False,
+        "num_envs": 2,
+        "n_steps": 32,
+        "batch_size": 64,
+        **IN_WORKERS,
+    }
+    more = {"sampling.max_wait_time": 0, "sampling.min_batch_size": 2}
+    assert rl.run("ppo", "CartPole-v1", steps=128, options={**settings, **more}).step == 128
+
+
+def test_episodes_are_cut_off_and_bootstrapped_after_so_many_steps(home: Path) -> None:
+    settings = {
+        "tracking.enabled": False,
+        "evaluation.episodes": 0,
+        "n_steps": 64,
+        "sampling.max_trajectory_length": 5,
+    }
+    for more in ({}, {"num_envs": 4, **IN_WORKERS}):
+        result = rl.run("ppo", "CartPole-v1", steps=512, options={**settings, **more})
+        # A pole falls after eight steps at the earliest.
+        assert result.metrics["rollout/length_mean"] == 5
+
+
+# -- endings ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a run with workers in a process of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def starting(*options: str) -> subprocess.Popen[str]:
+        settings = [f"{name}={value}" for name, value in IN_WORKERS.items()]
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1"),
+                *("--steps", "10000000", "--set", "tracking.enabled=false", "--set", "num_envs=4"),
+                *(part for one in settings for part in ("--set", one)),
+                *options,
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RLPLUG_HOME": str(tmp_path / "runs")},
+            start_new_session=True,
+        )
+        started.append(process)
+        while not any(one.stat().st_size for one in tmp_path.glob("runs/work/*/metrics.jsonl")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        return process
+
+    yield starting
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def family(session: int) -> list[int]:
+    """The processes of a session that are not ended."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def shared_memory(processes: list[int]) -> set[str]:
+    """Names of the shared memory that these processes have mapped."""
+    names: set[str] = set()
+    for pid in processes:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if "/dev/shm/psm_" in line:
+                names.add(line.split()[-1])
+    return names
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_nothing_is_left_of_workers_when_a_run_ends(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, name: str, code: int
+) -> None:
+    run = start()
+    processes = family(run.pid)
+    memory = shared_memory(processes)
+    # The run, two workers, and what starts them.
+    assert len(processes) >= 4
+    assert memory
+    if name == "SIGINT":
+        # As a terminal does: to all of them.
+        os.killpg(run.pid, signal.SIGINT)
+    else:
+        os.kill(run.pid, signal.SIGKILL)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == code
+    deadline = time.monotonic() + 30
+    while (family(run.pid) or any(map(os.path.exists, memory))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (family(run.pid), [one for one in memory if os.path.exists(one)]) == ([], [])
+    if name == "SIGINT":
+        assert "resume it: rlplug resume" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_worker_that_is_killed_is_replaced_in_a_run(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = start("--set", "sampling.max_restarts=1")
+    (log,) = tmp_path.glob("runs/work/*/logs/run.log")
+    for count in (1, 2):
+        # The youngest is a worker; what starts them is older.
+        os.kill(max(family(run.pid)), signal.SIGKILL)
+        while count == 1 and "Its worker was replaced" not in log.read_text():
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.05)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "after 1 replacements of workers, environment 'CartPole-v1' (" in said
+    assert "was killed by signal 9" in said
+    assert "Traceback" not in said

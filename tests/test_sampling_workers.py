@@ -1,0 +1,612 @@
+"""Environments in worker processes: the same numbers in lock-step, and whole episodes otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from rlplug import Acted, ActInput, Module
+from rlplug.batch.nested import first_leaf, tree_map
+from rlplug.config.sections import EnvSection
+from rlplug.envs import Environments
+from rlplug.envs.normalization import Normalization
+from rlplug.envs.sync import SyncVector
+from rlplug.envs.workers import WorkerVector
+from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.feeds import Experience
+from rlplug.sampling import VectorSampler
+from rlplug.sampling.batching import Batching
+from rlplug.sampling.workers import WorkerSampler
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Random numbers; ends or is cut off at random; regret, and action masks if it has any."""
+
+    observation_space: Any = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, masks: bool = False) -> None:
+        self.masks, self.taken = masks, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._seen(), self._info()
+
+    def step(self, action: Any) -> Any:
+        ends, cut = self.np_random.random(2) < (0.2, 0.1)
+        info = {**self._info(), "regret": float(self.np_random.random())}
+        return self._seen(), float(action) + self.np_random.random(), ends, cut, info
+
+    def _seen(self) -> Any:
+        return self.np_random.normal(size=2).astype(numpy.float32)
+
+    def _info(self) -> dict[str, Any]:
+        self.taken += 1
+        mask = numpy.array([True, self.taken % 2 == 0, True])
+        return {"action_mask": mask} if self.masks else {}
+
+
+class Parts(Walk):
+    """Several spaces, one of them with the mask."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "near": gymnasium.spaces.Tuple([Walk.observation_space, gymnasium.spaces.Discrete(5)]),
+            "action_mask": gymnasium.spaces.MultiBinary(3),
+        }
+    )
+
+    def _seen(self) -> Any:
+        return {
+            "near": (super()._seen(), int(self.np_random.integers(5))),
+            "action_mask": numpy.array([1, self.np_random.integers(2), 1], numpy.int8),
+        }
+
+
+class Remembers(Module):
+    """Chooses at random, keeps what it drew, and adds up what it saw."""
+
+    def __init__(self, memory: bool = False) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        n = len(first_leaf(act.observations))
+        drawn = act.random.random(n)
+        state = None
+        if act.state is not None:
+            state = {"sum": act.state["sum"] + torch.from_numpy(act.observations[:, 0].copy())}
+        return Acted((drawn * 3).astype(numpy.int64), state, {"drawn": drawn})
+
+    def initial_state(self, n: int) -> Any:
+        return {"sum": torch.zeros(n)} if self.memory else None
+
+
+Open = Callable[..., WorkerSampler]
+
+
+@pytest.fixture
+def open_sampler() -> Iterator[Open]:
+    """Makes started samplers with worker processes, and ends these after the test."""
+    vectors: list[WorkerVector] = []
+
+    def opened(
+        make: Callable[[], Any],
+        num_envs: int = 4,
+        workers: int = 2,
+        module: Module | None = None,
+        batching: Batching | None = None,
+        timeout: float = 0.0,
+        max_restarts: int = 0,
+        **options: Any,
+    ) -> WorkerSampler:
+        vector = WorkerVector(
+            make, num_envs, workers, name="Walk", timeout=timeout, max_restarts=max_restarts
+        )
+        vectors.append(vector)
+        sampler = WorkerSampler(
+            Environments(vector, "Walk", AutoresetMode.SAME_STEP),
+            module or Remembers(),
+            batching=batching or Batching(),
+            seed=3,
+            **options,
+        )
+        sampler.start()
+        return sampler
+
+    yield opened
+    for vector in vectors:
+        vector.close()
+
+
+# -- lock-step --------------------------------------------------------------------------------
+
+
+def as_lists(columns: Any) -> Any:
+    return tree_map(lambda leaf: leaf.tolist(), columns)
+
+
+def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
+    """All that some collections tell, and the metrics of episodes; saved and restored once."""
+    num_envs = 3
+
+    def make() -> Any:
+        return walk(what == "masks")
+
+    def opened() -> VectorSampler:
+        vector: Any = (
+            WorkerVector(make, num_envs, 2) if kind == "workers" else SyncVector([make] * num_envs)
+        )
+        normalization = None
+        if what == "normalized":
+            section = EnvSection(normalize_observation=True, normalize_reward=True)
+            normalization = Normalization(section, vector.single_observation_space, num_envs)
+        environments = Environments(vector, "Walk", AutoresetMode.SAME_STEP, normalization)
+        options: dict[str, Any] = {
+            "seed": 3,
+            "steps": steps,
+            "keep_next": what != "memory",
+            "by_environment": what in ("memory", "by environment"),
+            "state_interval": 2,
+            "min_trajectory": 3 if what == "by environment" else 1,
+        }
+        module = Remembers(what == "memory")
+        if kind == "workers":
+            batching = Batching(force_sync=True)
+            return WorkerSampler(environments, module, batching=batching, **options)
+        return VectorSampler(environments, module, **options)
+
+    sampler = opened()
+    sampler.start()
+    told: list[Any] = []
+    for count in range(8):
+        experience = sampler.collect(count * steps * num_envs)
+        told += [as_lists(experience.columns), as_lists(experience.following)]
+        told.append(experience.after_reset)
+        told.append(None if experience.stepped is None else experience.stepped.tolist())
+        if experience.finals is not None:
+            told.append(experience.finals.indices.tolist())
+            told.append(as_lists(experience.finals.columns))
+        told.append([state["sum"].tolist() for state in experience.states])
+        sampler.absorb()
+    told.append(sampler.episode_stats.take())
+    sampler.close()
+    return told
+
+
+# Parts has its mask in the observation, and no single number that a memory could add up; single
+# steps are ordered by time.
+@pytest.mark.parametrize(
+    ("what", "walk", "steps"),
+    [
+        ("plain", Walk, 1),
+        ("plain", Parts, 5),
+        ("masks", Walk, 1),
+        ("masks", Walk, 5),
+        ("normalized", Walk, 5),
+        ("normalized", Parts, 1),
+        ("by environment", Walk, 5),
+        ("by environment", Parts, 5),
+        ("memory", Walk, 5),
+    ],
+)
+def test_workers_in_lock_step_tell_what_one_process_tells(
+    what: str, walk: type[Walk], steps: int
+) -> None:
+    here = told_by("in process", what, walk, steps)
+    assert told_by("workers", what, walk, steps) == here
+
+
+# -- those that are ready -----------------------------------------------------------------------
+
+
+class Numbered(gymnasium.Env[Any, Any]):
+    """Observes environment, episode, step and length; some steps take longer than others.
+
+    In the `fail_at`-th step of its first life, it does what `fails` says.
+    """
+
+    observation_space = gymnasium.spaces.Box(0, 2**31, (4,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, slow: float = 0.002, fails: str = "", fail_at: int = 0) -> None:
+        self.slow, self.fails, self.fail_at = slow, fails, fail_at
+        self.number = self.episode = self.count = self.taken = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is None:
+            self.episode += 1
+        else:
+            self.number, self.episode = seed, 0
+        self.count, self.length = 0, int(self.np_random.integers(1, 7))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == self.fail_at:
+            self._fail()
+        time.sleep(self.slow * float(self.np_random.random()))
+        self.count += 1
+        ended = self.count == self.length
+        is_cut = bool(self.length % 2)
+        reward = self.count + float(action) / 10
+        return self._seen(), reward, ended and not is_cut, ended and is_cut, {}
+
+    def _fail(self) -> None:
+        if self.fails == "raises":
+            raise ZeroDivisionError("no more")
+        if self.fails == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fails == "hangs":
+            time.sleep(600)
+
+    def _seen(self) -> Any:
+        return numpy.array([self.number, self.episode, self.count, self.length], numpy.float64)
+
+
+class Follower:
+    """Checks that the rows of each environment follow each other, none left out, none twice."""
+
+    def __init__(self, sampler: WorkerSampler) -> None:
+        self.sampler = sampler
+        self.num_envs = sampler._num_envs
+        self.next = numpy.array(sampler._io.current["observations"])
+        self.rows = numpy.zeros(self.num_envs, int)
+        self.returns: list[float] = []
+        self.returns_now = numpy.zeros(self.num_envs)
+
+    def collect(self) -> Experience:
+        """Collect, and check what was collected."""
+        experience = self.sampler.collect(int(self.rows.sum()))
+        columns, grid = experience.columns, experience.grid
+        stepped = numpy.ones((experience.steps, self.num_envs), bool)
+        if experience.stepped is not None:
+            stepped = grid(experience.stepped)
+        grids = {name: grid(column) for name, column in columns.items()}
+        finals: dict[int, Any] = {}
+        if experience.finals is not None:
+            seen = experience.finals.columns["observations"]
+            finals = dict(zip(experience.finals.indices.tolist(), seen, strict=True))
+        for env in range(self.num_envs):
+            times = numpy.flatnonzero(stepped[:, env])
+            assert times.tolist() == list(range(len(times)))
+            for step in times.tolist():
+                self._follow(grids, step, env, finals)
+            self.rows[env] += len(times)
+        assert not finals
+        following = experience.following["observations"]
+        assert following[:, :3].tolist() == self.next[:, :3].tolist()
+        return experience
+
+    def _follow(self, grids: dict[str, Any], step: int, env: int, finals: dict[int, Any]) -> None:
+        seen = grids["observations"][step, env]
+        if self.next[env, 2] == 0:
+            # The length of a new episode is not known before.
+            self.next[env, 3] = seen[3]
+        assert seen.tolist() == self.next[env].tolist()
+        self.next[env, 2] += 1
+        action = grids["actions"][step, env]
+        assert action == int(grids["drawn"][step, env] * 3)
+        reward = grids["rewards"][step, env]
+        assert reward == self.next[env, 2] + action / 10
+        self.returns_now[env] += reward
+        terminated, truncated = grids["terminated"][step, env], grids["truncated"][step, env]
+        if terminated or truncated:
+            assert self.next[env, 2] == self.next[env, 3]
+            assert terminated == (self.next[env, 2] % 2 == 0) != truncated
+            assert finals.pop(step * self.num_envs + env).tolist() == self.next[env].tolist()
+            self.next[env, 1:3] = self.next[env, 1] + 1, 0
+            self.returns.append(self.returns_now[env])
+            self.returns_now[env] = 0
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_rollout_has_as_many_rows_of_each_environment(
+    open_sampler: Open, steps: int, by_environment: bool
+) -> None:
+    by_environment = by_environment and steps > 1
+    sampler = open_sampler(Numbered, steps=steps, by_environment=by_environment, keep_next=True)
+    follower = Follower(sampler)
+    for count in range(1, 7):
+        assert follower.collect().stepped is None
+        assert follower.rows.tolist() == [count * steps] * 4
+    metrics = sampler.take_metrics()
+    if follower.returns:
+        assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("count", [1, 10])
+def test_a_stream_has_about_so_many_rows_of_whichever_environments(
+    open_sampler: Open, count: int, ahead: bool
+) -> None:
+    sampler = open_sampler(Numbered, count=count, ahead=ahead, keep_next=True)
+    follower, spreads = Follower(sampler), set()
+    for _ in range(30):
+        before = follower.rows.sum()
+        experience = follower.collect()
+        assert experience.counts is not None
+        assert count <= experience.counts.sum() == follower.rows.sum() - before < count + 4
+        spreads.add(int(numpy.ptp(experience.counts)))
+    assert max(spreads) > 0
+    metrics = sampler.take_metrics()
+    assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
+
+
+class Late(Numbered):
+    """Takes half a second for a step if its number is odd, and no time otherwise."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.5 if self.number % 2 else 0.0)
+        return super().step(action)
+
+
+def one_late(sampler: WorkerSampler) -> int:
+    """Start two environments anew, so that one of them is late; returns which."""
+    for seed in range(99):
+        sampler.start(seed)
+        odd = sampler._io.current["observations"][:, 0] % 2
+        if odd.sum() == 1:
+            return int(odd.argmax())
+    raise AssertionError("no seed")
+
+
+def test_a_slow_environment_does_not_hold_up_the_others(open_sampler: Open) -> None:
+    sampler = open_sampler(lambda: Late(0.0), num_envs=2, count=20, keep_next=True)
+    late = one_late(sampler)
+    follower = Follower(sampler)
+    follower.collect()
+    assert (follower.rows[late], follower.rows[1 - late]) == (0, 20)
+
+
+class Sizes(Remembers):
+    """Keeps the sizes of the batches that it acts for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        self.sizes.append(len(act.observations))
+        return super().forward_exploration(act)
+
+
+def test_batches_keep_their_limits(open_sampler: Open) -> None:
+    module = Sizes()
+    batching = Batching(min_batch_size=2, max_batch_size=3)
+    sampler = open_sampler(
+        Numbered, num_envs=6, module=module, batching=batching, count=60, ahead=True
+    )
+    for _ in range(10):
+        sampler.collect(0)
+    assert set(module.sizes) == {2, 3}
+    metrics = sampler.take_metrics()
+    assert (metrics["sampling/batch_size_min"], metrics["sampling/batch_size_max"]) == (2, 3)
+    assert metrics["sampling/batches_of_2"] == 1.0
+    assert metrics["sampling/batch_size_mean"] == pytest.approx(numpy.mean(module.sizes))
+
+
+def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:
+    def sizes(seconds: float) -> list[int]:
+        module, batching = Sizes(), Batching(max_wait_time=seconds)
+        sampler = open_sampler(
+            lambda: Late(0.0), num_envs=2, module=module, batching=batching, count=3
+        )
+        one_late(sampler)
+        sampler.collect(0)
+        return module.sizes
+
+    # Both are ready at first; then one is waited for, or acted without.
+    assert sizes(0.0)[:2] == [2, 1]
+    assert sizes(60.0)[:2] == [2, 2]
+
+
+def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
+    open_sampler: Open,
+) -> None:
+    def oldest(max_staleness: int) -> int:
+        batching = Batching(max_staleness=max_staleness)
+        sampler = open_sampler(Numbered, batching=batching, count=1, ahead=True)
+        ages = []
+        for version in range(60):
+            sampler.version = version
+            experience = sampler.collect(0)
+            versions = experience.columns["version"][experience.stepped]
+            assert (versions <= version).all()
+            ages.append(int((version - versions).max()))
+        metrics = sampler.take_metrics()
+        assert metrics["sampling/staleness_max"] == max(ages)
+        return max(ages)
+
+    assert oldest(1) <= 1
+    assert oldest(0) > 1
+
+
+def test_a_state_that_was_saved_goes_on_where_it_was(open_sampler: Open) -> None:
+    def opened() -> WorkerSampler:
+        return open_sampler(Numbered, count=10, ahead=True, keep_next=True)
+
+    sampler = opened()
+    follower = Follower(sampler)
+    for _ in range(5):
+        follower.collect()
+    following = follower.next.copy(), follower.rows.copy(), follower.returns_now.copy()
+    state = sampler.get_state(environments=True)
+    assert state["environments"]
+    # Saving changes nothing for the sampler itself.
+    follower.collect()
+    other = opened()
+    assert other.set_state(state, seed=0) == ""
+    again = Follower(other)
+    again.next, again.rows, again.returns_now = following
+    for _ in range(5):
+        again.collect()
+
+
+def test_optimal_acts_without_exploration(open_sampler: Open) -> None:
+    class Two(Module):
+        def forward_exploration(self, act: ActInput) -> Acted:
+            return Acted(numpy.ones(len(act.observations), numpy.int64))
+
+        def forward_inference(self, act: ActInput) -> Acted:
+            return Acted(numpy.full(len(act.observations), 2))
+
+    for optimal in (False, True):
+        sampler = open_sampler(Walk, module=Two(), optimal=optimal, steps=3)
+        actions = sampler.collect(0).columns["actions"]
+        assert set(actions.tolist()) == {1 + optimal}
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+def one_fails(fails: str, fail_at: int, folder: Path) -> Callable[[], Any]:
+    """Makes environments of which one fails, once: the second that is made in a worker."""
+
+    def make() -> Any:
+        number = len(list(folder.iterdir()))
+        (folder / f"{os.getpid()}-{number}").touch()
+        # The first is made in this process, to know the spaces.
+        return Numbered(0.001, fails if number == 2 else "", fail_at)
+
+    return make
+
+
+@pytest.mark.parametrize("count", [0, 12])
+@pytest.mark.parametrize("fails", ["raises", "is killed", "hangs"])
+def test_a_worker_that_fails_is_replaced_and_no_half_episode_is_counted(
+    open_sampler: Open, fails: str, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampler = open_sampler(
+        one_fails(fails, 9, tmp_path),
+        workers=4,
+        timeout=1.0,
+        max_restarts=1,
+        steps=5,
+        count=count,
+        keep_next=True,
+    )
+    returns, lengths = [], []
+    now = numpy.zeros(4)
+    cut = 0
+    later = 0
+    while later < 5:
+        later += sampler._workers.restarts
+        experience = sampler.collect(0)
+        grids = {name: experience.grid(column) for name, column in experience.columns.items()}
+        stepped = numpy.ones((experience.steps, 4), bool)
+        if experience.stepped is not None:
+            stepped = experience.grid(experience.stepped)
+        if experience.after_reset is not False:
+            now[experience.after_reset] = 0
+        for env in range(4):
+            rows = numpy.flatnonzero(stepped[:, env])
+            for step in rows.tolist():
+                _, _, taken, length = grids["observations"][step, env].tolist()
+                now[env] += grids["rewards"][step, env]
+                if not (grids["terminated"][step, env] or grids["truncated"][step, env]):
+                    continue
+                index = step * 4 + env
+                assert experience.finals is not None
+                place = experience.finals.indices.tolist().index(index)
+                final = experience.finals.columns["observations"][place]
+                # A lost episode is bootstrapped from what was seen before the failure.
+                assert final[2:].tolist() == [taken + 1, length]
+                if taken + 1 == length:
+                    returns.append(now[env])
+                    lengths.append(length)
+                else:
+                    assert grids["truncated"][step, env]
+                    cut += 1
+                now[env] = 0
+    metrics = sampler.take_metrics()
+    assert metrics["sampling/restarts"] == 1
+    assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(returns))
+    assert metrics["rollout/length_mean"] == pytest.approx(numpy.mean(lengths))
+    (told,) = [record.getMessage() for record in caplog.records if "replaced" in record.message]
+    what = {
+        "raises": "ZeroDivisionError: no more",
+        "is killed": "its worker process was killed by signal 9",
+        "hangs": "it took more than 1 s (sampling.step_timeout)",
+    }
+    assert f"failed in step: {what[fails]}." in told
+    assert told.endswith("(1 of 1 replacements).")
+    assert cut <= 1
+
+
+def collect_three_times(sampler: WorkerSampler) -> None:
+    for _ in range(3):
+        sampler.collect(0)
+
+
+def test_more_failures_than_are_replaced_end_it_with_the_traceback(open_sampler: Open) -> None:
+    sampler = open_sampler(lambda: Numbered(0.0, "raises", 4), max_restarts=1, steps=5)
+    with pytest.raises(
+        EnvironmentFailedError,
+        match=r"after 1 replacements of workers, environment 'Walk' \(\d of 4\) failed in step: "
+        "ZeroDivisionError: no more",
+    ) as failed:
+        collect_three_times(sampler)
+    (note,) = failed.value.__notes__
+    assert 'raise ZeroDivisionError("no more")' in note
+
+
+def test_an_environment_that_cannot_be_made_names_the_constructor(open_sampler: Open) -> None:
+    parent = os.getpid()
+
+    def make() -> Any:
+        if os.getpid() != parent:
+            raise OSError("no simulator here")
+        return Numbered()
+
+    with pytest.raises(EnvironmentFailedError, match="failed in making it: OSError: no simulator"):
+        open_sampler(make)
+
+
+def test_too_little_shared_memory_is_told() -> None:
+    # A quarter of a petabyte.
+    space = gymnasium.spaces.Box(0, 1, (2**8, 2**10), numpy.uint8)
+    from rlplug.envs.workers.columns import SharedColumns
+
+    with pytest.raises(RequestError, match=r"need 512 TiB of shared memory|shared memory, which"):
+        SharedColumns(space, gymnasium.spaces.Discrete(2), 2**30)
+
+
+def test_observations_without_a_fixed_shape_are_refused() -> None:
+    class Words(Walk):
+        observation_space = gymnasium.spaces.Text(9)
+
+        def _seen(self) -> Any:
+            return "word"
+
+    with pytest.raises(RequestError, match="cannot be shared with worker processes"):
+        WorkerVector(Words, 2, 2)
+
+
+def test_closing_leaves_no_process_and_no_shared_memory() -> None:
+    vector = WorkerVector(Numbered, 4, 2)
+    processes = [worker.pid for worker in vector._workers]
+    memory = SHARED_MEMORY / vector.columns.name
+    assert memory.exists() or not SHARED_MEMORY.is_dir()
+    vector.reset(seed=0)
+    vector.send(numpy.arange(4), numpy.zeros(4, int))
+    vector.close()
+    for pid in processes:
+        assert pid is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not memory.exists()
