@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -61,6 +61,7 @@ class WorkerSampler(VectorSampler):
         if not isinstance(vector, WorkerVector):
             raise TypeError(f"worker processes are needed, not a {type(vector).__name__}")
         self._workers: WorkerVector = vector
+        self._send, self._receive_steps = vector.send, vector.receive
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
         self._io.act.wants_log_prob = wants_log_prob
@@ -117,6 +118,12 @@ class WorkerSampler(VectorSampler):
         """Metrics of episodes, batches and workers since the last call."""
         restarts = {"sampling/restarts": float(self._workers.restarts)}
         return {**super().take_metrics(), **self._batch_stats.take(), **restarts}
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile: `step` is waiting for workers, and sending them actions."""
+        self._act = record("act", self._act)
+        self._receive_steps = record("step", self._receive_steps)
+        self._send = record("step", self._send)
 
     # -- which environments are acted for -------------------------------------------------------
 
@@ -190,7 +197,7 @@ class WorkerSampler(VectorSampler):
         self._versions[envs] = self.version
         self._stepping[envs] = True
         self._batch_stats.acted_for(len(envs))
-        self._workers.send(envs, io.clip(actions), together=self._batching.force_sync)
+        self._send(envs, io.clip(actions), together=self._batching.force_sync)
 
     def _empty(self, leaf: Any) -> Any:
         return numpy.zeros((self._num_envs, *leaf.shape[1:]), leaf.dtype)
@@ -216,7 +223,7 @@ class WorkerSampler(VectorSampler):
 
     def _wait(self, seconds: float | None) -> None:
         began = time.perf_counter()
-        self._received.add(self._workers.receive(seconds))
+        self._received.add(self._receive_steps(seconds))
         self._io.step_seconds += time.perf_counter() - began
 
     def _drain(self) -> None:
