@@ -373,6 +373,57 @@ def test_a_slow_environment_does_not_hold_up_the_others(open_sampler: Open) -> N
     assert (follower.rows[late], follower.rows[1 - late]) == (0, 20)
 
 
+def test_a_slow_environment_does_not_hold_up_those_of_its_own_worker() -> None:
+    vector = WorkerVector(lambda: Late(0.0), 2, 1)
+    try:
+        # Odd numbers are late.
+        vector.reset(seed=0)
+        for _ in range(3):
+            vector.send(numpy.arange(2), numpy.zeros(2, int))
+            began = time.monotonic()
+            assert vector.receive().envs == [0]
+            assert time.monotonic() - began < 0.4
+            assert vector.receive().envs == [1]
+    finally:
+        vector.close()
+
+
+def test_quick_environments_of_one_worker_are_answered_for_together() -> None:
+    vector = WorkerVector(Walk, 8, 1)
+    try:
+        vector.reset(seed=0)
+        most = 0
+        # As soon as no step was interrupted by another process for a while.
+        for _ in range(3000):
+            vector.send(numpy.arange(8), numpy.zeros(8, int))
+            waiting = 8
+            while waiting:
+                count = len(vector.receive().envs)
+                waiting, most = waiting - count, max(most, count)
+            if most == 8:
+                break
+        assert most == 8
+    finally:
+        vector.close()
+
+
+def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
+    class Hangs(Numbered):
+        def step(self, action: Any) -> Any:
+            time.sleep(2.0 if self.number == 2 else 0.0)
+            return super().step(action)
+
+    vector = WorkerVector(lambda: Hangs(0.0), 4, 1, name="Hangs", timeout=1.0)
+    try:
+        vector.reset(seed=0)
+        vector.send(numpy.arange(4), numpy.zeros(4, int))
+        with pytest.raises(EnvironmentFailedError, match=r"'Hangs' \(3 of 4\) failed in step: it"):
+            while True:
+                vector.receive()
+    finally:
+        vector.close()
+
+
 class Sizes(Remembers):
     """Keeps the sizes of the batches that it acts for."""
 
