@@ -407,6 +407,11 @@ def test_quick_environments_of_one_worker_are_answered_for_together() -> None:
         vector.close()
 
 
+def receive_all(vector: WorkerVector) -> None:
+    while vector.is_stepping:
+        vector.receive()
+
+
 def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
     class Hangs(Numbered):
         def step(self, action: Any) -> Any:
@@ -418,8 +423,7 @@ def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
         vector.reset(seed=0)
         vector.send(numpy.arange(4), numpy.zeros(4, int))
         with pytest.raises(EnvironmentFailedError, match=r"'Hangs' \(3 of 4\) failed in step: it"):
-            while True:
-                vector.receive()
+            receive_all(vector)
     finally:
         vector.close()
 

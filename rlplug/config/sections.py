@@ -61,6 +61,15 @@ class RunSection:
         "",
         "Run to load initial weights from, as in --init-from: id, name, best:ENV, RUN@STEP.",
     )
+    init_strict: bool = option(
+        True,
+        "Refuse weights of init_from that do not all fit; false: load those that fit, and name the "
+        "others in a warning.",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.init_strict or self.init_from):
+            raise ValueError("init_strict = false would have no effect without init_from")
 
 
 @attrs.frozen(kw_only=True)

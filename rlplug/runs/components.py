@@ -145,7 +145,12 @@ def make_components(
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
-            init_from(learner, environments.normalization, SavedPolicy.read(source))
+            init_from(
+                learner,
+                environments.normalization,
+                SavedPolicy.read(source),
+                strict=config.run.init_strict,
+            )
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)

@@ -15,7 +15,7 @@ from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.vector import Received
-from rlplug.errors import FAILURES, RequestError, RlplugError
+from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
 from rlplug.feeds import Experience, FinalObservations
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
@@ -64,6 +64,7 @@ class WorkerSampler(VectorSampler):
         self._send, self._receive_steps = vector.send, vector.receive
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
+        self._module = module
         self._io.act.wants_log_prob = wants_log_prob
         self._has_memory = self._io.autoreset.initial_state is not None
         self._times: Envs = numpy.zeros(num_envs, numpy.int64)
@@ -189,6 +190,12 @@ class WorkerSampler(VectorSampler):
             acted = self._act(act)
         if state is not None:
             act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
+        if act.wants_log_prob and "log_prob" not in acted.extras:
+            raise PluginError(
+                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
+                "is needed where the weights that act may be older than those that learn.",
+                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
+            )
         actions = to_arrays(acted.actions)
         for name, column in {"actions": actions, **acted.extras}.items():
             if name not in self._acted:
