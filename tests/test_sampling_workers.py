@@ -428,6 +428,36 @@ def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
         vector.close()
 
 
+class Draws(Walk):
+    """Observes what its own generator and the global one of its process draw."""
+
+    def _seen(self) -> Any:
+        return numpy.array([self.np_random.random(), numpy.random.random()])
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), numpy.float64)
+
+
+def test_all_environments_workers_and_resets_draw_numbers_of_their_own() -> None:
+    def drawn(seed: int) -> Any:
+        vector = WorkerVector(Draws, 8, 4, seed=seed)
+        try:
+            seen = [vector.reset(seed=5)[0]]
+            for _ in range(40):
+                seen.append(vector.step(numpy.zeros(8, int))[0])
+        finally:
+            vector.close()
+        return numpy.stack(seen)
+
+    first = drawn(1)
+    # No two of 41 × 8 numbers are equal: neither in two environments, nor after two resets.
+    assert all(len(numpy.unique(first[..., kind])) == first[..., kind].size for kind in (0, 1))
+    assert drawn(1).tolist() == first.tolist()
+    # The generators of environments are seeded by reset, those of processes by the run's seed.
+    again = drawn(2)
+    assert again[..., 0].tolist() == first[..., 0].tolist()
+    assert len(numpy.intersect1d(again[..., 1], first[..., 1])) == 0
+
+
 class Sizes(Remembers):
     """Keeps the sizes of the batches that it acts for."""
 
