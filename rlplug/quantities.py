@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-__all__ = ["format_age", "format_bytes", "format_duration", "format_number", "moment"]
+__all__ = [
+    "format_age",
+    "format_bytes",
+    "format_duration",
+    "format_number",
+    "format_short_time",
+    "moment",
+]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _LONGEST_AGO = 14 * 86_400
@@ -36,6 +43,14 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_short_time(seconds: float) -> str:
+    """Three digits with a unit: `412 µs`, `3.07 ms`, `12.5 s`."""
+    for factor, unit in ((1, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:,.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
 def moment(text: str) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rlplug.metrics import MetricWindow, TimeSplit
 from rlplug.plugin import DEFAULT_MODULE
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
 
-__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Sampler", "Trainer"]
+__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Profiler", "Sampler", "Trainer"]
+
+Record: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Takes the name of a phase and a function; returns the function, whose calls are that phase."""
 
 REPORTS = 320
 """Reports per run: as many points as the MLflow UI draws of a curve."""
@@ -43,6 +46,9 @@ class Sampler(Protocol):
     def collect(self, timestep: int) -> Experience:
         """Take the next steps."""
 
+    def record_phases(self, record: Record) -> None:
+        """Make phases of a profile of acting and stepping."""
+
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
 
@@ -66,6 +72,25 @@ class PeriodicTasks(Protocol):
 
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """Do what is due at the end of the run."""
+
+    def record_phases(self, record: Record) -> None:
+        """Make phases of a profile of evaluations."""
+
+
+class Profiler(Protocol):
+    """Profiles iterations of the loop."""
+
+    def start(self, updates: int) -> None:
+        """Begin, after so many updates."""
+
+    def record(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose calls are a phase of the profile."""
+
+    def record_each(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same for a function that yields: each item is a phase."""
+
+    def collected(self, step: int, updates: int) -> None:
+        """After a collection and its updates, with the steps and updates of the run so far."""
 
 
 class Limits(Protocol):
@@ -101,6 +126,7 @@ class Trainer:
         self.step = 0
         self.metrics: dict[str, float] = {}
         self.periodic: PeriodicTasks | None = None
+        self.profiler: Profiler | None = None
         self.stopped = ""
         """Why training was stopped early; empty if it was not."""
         self._calls = calls
@@ -137,7 +163,10 @@ class Trainer:
         limits = self._limits
         counting = limits.is_counting
         times = self._times
-        sampler = self._sampler
+        sampler, profiler = self._sampler, self.profiler
+        if profiler is not None:
+            self._record_phases(profiler)
+            profiler.start(self._updates)
         collect, take, absorb = sampler.collect, self._feed.take, sampler.absorb
         self._reach_if_due()
         while True:
@@ -164,6 +193,8 @@ class Trainer:
             times.feed += clock() - collected
             if counting:
                 limits.collected(experience)
+            if profiler is not None:
+                self._profile(profiler)
             # First: a signal may ask for a checkpoint.
             self._stop()
             self._reach_if_due()
@@ -208,6 +239,33 @@ class Trainer:
         self._times.add("evaluate", evaluated)
         self._times.add("track", seconds - evaluated)
         self._reported += seconds
+
+    def _record_phases(self, profiler: Profiler) -> None:
+        """Make phases of a profile of what the loop calls."""
+        record = profiler.record
+        self._sampler.record_phases(record)
+        self._learner.record_phases(record)
+        phases: list[tuple[Any, str, str]] = [
+            (self, "report", "track"),
+            (self, "_reach_if_due", "track"),
+            (self._calls, "update_finished", "track"),
+            (self._sampler, "collect", "collect"),
+            (self._sampler, "absorb", "prepare"),
+            (self._feed, "learned", "prepare"),
+            (self._learner, "update", "learn"),
+        ]
+        for owner, method, phase in phases:
+            setattr(owner, method, record(phase, getattr(owner, method)))
+        if self.periodic is not None:
+            self.periodic.record_phases(record)
+        feed: Any = self._feed
+        feed.take = profiler.record_each("prepare", feed.take)
+
+    def _profile(self, profiler: Profiler) -> None:
+        """Tell the profiler of an iteration; the time to write a trace counts nowhere."""
+        began = time.perf_counter()
+        profiler.collected(self.step, self._updates)
+        self._reported += time.perf_counter() - began
 
     def finish(self) -> None:
         """The last report, evaluation and checkpoint of a run that was trained to its end."""

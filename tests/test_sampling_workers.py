@@ -373,6 +373,91 @@ def test_a_slow_environment_does_not_hold_up_the_others(open_sampler: Open) -> N
     assert (follower.rows[late], follower.rows[1 - late]) == (0, 20)
 
 
+def test_a_slow_environment_does_not_hold_up_those_of_its_own_worker() -> None:
+    vector = WorkerVector(lambda: Late(0.0), 2, 1)
+    try:
+        # Odd numbers are late.
+        vector.reset(seed=0)
+        for _ in range(3):
+            vector.send(numpy.arange(2), numpy.zeros(2, int))
+            began = time.monotonic()
+            assert vector.receive().envs == [0]
+            assert time.monotonic() - began < 0.4
+            assert vector.receive().envs == [1]
+    finally:
+        vector.close()
+
+
+def test_quick_environments_of_one_worker_are_answered_for_together() -> None:
+    vector = WorkerVector(Walk, 8, 1)
+    try:
+        vector.reset(seed=0)
+        most = 0
+        # As soon as no step was interrupted by another process for a while.
+        for _ in range(3000):
+            vector.send(numpy.arange(8), numpy.zeros(8, int))
+            waiting = 8
+            while waiting:
+                count = len(vector.receive().envs)
+                waiting, most = waiting - count, max(most, count)
+            if most == 8:
+                break
+        assert most == 8
+    finally:
+        vector.close()
+
+
+def receive_all(vector: WorkerVector) -> None:
+    while vector.is_stepping:
+        vector.receive()
+
+
+def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
+    class Hangs(Numbered):
+        def step(self, action: Any) -> Any:
+            time.sleep(2.0 if self.number == 2 else 0.0)
+            return super().step(action)
+
+    vector = WorkerVector(lambda: Hangs(0.0), 4, 1, name="Hangs", timeout=1.0)
+    try:
+        vector.reset(seed=0)
+        vector.send(numpy.arange(4), numpy.zeros(4, int))
+        with pytest.raises(EnvironmentFailedError, match=r"'Hangs' \(3 of 4\) failed in step: it"):
+            receive_all(vector)
+    finally:
+        vector.close()
+
+
+class Draws(Walk):
+    """Observes what its own generator and the global one of its process draw."""
+
+    def _seen(self) -> Any:
+        return numpy.array([self.np_random.random(), numpy.random.random()])
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), numpy.float64)
+
+
+def test_all_environments_workers_and_resets_draw_numbers_of_their_own() -> None:
+    def drawn(seed: int) -> Any:
+        vector = WorkerVector(Draws, 8, 4, seed=seed)
+        try:
+            seen = [vector.reset(seed=5)[0]]
+            for _ in range(40):
+                seen.append(vector.step(numpy.zeros(8, int))[0])
+        finally:
+            vector.close()
+        return numpy.stack(seen)
+
+    first = drawn(1)
+    # No two of 41 × 8 numbers are equal: neither in two environments, nor after two resets.
+    assert all(len(numpy.unique(first[..., kind])) == first[..., kind].size for kind in (0, 1))
+    assert drawn(1).tolist() == first.tolist()
+    # The generators of environments are seeded by reset, those of processes by the run's seed.
+    again = drawn(2)
+    assert again[..., 0].tolist() == first[..., 0].tolist()
+    assert len(numpy.intersect1d(again[..., 1], first[..., 1])) == 0
+
+
 class Sizes(Remembers):
     """Keeps the sizes of the batches that it acts for."""
 

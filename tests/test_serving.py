@@ -16,7 +16,18 @@ import torch
 from gymnasium import spaces
 
 import rlplug
-from rlplug import Acted, AddOn, Algorithm, Module, Policy, Registry, load, option, run
+from rlplug import (
+    Acted,
+    AddOn,
+    Algorithm,
+    Module,
+    Policy,
+    Registry,
+    build_learner,
+    load,
+    option,
+    run,
+)
 from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
@@ -390,6 +401,29 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_recorded(home: P
     with pytest.raises(RequestError, match="'counts' of module 'default' has shape"):
         run("means", steps=20, options=options)
     assert len(list(home.glob("work/*"))) == 1
+
+
+def test_weights_that_do_not_fit_are_left_out_where_that_is_asked_for(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    space, actions = spaces.Box(-1, 1, (4,), numpy.float32), spaces.Discrete(2)
+    quick = {**OFF, "evaluation.episodes": 0, "n_steps": 32, "batch_size": 64}
+    first = run("ppo", "CartPole-v1", steps=256, options={**quick, "net_arch": [8, 5]})
+    options = {**quick, "run.init_from": first.run_id, "net_arch": [8, 6]}
+    with pytest.raises(RequestError, match="has shape"):
+        run("ppo", "CartPole-v1", steps=256, options=options)
+    still = {"run.init_strict": False, "learning_rate": 0.0}
+    second = run("ppo", "CartPole-v1", steps=256, options={**options, **still})
+    there, here = first.module.state_dict(), second.module.state_dict()
+    fresh = build_learner("ppo", space, actions, options={"net_arch": [8, 6]}).modules["default"]
+    alike = {name for name, one in fresh.state_dict().items() if one.shape == there[name].shape}
+    assert 0 < len(alike) < len(here)
+    for name in alike:
+        assert torch.equal(here[name], there[name]), name
+    (said,) = [one.getMessage() for one in caplog.records if "run.init_from" in one.getMessage()]
+    assert said.startswith("rlplug: run.init_from, module 'default': do not fit: ")
+    for name in set(here) - alike:
+        assert name in said
 
 
 def test_weights_that_know_scaled_observations_are_refused_where_they_are_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug.checkpoint.manifest import POLICY, damaged, reading
+from rlplug.checkpoint.weights import load_weights
 from rlplug.errors import RequestError
 from rlplug.learner import state
 from rlplug.learner.trees import INDEX, read_tree
@@ -30,6 +32,8 @@ __all__ = [
     "space_to_dict",
     "split_state",
 ]
+
+_LOG = logging.getLogger("rlplug")
 
 ACTING = ("modules", "extra", "plugin_states")
 """The parts of a learner's state that acting needs."""
@@ -148,8 +152,17 @@ def _lacking(what: str) -> RequestError:
     )
 
 
-def init_from(learner: Learner, normalization: Normalization | None, saved: SavedPolicy) -> None:
-    """Start a new run with the weights and the normalization of another one."""
+def init_from(
+    learner: Learner,
+    normalization: Normalization | None,
+    saved: SavedPolicy,
+    *,
+    strict: bool = True,
+) -> None:
+    """Start a new run with the weights and the normalization of another one.
+
+    Without `strict`, weights that do not fit are named in a warning, and stay as they were made.
+    """
     here = normalization is not None and normalization.changes_observations
     # The last moments are of rewards, the others of observations.
     there = len(saved.normalization.get("moments", ())) > 1
@@ -160,9 +173,19 @@ def init_from(learner: Learner, normalization: Normalization | None, saved: Save
             f"but this run's are {words[here]}.",
             f"try: --set env.normalize_observation={str(there).lower()}",
         )
-    _set_modules(learner, saved)
+    if strict:
+        _set_modules(learner, saved)
+    else:
+        _set_what_fits(learner, saved)
     if normalization is not None and saved.normalization:
         normalization.set_state(saved.normalization)
+
+
+def _set_what_fits(learner: Learner, saved: SavedPolicy) -> None:
+    for module_id, module in learner.modules.items():
+        left = load_weights(module, saved.modules.get(module_id, {}), strict=False)
+        for line in left.lines():
+            _LOG.warning("rlplug: run.init_from, module %r: %s.", module_id, line)
 
 
 def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlplug.cli.process import leave_at_once
 from rlplug.cli.terminal import in_columns
-from rlplug.quantities import format_number
+from rlplug.quantities import format_number, format_short_time
 from rlplug.review.record import RETURN, REWARD
 from rlplug.tracking.summary import labeled
 
@@ -61,7 +61,26 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
     # Not wrapped: ids and paths stay whole where a person copies them.
-    print(*in_columns(dict(_rows(result))), *result.where, sep="\n")
+    print(*in_columns(dict(_rows(result))), *_profiled(result), *result.where, sep="\n")
+
+
+def _profiled(result: RunResult) -> Iterator[str]:
+    """Where the time of the profiled iterations went, part by part, and the files."""
+    profile = result.profile
+    if profile is None:
+        return
+    count = f"{profile.iterations} iteration{'s' if profile.iterations > 1 else ''}"
+    whole = sum(profile.seconds.values())
+    yield f"profile of {count}, {format_short_time(whole)} (slower than without it):"
+    for part, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
+        if seconds:
+            yield f"  {part:<12}{format_short_time(seconds):>9}{seconds / whole:>6.0%}"
+        for step, inside in profile.learning.items() if part == "learn" else ():
+            if inside:
+                yield f"    {step:<10}{format_short_time(inside):>9}{inside / whole:>6.0%}"
+    for file in profile.files[-2:]:
+        yield f"  {file}"
+    yield "  open the .json.gz at https://ui.perfetto.dev"
 
 
 def print_interrupted(interrupted: RunInterrupted) -> None:

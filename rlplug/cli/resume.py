@@ -35,6 +35,11 @@ __all__ = ["resume"]
     help="Allow other options or plugin versions than the run was started with; recorded.",
 )
 @click.option(
+    "--profile",
+    is_flag=True,
+    help="Trace some updates with torch's profiler, and print where the time went.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
@@ -57,6 +62,7 @@ def resume(
     steps: int | None,
     settings: tuple[str, ...],
     allow_drift: bool,
+    profile: bool,
     jobs: int | None,
     trust: bool,
     quiet: bool,
@@ -76,11 +82,12 @@ def resume(
     rlplug resume a2c-CartPole-v1-1b2c3d4e                   all its seeds
     """
     from rlplug.checkpoint.lookup import run_to_resume
-    from rlplug.config.sources import parse_setting
+    from rlplug.config.sources import PROFILE, parse_setting
     from rlplug.runs.seeds.group import find_group
     from rlplug.tracking.console import console_for
     from rlplug.tracking.location import runs_folder
 
+    chosen = (*map(parse_setting, settings), *([PROFILE] if profile else []))
     group = find_group(runs_folder(), run)
     if group is not None:
         from rlplug.cli.seeds import finish_seeds
@@ -89,7 +96,7 @@ def resume(
         from rlplug.tracking.reap import reap_quietly
 
         reap_quietly(group.root)
-        request = Request(settings=tuple(parse_setting(text) for text in settings))
+        request = Request(settings=chosen)
         go_on = partial(resume_seeds, group, request, jobs or 0)
         return finish_seeds(
             partial(go_on, steps=steps or 0, allow_drift=allow_drift),
@@ -113,7 +120,7 @@ def resume(
         resumed = resumable(
             folder,
             steps=steps or 0,
-            settings=tuple(parse_setting(text) for text in settings),
+            settings=chosen,
             allow_drift=allow_drift,
             trust=trust,
         )

@@ -96,6 +96,11 @@ __all__ = ["run"]
     "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="MLflow tag of the run; repeatable."
 )
 @click.option(
+    "--profile",
+    is_flag=True,
+    help="Trace some updates with torch's profiler, and print where the time went.",
+)
+@click.option(
     "--resume-or-start",
     "name",
     metavar="NAME",
@@ -275,9 +280,10 @@ def _request(
     config: Path | None,
     settings: tuple[str, ...],
     tags: tuple[str, ...],
+    profile: bool,
 ) -> Request:
     """The flags as sections of a config file."""
-    from rlplug.config.sources import parse_setting, parse_tags
+    from rlplug.config.sources import PROFILE, parse_setting, parse_tags
     from rlplug.runs.request import FLAGS, Request
 
     values = {
@@ -298,5 +304,5 @@ def _request(
         config=config,
         flags=flags,
         flag_names=FLAGS,
-        settings=tuple(parse_setting(text) for text in settings),
+        settings=(*map(parse_setting, settings), *([PROFILE] if profile else [])),
     )

@@ -19,6 +19,7 @@ __all__ = [
     "EnvSection",
     "EvaluationSection",
     "LearnerSection",
+    "ProfilerSection",
     "RunConfig",
     "RunSection",
     "SamplingSection",
@@ -60,6 +61,15 @@ class RunSection:
         "",
         "Run to load initial weights from, as in --init-from: id, name, best:ENV, RUN@STEP.",
     )
+    init_strict: bool = option(
+        True,
+        "Refuse weights of init_from that do not all fit; false: load those that fit, and name the "
+        "others in a warning.",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.init_strict or self.init_from):
+            raise ValueError("init_strict = false would have no effect without init_from")
 
 
 @attrs.frozen(kw_only=True)
@@ -475,6 +485,32 @@ class TrackingSection:
 
 
 @attrs.frozen(kw_only=True)
+class ProfilerSection:
+    """Traces of some iterations with torch's profiler; --profile enables it.
+
+    An iteration is a collection of experience with its updates; those without updates count with
+    the next one that has some.
+    """
+
+    enabled: bool = option(False, "Write a trace and a table of operators, as --profile does.")
+    skip_first: int = option(
+        2, "Iterations to skip at the start of the run, or of a resume.", at_least(0)
+    )
+    wait: int = option(0, "Iterations to skip before each trace.", at_least(0))
+    warmup: int = option(
+        1, "Iterations before each trace that are traced and left out.", at_least(0)
+    )
+    active: int = option(3, "Iterations of each trace.", at_least(1))
+    repeat: int = option(1, "Number of traces; 0: one after the other until the end.", at_least(0))
+    record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
+    profile_memory: bool = option(False, "Record what operators allocate and free.")
+    with_stack: bool = option(False, "Record the Python calls, also of NumPy's work; slow.")
+    with_flops: bool = option(False, "Estimate the FLOPs of matrix products and convolutions.")
+    with_modules: bool = option(False, "Record the hierarchy of modules (TorchScript only).")
+    table_size: int = option(20, "Number of operators in the table.", at_least(1))
+
+
+@attrs.frozen(kw_only=True)
 class RunConfig:
     """All options of one run, resolved."""
 
@@ -490,6 +526,7 @@ class RunConfig:
     evaluation: EvaluationSection = attrs.field(factory=EvaluationSection)
     checkpoint: CheckpointSection = attrs.field(factory=CheckpointSection)
     tracking: TrackingSection = attrs.field(factory=TrackingSection)
+    profiler: ProfilerSection = attrs.field(factory=ProfilerSection)
 
 
 CORE_SECTIONS: dict[str, type[Any]] = {
@@ -501,5 +538,6 @@ CORE_SECTIONS: dict[str, type[Any]] = {
     "evaluation": EvaluationSection,
     "checkpoint": CheckpointSection,
     "tracking": TrackingSection,
+    "profiler": ProfilerSection,
 }
 """The core's sections by name, in the order in which they are written."""

@@ -13,7 +13,7 @@ from rlplug.config.names import Owners, core_owners, names, unknown_option
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.errors import Problem, RequestError, did_you_mean
 
-__all__ = ["Layers", "Setting", "parse_setting", "parse_tags", "read_toml"]
+__all__ = ["PROFILE", "Layers", "Setting", "parse_setting", "parse_tags", "read_toml"]
 
 
 @attrs.frozen
@@ -22,6 +22,10 @@ class Setting:
 
     key: str
     value: Any
+
+
+PROFILE = Setting("profiler.enabled", value=True)
+"""What `--profile` sets."""
 
 
 class Layers:

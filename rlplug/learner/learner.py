@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import filterfalse
@@ -71,6 +71,12 @@ class Learner(ByHand):
         if before is not None:
             refuse_unsaved(self.calls, before)
         return results
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile of the parts of an update."""
+        parts = ("_prepare", "prepare batch"), ("_evaluate", "gradients"), ("_step", "optimizer")
+        for method, phase in parts:
+            setattr(self, method, record(phase, getattr(self, method)))
 
     # -- the steps of an update ----------------------------------------------------------------
 

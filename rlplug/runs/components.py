@@ -26,6 +26,7 @@ from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
+from rlplug.runs.profiler import refuse_short_run
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
 from rlplug.sampling import VectorSampler, make_sampler
@@ -144,13 +145,19 @@ def make_components(
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
-            init_from(learner, environments.normalization, SavedPolicy.read(source))
+            init_from(
+                learner,
+                environments.normalization,
+                SavedPolicy.read(source),
+                strict=config.run.init_strict,
+            )
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
     opened = feed.open(_setting(prepared, environments, learner))
     collected = opened.steps_per_collect * environments.num_envs
     _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
+    refuse_short_run(config.profiler, config.run.steps, collected)
     sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
     limits = Limits(config)
     trainer = Trainer(

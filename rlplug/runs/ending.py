@@ -12,6 +12,7 @@ from rlplug.errors import FAILURES
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.components import Components
 from rlplug.runs.periodic import PeriodicTasks
+from rlplug.runs.profiler import Profile, Profiler
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
 from rlplug.tracking import Status, Tracking
@@ -31,6 +32,7 @@ class Ending:
 
     def __init__(self, components: Components, tracking: Tracking, activities: Activities) -> None:
         self.periodic: PeriodicTasks | None = None
+        self.profiler: Profiler | None = None
         self.error: BaseException | None = None
         """What made the run fail."""
         self._components = components
@@ -39,6 +41,7 @@ class Ending:
         self._activities = activities
         self._status: Status = "KILLED"
         self._told = False
+        self._profile: Profile | None = None
 
     def of(self, train: Callable[[], None], interrupts: Interrupts) -> RunResult:
         """Train, and end the run; raises what ended it early."""
@@ -109,6 +112,10 @@ class Ending:
                 self.periodic.weights.finite_at(self._trainer.step)
             with _tried("the last checkpoint could not be written"):
                 self.periodic.settle()
+        if self.profiler is not None:
+            with _tried("the profile could not be written"):
+                self.profiler.close()
+                self._profile = self.profiler.result()
         folder = self._tracking.folder
         with _tried(f"no module.safetensors in {folder}"):
             module = self._components.learner.modules[DEFAULT_MODULE]
@@ -134,6 +141,7 @@ class Ending:
             engine=" (".join(engines[DEFAULT_MODULE]) + ")" if DEFAULT_MODULE in engines else "",
             where=where,
             time_split=trainer.time_split,
+            profile=self._profile,
         )
 
 

@@ -145,6 +145,11 @@ class PeriodicTasks:
         self._record_last(step)
         self.settle()
 
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile of evaluations."""
+        if self.evaluator is not None:
+            self.evaluator.record_phases(record)
+
     def save_soon(self) -> None:
         """Save after the update in progress, and say when that is done: somebody asked for it."""
         self._is_asked = True

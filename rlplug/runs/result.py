@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlplug.plugin import Module
     from rlplug.review.history import History
+    from rlplug.runs.profiler import Profile
     from rlplug.tracking import Status
 
 __all__ = ["RunInterrupted", "RunResult"]
@@ -52,6 +53,8 @@ class RunResult:
     """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
     time_split: Mapping[str, float] = attrs.field(factory=dict)
     """Seconds spent on `step`, `act`, `prepare`, `learn`, `track` and `evaluate`."""
+    profile: Profile | None = None
+    """What was profiled of it, with `--profile`."""
     where: tuple[str, ...] = ()
     """Where to look at the run, line by line."""
 
@@ -112,6 +115,7 @@ class RunResult:
             "nonfinite_step": self.nonfinite_step,
             "metrics": dict(self.metrics),
             "time_split": dict(self.time_split),
+            "profile": self.profile and self.profile.as_json(),
             "folder": str(self.folder),
         }
 

@@ -47,7 +47,7 @@ _NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
 """The values that switch off a limit, where that is not 0."""
 _ENVIRONMENT = "environment"
 """The name under which another environment counts as drift: a callable is no option."""
-_FREE = ("run.preset", "tracking.offline_ok")
+_FREE = re.compile(r"run\.preset|tracking\.offline_ok|profiler\..*")
 """Options that may differ: all that a preset sets is in the file of the run."""
 
 
@@ -281,7 +281,7 @@ def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str,
     drift = {
         name: f"{json.dumps(before.get(name))} → {json.dumps(value)}"
         for name, value in after.items()
-        if name not in _FREE and before.get(name) != value
+        if not _FREE.fullmatch(name) and before.get(name) != value
     }
     # A run may be made longer.
     if new.config.run.steps > old.config.run.steps:

@@ -23,6 +23,7 @@ from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.profiler import Profiler
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
@@ -36,6 +37,7 @@ from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
 from rlplug.serving.signature import write_signature
 from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking.artifacts import PROFILES
 from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness
 
@@ -281,6 +283,13 @@ def _train(
         config, maker, tracking, interrupts, console.activities
     )
     stack.callback(periodic.close)
+    if config.profiler.enabled:
+        ending.profiler = trainer.profiler = Profiler(
+            config.profiler,
+            tracking.folder,
+            device=components.learner.device,
+            written=partial(tracking.artifact, folder=PROFILES),
+        )
     try:
         _write_signature(components, tracking)
         calls.run_started(_info(config, components, tracking, rerunnable, resumed))

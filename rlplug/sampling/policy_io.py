@@ -48,8 +48,9 @@ class PolicyIO:
         self.checks = EnvironmentChecks(environments, during)
         self.clip = action_clipper(environments.action_space)
         self.normalize = normalize
+        self.step_vector: Callable[[Any], Any] = environments.vector.step
+        """Steps the vector environment."""
         self._environments = environments
-        self._vector = environments.vector
         self._num_envs = environments.num_envs
         self._module = module
         self.step_seconds = 0.0
@@ -76,9 +77,7 @@ class PolicyIO:
             actions = to_arrays(actions)
         try:
             acted_on, began = self.clip(actions), perf_counter()
-            observations, rewards, terminated, truncated, stepped_infos = self._vector.step(
-                acted_on
-            )
+            observations, rewards, terminated, truncated, stepped_infos = self.step_vector(acted_on)
             self.step_seconds += perf_counter() - began
             self.checks.check_step_format(observations, rewards, terminated, truncated)
             outcome["rewards"] = rewards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -75,6 +75,7 @@ class VectorSampler:
         self._sync = (
             vector if type(vector) is SyncVector and vector.has_array_observations else None
         )
+        self._step_into: Any = None if self._sync is None else self._sync.step_into
         self._views: StepViews | None = None
         self._frozen_weights = FrozenWeights()
         self._after_reset = True
@@ -139,7 +140,7 @@ class VectorSampler:
             experience.states = states
             with self._frozen_weights:
                 if self._sync is not None:
-                    self._fill_zero_copy(self._sync, timestep, states)
+                    self._fill_zero_copy(timestep, states)
                 else:
                     self._fill(timestep, states)
             columns, grids = dict(self._buffer.columns), self._buffer.grids
@@ -215,6 +216,12 @@ class VectorSampler:
         )
         self._io.normalize_again()
 
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile, `act` and `step`, of acting and stepping."""
+        self._act = record("act", self._act)
+        self._step_into = record("step", self._step_into)
+        self._io.step_vector = record("step", self._io.step_vector)
+
     def close(self) -> None:
         """Close the environments."""
         self._vector.close()
@@ -255,11 +262,11 @@ class VectorSampler:
             buffer.write(time, outcome)
             self.episode_stats.add_infos(infos, outcome.get("stepped"))
 
-    def _fill_zero_copy(self, vector: SyncVector, timestep: int, states: list[Any]) -> None:
+    def _fill_zero_copy(self, timestep: int, states: list[Any]) -> None:
         """Let environments of this process write into the buffer directly."""
         io, buffer, views = self._io, self._buffer, self._views
         act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
-        explore, step_into = self._act, vector.step_into
+        explore, step_into = self._act, self._step_into
         observations = io.current["observations"]
         if views is None:
             views = self._views = StepViews(buffer, self._num_envs, observations)

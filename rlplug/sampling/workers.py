@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -15,7 +15,7 @@ from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.vector import Received
-from rlplug.errors import FAILURES, RequestError, RlplugError
+from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
 from rlplug.feeds import Experience, FinalObservations
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
@@ -61,8 +61,10 @@ class WorkerSampler(VectorSampler):
         if not isinstance(vector, WorkerVector):
             raise TypeError(f"worker processes are needed, not a {type(vector).__name__}")
         self._workers: WorkerVector = vector
+        self._send, self._receive_steps = vector.send, vector.receive
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
+        self._module = module
         self._io.act.wants_log_prob = wants_log_prob
         self._has_memory = self._io.autoreset.initial_state is not None
         self._times: Envs = numpy.zeros(num_envs, numpy.int64)
@@ -117,6 +119,12 @@ class WorkerSampler(VectorSampler):
         """Metrics of episodes, batches and workers since the last call."""
         restarts = {"sampling/restarts": float(self._workers.restarts)}
         return {**super().take_metrics(), **self._batch_stats.take(), **restarts}
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile: `step` is waiting for workers, and sending them actions."""
+        self._act = record("act", self._act)
+        self._receive_steps = record("step", self._receive_steps)
+        self._send = record("step", self._send)
 
     # -- which environments are acted for -------------------------------------------------------
 
@@ -182,6 +190,12 @@ class WorkerSampler(VectorSampler):
             acted = self._act(act)
         if state is not None:
             act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
+        if act.wants_log_prob and "log_prob" not in acted.extras:
+            raise PluginError(
+                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
+                "is needed where the weights that act may be older than those that learn.",
+                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
+            )
         actions = to_arrays(acted.actions)
         for name, column in {"actions": actions, **acted.extras}.items():
             if name not in self._acted:
@@ -190,7 +204,7 @@ class WorkerSampler(VectorSampler):
         self._versions[envs] = self.version
         self._stepping[envs] = True
         self._batch_stats.acted_for(len(envs))
-        self._workers.send(envs, io.clip(actions), together=self._batching.force_sync)
+        self._send(envs, io.clip(actions), together=self._batching.force_sync)
 
     def _empty(self, leaf: Any) -> Any:
         return numpy.zeros((self._num_envs, *leaf.shape[1:]), leaf.dtype)
@@ -216,7 +230,7 @@ class WorkerSampler(VectorSampler):
 
     def _wait(self, seconds: float | None) -> None:
         began = time.perf_counter()
-        self._received.add(self._workers.receive(seconds))
+        self._received.add(self._receive_steps(seconds))
         self._io.step_seconds += time.perf_counter() - began
 
     def _drain(self) -> None:

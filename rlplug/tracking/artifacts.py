@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 CHECKPOINTS = "checkpoints"
+PROFILES = "profile"
 
 _UPLOADING = ".artifact.uploading."
 """MLflow's prefix of half-written artifacts, which it does not list."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file
+from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, files_in, upload_file
 from rlplug.tracking.deletions import delete_again
 from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
@@ -30,7 +30,7 @@ PATIENCE = 24 * 3600.0
 """Seconds: a large upload may take long, and ends early if nothing is answered."""
 
 _CHANGING = ("plots", "logs")
-_FIXED = ("videos", EVALUATIONS, CHECKPOINTS)
+_FIXED = ("videos", PROFILES, EVALUATIONS, CHECKPOINTS)
 """Folders whose files never change once they are complete."""
 
 _OF_CONFIG = (

@@ -156,6 +156,16 @@ def test_overflow_halves_the_scale_skips_the_step_and_is_counted_apart(make: Any
     assert torch.equal(learner.modules["default"].layer.weight, before)
 
 
+def test_a_scale_below_the_lowest_ends_the_run(make: Any) -> None:
+    learner = make(**net_settings(scaler_min_scale=300.0))
+    with_scaler(learner)
+    bad = Batch({"x": torch.full((2, 4), float("inf"))})
+    # 1024, halved at each overflow: 512, then 256.
+    learner.update({"default": bad}, timestep=1)
+    with pytest.raises(RunFailedError, match=r"fell to 256, below compute\.scaler_min_scale"):
+        learner.update({"default": bad}, timestep=2)
+
+
 def test_the_scaler_gets_all_its_settings() -> None:
     section = ComputeSection(
         precision="fp16",

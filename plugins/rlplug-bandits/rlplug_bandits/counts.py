@@ -19,6 +19,9 @@ __all__ = ["ArmCounts", "Floats", "highest"]
 
 Floats = NDArray[numpy.float64]
 
+_SMALLEST = 1e-30
+"""Of a probability that was found to be 0 by rounding."""
+
 
 class ArmCounts(Module):
     """Weight, and sum of rewards, of every arm; a rule of choice defines `scores`.
@@ -50,6 +53,10 @@ class ArmCounts(Module):
         """What arms are chosen by, (arms,) or (rows, arms); the highest is chosen."""
         raise TypeError(f"{type(self).__name__} must define scores")
 
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """With which each arm is chosen, (rows, arms)."""
+        raise TypeError(f"{type(self).__name__} must define probabilities")
+
     def counts(self) -> Floats:
         """The weight of each arm."""
         weight: Floats = self.weight.cpu().numpy()
@@ -67,8 +74,13 @@ class ArmCounts(Module):
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest scores; ties are broken by `act.random`."""
-        arms = self.choose(_rows(act.observations), act.random, act.action_mask)
-        return Acted(arms, extras={"pred_label": self.means()[arms]})
+        rows = _rows(act.observations)
+        arms = self.choose(rows, act.random, act.action_mask)
+        extras: dict[str, Any] = {"pred_label": self.means()[arms]}
+        if act.wants_log_prob:
+            chosen = self.probabilities(rows, act.action_mask)[numpy.arange(rows), arms]
+            extras["log_prob"] = numpy.log(numpy.maximum(chosen, _SMALLEST)).astype(numpy.float32)
+        return Acted(arms, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arm of the highest mean reward; of equal ones, the first."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
+from rlplug.bandits.probability import allowed_arms, greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug_bandits.config import EpsilonGreedyConfig, SoftmaxConfig
 from rlplug_bandits.counts import ArmCounts, Floats
@@ -24,6 +27,14 @@ class EpsilonGreedyModule(ArmCounts):
         scores: Floats = numpy.where(explores, 0.0, self.means())
         return scores
 
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """Epsilon for all that are allowed alike, the rest for the best."""
+        epsilon, shape = float(self.exploration), (rows, self.num_arms)
+        allowed = allowed_arms(mask, shape)
+        best = greedy_probabilities(numpy.broadcast_to(self.means(), shape), mask)
+        shares: Floats = epsilon * allowed / allowed.sum(1, keepdims=True) + (1.0 - epsilon) * best
+        return shares
+
 
 class SoftmaxModule(ArmCounts):
     """Arms with probabilities proportional to exp(mean / temperature) (Boltzmann exploration)."""
@@ -37,3 +48,11 @@ class SoftmaxModule(ArmCounts):
         noise = random.gumbel(size=(rows, self.num_arms))
         scores: Floats = self.means() / float(self.exploration) + noise
         return scores
+
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """The softmax of those that are allowed."""
+        logits = numpy.broadcast_to(self.means() / float(self.exploration), (rows, self.num_arms))
+        logits = numpy.where(allowed_arms(mask, logits.shape), logits, -numpy.inf)
+        weights = numpy.exp(logits - logits.max(1, keepdims=True))
+        shares: Floats = weights / weights.sum(1, keepdims=True)
+        return shares

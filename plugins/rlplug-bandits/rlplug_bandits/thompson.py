@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
+from rlplug.bandits.probability import beta_best, gaussian_best
 from rlplug_bandits.config import ThompsonConfig
 from rlplug_bandits.counts import ArmCounts, Floats
 
@@ -24,6 +27,15 @@ class BetaThompsonModule(ArmCounts):
         total = self.total.cpu().numpy()
         failures = numpy.maximum(self.counts() - total, 0.0)
         return random.beta(1.0 + total, 1.0 + failures, (rows, self.num_arms))
+
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """Of each arm's draw being the highest, by numerical integration."""
+        total = self.total.cpu().numpy()
+        failures = numpy.maximum(self.counts() - total, 0.0)
+        # Without a mask, all rows are alike.
+        count = 1 if mask is None else rows
+        a, b = (numpy.tile(1.0 + one, (count, 1)) for one in (total, failures))
+        return beta_best(a, b, mask).repeat(rows // count, 0)
 
 
 class GaussianThompsonModule(ArmCounts):
@@ -47,3 +59,9 @@ class GaussianThompsonModule(ArmCounts):
     def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
         """A draw of every arm's mean for each row."""
         return random.normal(*self.posterior(), (rows, self.num_arms))
+
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """Of each arm's draw being the highest, by numerical integration."""
+        count = 1 if mask is None else rows
+        mean, deviation = (numpy.tile(one, (count, 1)) for one in self.posterior())
+        return gaussian_best(mean, deviation, mask).repeat(rows // count, 0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
+from rlplug.bandits.probability import greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug_bandits.config import UCB1Config
 from rlplug_bandits.counts import ArmCounts, Floats
@@ -30,6 +33,11 @@ class UCB1Module(ArmCounts):
         ratio = log_t / numpy.where(tried, counts, 1.0)
         bound: Floats = self.means() + float(self.exploration) * self.width(ratio)
         return numpy.where(tried, bound, numpy.inf)
+
+    def probabilities(self, rows: int, mask: Any = None) -> Floats:
+        """Equal ones of the arms with the highest bound."""
+        scores = self.scores(rows, numpy.random.default_rng(0))
+        return greedy_probabilities(numpy.broadcast_to(scores, (rows, self.num_arms)), mask)
 
     def width(self, ratio: Floats) -> Floats:
         """The confidence width of each arm, given ln t / n."""

@@ -73,6 +73,14 @@ class Exploration:
             actions = numpy.where(explores, others, actions)
         return actions
 
+    def log_prob(self, act: ActInput, actions: Any, greedy: Greedy, n_actions: int) -> Any:
+        """Log-probabilities of actions, given the values: of noisy networks, given their noise."""
+        epsilon = self.epsilon(act.timestep, act.steps)
+        mask = act.action_mask
+        allowed = n_actions if mask is None else numpy.asarray(mask != 0).sum(1)
+        best = greedy(act.observations, mask) == actions
+        return numpy.log(epsilon / allowed + (1.0 - epsilon) * best).astype(numpy.float32)
+
 
 def _random_actions(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
     """Allowed actions, uniformly."""

@@ -68,7 +68,11 @@ class DQNModule(Module):
         if self.noisy:
             resample_noise(self.network, act.random)
         actions = self.exploration.choose(act, self._greedy, self.n_actions)
-        return Acted(actions + self.first_action if self.first_action else actions)
+        extras: dict[str, Any] = {}
+        if act.wants_log_prob:
+            found = self.exploration.log_prob(act, actions, self._greedy, self.n_actions)
+            extras["log_prob"] = found
+        return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """Greedy actions."""

@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 import numpy
+import torch
 from torch import Tensor
 
+from rlplug import Acted
 from rlplug.errors import RunFailedError
 
-__all__ = ["choose", "present_arms"]
+__all__ = ["TOLERANCE", "choose", "present_arms", "with_log_prob"]
 
-_TOLERANCE = 1e-12
+TOLERANCE = 1e-12
 """Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
 
 
@@ -32,7 +34,7 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     if not numpy.isfinite(top).all():
         raise FloatingPointError
     if random is not None:
-        tolerance = _TOLERANCE * numpy.maximum(1.0, abs(top))
+        tolerance = TOLERANCE * numpy.maximum(1.0, abs(top))
         tied = values >= (top - tolerance)[:, None]
         rows = numpy.flatnonzero(tied.sum(1) > 1)
         if len(rows):
@@ -55,6 +57,20 @@ def present_arms(mask: Any) -> Any:
     return allowed
 
 
+def with_log_prob(acted: Acted, probabilities: Any) -> Acted:
+    """The same with the log-probability of each choice, out of those of all arms (n, arms)."""
+    arms = acted.actions.numpy() if isinstance(acted.actions, Tensor) else acted.actions
+    chosen = probabilities[numpy.arange(len(arms)), arms]
+    found: Any = numpy.log(numpy.maximum(chosen, _SMALLEST)).astype(numpy.float32)
+    if isinstance(acted.actions, Tensor):
+        found = torch.from_numpy(found)
+    return Acted(acted.actions, extras={**acted.extras, "log_prob": found})
+
+
+_SMALLEST = 1e-30
+"""Of a probability that was found to be 0 by rounding."""
+
+
 def _choose_one(values: Any, random: numpy.random.Generator | None) -> int:
     """As `choose`, for the values (arms,) of one row: single decisions should be fast."""
     best = int(values.argmax())
@@ -62,7 +78,7 @@ def _choose_one(values: Any, random: numpy.random.Generator | None) -> int:
     if not math.isfinite(top):
         raise FloatingPointError
     if random is not None:
-        least = top - _TOLERANCE * max(1.0, abs(top))
+        least = top - TOLERANCE * max(1.0, abs(top))
         (tied,) = (values >= least).nonzero()
         if len(tied) > 1:
             return int(tied[random.integers(len(tied))])

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
+from rlplug.bandits.probability import gaussian_best, greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, namespace
+from rlplug_linucb.choice import TOLERANCE, with_log_prob
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
 from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.layout import Layout, ParsedObservations
@@ -20,6 +22,10 @@ from rlplug_linucb.models import DisjointModel, JointModel, Model
 from rlplug_linucb.module import LinUCBModule
 
 __all__ = ["Draws", "LinTSModule"]
+
+
+_DRAWS = 1000
+"""From which probabilities of correlated arms are estimated."""
 
 
 class Draws(NamedTuple):
@@ -47,7 +53,11 @@ class LinTSModule(HasEstimates, Module):
         """The best arms for coefficients drawn from the posterior by `act.random`."""
         bandit = self.bandit
         parsed = bandit.layout.parse(act.observations, act.action_mask)
-        return bandit.pick(parsed, self._draw(parsed, act.random), act.random, "sampled")
+        draws = self._draw(parsed, act.random)
+        acted = bandit.pick(parsed, draws, act.random, "sampled")
+        if act.wants_log_prob:
+            return with_log_prob(acted, self._probabilities(parsed, draws, act.random))
+        return acted
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
@@ -93,6 +103,24 @@ class LinTSModule(HasEstimates, Module):
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
         self.bandit.update(observations, actions, rewards, weights)
+
+    def _probabilities(
+        self, parsed: ParsedObservations, draws: Draws, random: numpy.random.Generator
+    ) -> Any:
+        """With which each arm is chosen, (n, arms): estimated where draws of arms are correlated.
+
+        Those of arms with regressions of their own are independent.
+        """
+        v = float(self.bandit.alpha)
+        if v == 0.0:
+            return greedy_probabilities(draws.pred_label, parsed.mask, TOLERANCE)
+        if isinstance(self.bandit.model, DisjointModel):
+            return gaussian_best(draws.pred_label, v * draws.pred_sigma, parsed.mask)
+        # One more than how often, so that nothing that was chosen has probability 0.
+        wins = greedy_probabilities(draws.sampled, parsed.mask)
+        for _ in range(_DRAWS):
+            wins = wins + greedy_probabilities(self._draw(parsed, random).sampled, parsed.mask)
+        return wins / (_DRAWS + 1)
 
     # Features that are not finite are found by their scores, which raise an error of their own.
     @numpy.errstate(over="ignore", invalid="ignore")

@@ -21,7 +21,7 @@ from rlplug.envs.saving import other_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers.columns import SharedColumns
 from rlplug.envs.workers.processes import Worker, WorkerStarter, wait_for
-from rlplug.envs.workers.worker import Assignment, Failure
+from rlplug.envs.workers.worker import BEGUN, STEP, TOGETHER, Assignment, Failure, steps_of
 from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 
@@ -75,8 +75,8 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         edges = [num_envs * number // num_workers for number in range(num_workers + 1)]
         self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
-        self._pending: list[list[tuple[float, list[int]]]] = [[] for _ in self._shares]
-        """The steps that each worker was asked for: since when, and of which environments."""
+        self._pending: list[list[_Pending]] = [[] for _ in self._shares]
+        """The steps that each worker was asked for."""
         self._workers: list[Worker] = []
         # Not the vector itself, which it would keep alive.
         self._finalizer = weakref.finalize(self, _end, self._workers, self._starter, self.columns)
@@ -142,20 +142,20 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     # -- those that are ready -----------------------------------------------------------------
 
     def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
-        """Let these environments take a step; with `together`, each worker answers once."""
+        """Let these environments take a step; with `together`, each worker answers once.
+
+        Otherwise, it answers for each, or for several that take next to no time.
+        """
         _put(self.columns.actions, envs, actions)
         now = time.monotonic()
         workers = self._worker_of[envs]
         numbers = numpy.asarray(envs, numpy.int32)
-        if together:
-            for which in dict.fromkeys(workers.tolist()):
-                asked = numbers[workers == which]
-                self._pending[which].append((now, asked.tolist()))
-                self._workers[which].ask(b"s", asked.tobytes())
-            return
-        for place, which in enumerate(workers.tolist()):
-            self._pending[which].append((now, [int(numbers[place])]))
-            self._workers[which].ask(b"s", numbers[place : place + 1].tobytes())
+        kind = TOGETHER if together else STEP
+        for which in dict.fromkeys(workers.tolist()):
+            asked = numbers[workers == which]
+            seconds = self._timeout * (len(asked) if together else 1)
+            self._pending[which].append(_Pending(now, asked.tolist(), seconds))
+            self._workers[which].ask(kind, asked.tobytes())
 
     def receive(self, seconds: float | None = None) -> Received:
         """Wait until at least one step is taken, at most so many seconds.
@@ -189,10 +189,9 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             moments += [self._too_late(pending) for pending in self._pending if pending]
         return max(min(moments) - now, 0.0) if moments else None
 
-    def _too_late(self, pending: list[tuple[float, list[int]]]) -> float:
-        """When the steps that a worker takes now have taken too long."""
-        began, envs = pending[0]
-        return began + self._timeout * len(envs)
+    def _too_late(self, pending: list[_Pending]) -> float:
+        """When the step that a worker takes now has taken too long."""
+        return pending[0].began + pending[0].seconds
 
     def _receive(self, worker: Worker, received: Received) -> None:
         pending = self._pending[worker.number]
@@ -201,16 +200,19 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             failure = _failure(answer)
         except (EOFError, OSError):
             answer = b""
-            failure = _gone(worker, pending[0][1][0], "step")
+            failure = _gone(worker, self._stepped_by(worker), "step")
         if failure is not None:
             self._lose(worker, failure, received)
             return
-        _, envs = pending.pop(0)
+        count, infos = steps_of(answer)
+        received.envs.extend(pending[0].envs[:count])
+        received.infos.extend(infos)
+        del pending[0].envs[:count]
+        if not pending[0].envs:
+            del pending[0]
         if pending:
             # The next one began when this one was answered.
-            pending[0] = (time.monotonic(), pending[0][1])
-        received.envs.extend(envs)
-        received.infos.extend(_infos(answer))
+            pending[0].began = time.monotonic()
 
     def _lose_hanging(self, received: Received) -> None:
         if not self._timeout:
@@ -220,9 +222,14 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             pending = self._pending[worker.number]
             # It may have answered while another was replaced.
             if pending and now >= self._too_late(pending) and not worker.has_answered:
-                env = pending[0][1][0]
+                env = self._stepped_by(worker)
                 failure = Failure(env=env, method="step", message=self._too_long())
                 self._lose(worker, failure, received)
+
+    def _stepped_by(self, worker: Worker) -> int:
+        """The environment whose step a worker has begun and not ended."""
+        envs = self._pending[worker.number][0].envs
+        return next((env for env in envs if self.columns.seconds[env] == BEGUN), envs[0])
 
     def _too_long(self) -> str:
         return f"it took more than {self._timeout:,.4g} s (sampling.step_timeout)"
@@ -311,6 +318,17 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         if failure is not None:
             raise Lost(failure, self.name, self.num_envs, share).error()
         return answer
+
+
+@attrs.define(eq=False)
+class _Pending:
+    """Steps that a worker was asked for."""
+
+    began: float
+    envs: list[int]
+    """Those that it has not answered for."""
+    seconds: float
+    """How long the next answer may take."""
 
 
 @attrs.frozen(eq=False)

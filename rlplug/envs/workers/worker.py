@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,19 @@ from rlplug.envs.sync import INFOS_READ, SyncVector
 from rlplug.envs.workers.columns import SharedColumns
 from rlplug.errors import FAILURES
 
-__all__ = ["Assignment", "Failure", "main"]
+__all__ = ["BEGUN", "STEP", "TOGETHER", "Assignment", "Failure", "main", "steps_of"]
+
+STEP, TOGETHER = b"s", b"t"
+"""Requests for steps: to be answered for as soon as they are taken, or all at once."""
+
+BEGUN = -1.0
+"""What stands for the seconds of a step that is being taken."""
+
+_QUICK = 300e-6
+"""Steps that are never longer are answered for together: a message takes about as long."""
+
+_FADING = 0.99
+"""How the longest step is forgotten: one of a second in 800 steps."""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +95,8 @@ class _Worker:
         self._vectors: list[_OneEnvironment] = []
         self._savers: list[EnvironmentSaver] = []
         self._at = 0, "making it"
+        self._longest = 1.0
+        """Seconds of the longest of the last steps; at first nobody knows."""
         self._columns = SharedColumns(
             assignment.observation_space,
             assignment.action_space,
@@ -89,7 +104,8 @@ class _Worker:
             assignment.memory,
         )
         self._answers: dict[bytes, Callable[[bytes], bytes]] = {
-            b"s": self._step,
+            STEP: self._step,
+            TOGETHER: partial(self._step, together=True),
             b"r": self._reset,
             b"g": self._get_state,
             b"p": self._set_state,
@@ -137,11 +153,14 @@ class _Worker:
             if one != first:
                 raise ValueError(f"it has another {kind} than the first: {one}, not {first}")
 
-    def _step(self, request: bytes) -> bytes:
-        """Step these environments one after the other."""
+    def _step(self, request: bytes, *, together: bool = False) -> bytes:
+        """Step these environments one after the other; the answer is for those not answered for."""
         infos: list[tuple[int, dict[str, Any]]] = []
-        shared = self._columns
+        shared, count = self._columns, 0
         for number in numpy.frombuffer(request, numpy.int32).tolist():
+            if count and not together and self._longest >= _QUICK:
+                self._connection.send_bytes(b"." + _answer(count, infos))
+                count, infos = 0, []
             vector = self._vectors[number - self._first]
             row = slice(number, number + 1)
             self._at = number, "step"
@@ -150,6 +169,7 @@ class _Worker:
             terminated, truncated = shared.terminated[row], shared.truncated[row]
             terminated[0] = truncated[0] = False
             seen = tree_map(lambda leaf, row=row: leaf[row], shared.observations)
+            shared.seconds[number] = BEGUN
             began = perf_counter()
             try:
                 found = vector.step_into(
@@ -158,14 +178,16 @@ class _Worker:
             except FAILURES:
                 self._at = number, vector.failed[1] if vector.failed else "step"
                 raise
-            shared.seconds[number] = perf_counter() - began
+            shared.seconds[number] = took = perf_counter() - began
+            self._longest = max(_FADING * self._longest, took)
+            count += 1
             if "final_obs" in found:
                 finals = tree_map(lambda leaf, row=row: leaf[row], shared.finals)
                 tree_map(numpy.copyto, finals, found["final_obs"])
             if vector.infos:
                 infos += [(number, info) for info in vector.infos]
                 vector.infos = []
-        return pickle.dumps(infos) if infos else b""
+        return _answer(count, infos)
 
     def _reset(self, request: bytes) -> bytes:
         """Reset these environments, each from its seed."""
@@ -195,6 +217,15 @@ class _Worker:
             with contextlib.suppress(*FAILURES):
                 vector.close()
         self._columns.close()
+
+
+def steps_of(answer: bytes) -> tuple[int, list[tuple[int, dict[str, Any]]]]:
+    """How many steps an answer is for, and what they told."""
+    return int.from_bytes(answer[1:5]), pickle.loads(answer[5:]) if len(answer) > 5 else []
+
+
+def _answer(count: int, infos: list[tuple[int, dict[str, Any]]]) -> bytes:
+    return count.to_bytes(4) + (pickle.dumps(infos) if infos else b"")
 
 
 def _read(info: dict[str, Any]) -> dict[str, Any]:
