@@ -20,6 +20,13 @@ from rlplug_sac.module import SACModule, TD3Module
 
 __all__ = ["SAC", "TD3"]
 
+PENDULUM: Mapping[str, Any] = {
+    "run.env": "Pendulum-v1",
+    "algorithm.net_arch": [64, 64],
+    "algorithm.learning_rate": 1e-3,
+    "algorithm.buffer_size": 50_000,
+}
+
 
 class SAC(Algorithm):
     """Soft actor-critic: two critics, a stochastic actor and a learned temperature."""
@@ -28,6 +35,19 @@ class SAC(Algorithm):
     config: SACConfig
     default_env: ClassVar[str] = "Pendulum-v1"
     default_steps: ClassVar[int] = 20_000
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pendulum": {**PENDULUM, "run.steps": 20_000},
+        "hopper": {
+            "run.env": "Hopper-v5",
+            "run.steps": 200_000,
+            "algorithm.net_arch": [128, 128],
+            "algorithm.learning_rate": 1e-3,
+            "algorithm.batch_size": 128,
+            "algorithm.buffer_size": 200_000,
+            "algorithm.learning_starts": 5_000,
+            "evaluation.every": 10_000,
+        },
+    }
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
@@ -64,7 +84,12 @@ class SAC(Algorithm):
 
     @hookimpl
     def prepare_batch(
-        self, module_id: str, module: SACModule, config: SACConfig, batch: Batch, learner: LearnerView
+        self,
+        module_id: str,
+        module: SACModule,
+        config: SACConfig,
+        batch: Batch,
+        learner: LearnerView,
     ) -> Mapping[str, Tensor]:
         """Draws the noise of Box actions, and computes the TD targets."""
         if module.box is None:
@@ -91,6 +116,9 @@ class TD3(Algorithm):
     config: TD3Config
     default_env: ClassVar[str] = "Pendulum-v1"
     default_steps: ClassVar[int] = 30_000
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pendulum": {**PENDULUM, "run.steps": 30_000, "algorithm.learning_starts": 1_000},
+    }
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
@@ -121,7 +149,12 @@ class TD3(Algorithm):
 
     @hookimpl
     def prepare_batch(
-        self, module_id: str, module: TD3Module, config: TD3Config, batch: Batch, learner: LearnerView
+        self,
+        module_id: str,
+        module: TD3Module,
+        config: TD3Config,
+        batch: Batch,
+        learner: LearnerView,
     ) -> Mapping[str, Tensor]:
         """Draws the noise of target actions, and computes the TD targets."""
         (drawn,) = normal(module.box.scale, 1, batch, learner, module_id)

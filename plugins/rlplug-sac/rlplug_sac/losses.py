@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 
 import torch
@@ -19,15 +18,10 @@ __all__ = [
     "sac_loss",
     "sac_targets",
     "smoothed",
-    "squashed",
     "td3_loss",
     "td3_targets",
     "td_target",
 ]
-
-_LOG_2 = math.log(2)
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-_LOG_STD = (-20.0, 2.0)
 
 
 def sac_targets(module: SACModule, batch: Batch, gamma: float, noise: Tensor | None) -> Tensor:
@@ -42,7 +36,7 @@ def sac_targets(module: SACModule, batch: Batch, gamma: float, noise: Tensor | N
         mask = batch.get("next_action_mask")
         values, entropy = expected_values(module, parameters, q1, q2, mask)
     else:
-        actions, log_prob = squashed(parameters, noise)
+        actions, log_prob = module.unit.rsample(parameters, noise=noise)
         q1, q2 = module.target(observations, actions)
         values, entropy = torch.minimum(q1, q2), -log_prob
     return td_target(batch, gamma, values + module.temperature() * entropy)
@@ -67,7 +61,7 @@ def sac_loss(
         if module.box is None:
             values, entropy = expected_values(module, parameters, q1.detach(), q2.detach(), mask)
         else:
-            actions, log_prob = squashed(parameters, batch["noise"])
+            actions, log_prob = module.unit.rsample(parameters, noise=batch["noise"])
             again1, again2 = module.critics(batch["observations"], actions)
             values, entropy = torch.minimum(again1, again2), -log_prob
         if "actor" in optimizers:
@@ -113,26 +107,13 @@ def td_target(batch: Batch, gamma: float, next_values: Tensor) -> Tensor:
     rewards, discounts = batch["rewards"], batch.get("discounts")
     if discounts is None:
         discounts = torch.full_like(rewards, gamma)
-    return rewards + discounts * next_values * ~batch["terminated"]
+    target: Tensor = rewards + discounts * next_values * ~batch["terminated"]
+    return target
 
 
 def critic_loss(q1: Tensor, q2: Tensor, targets: Tensor) -> Tensor:
     """Half the sum of both critics' mean squared errors."""
     return 0.5 * (functional.mse_loss(q1, targets) + functional.mse_loss(q2, targets))
-
-
-def squashed(parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions in (-1, 1) drawn from a normal distribution squashed by tanh, and their log-density.
-
-    The draw is mean + deviation · noise, so that gradients flow through both.
-    """
-    mean, log_std = parameters.chunk(2, -1)
-    log_std = log_std.clamp(*_LOG_STD)
-    drawn = mean + log_std.exp() * noise
-    normal = -0.5 * noise * noise - log_std - _HALF_LOG_TAU
-    # The logarithm of the slope of tanh, without cancellation far from 0.
-    slope = 2 * (_LOG_2 - drawn - functional.softplus(-2 * drawn))
-    return torch.tanh(drawn), (normal - slope).sum(-1)
 
 
 def expected_values(

@@ -20,6 +20,7 @@ from rlplug.nn import (
     PolicyHead,
     PolyakTarget,
     QHead,
+    SquashedGaussian,
     Streams,
     make_distribution,
 )
@@ -102,6 +103,9 @@ class SACModule(Module):
         self.first_action = 0
         if isinstance(action_space, spaces.Box):
             self.box = BoxActions(action_space)
+            size = math.prod(action_space.shape)
+            # Of scaled actions: what critics see, and what entropy is measured by.
+            self.unit = SquashedGaussian(spaces.Box(-1, 1, (size,)))
         else:
             self.first_action = int(action_space.start)
         self.learning_starts = config.learning_starts
