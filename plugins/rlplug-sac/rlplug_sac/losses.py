@@ -67,8 +67,8 @@ def sac_loss(
         if "actor" in optimizers:
             losses["actor"] = -(values + module.temperature() * entropy).mean()
             metrics["entropy"] = entropy.detach().mean()
-        if "temperature" in optimizers:
-            excess = entropy.detach() - module.wanted_entropy(mask)
+        if "temperature" in optimizers and module.log_ent_coef is not None:
+            excess = module.excess_entropy(entropy.detach(), mask)
             losses["temperature"] = (module.log_ent_coef * excess).mean()
             metrics["ent_coef"] = module.temperature()
     return Loss(losses, metrics)

@@ -153,15 +153,18 @@ class SACModule(Module):
             return self.fixed_ent_coef
         return self.log_ent_coef.detach().exp()
 
-    def wanted_entropy(self, mask: Tensor | None) -> Any:
-        """What the entropy of each row's policy should be; fewer allowed actions allow less."""
+    def excess_entropy(self, entropy: Tensor, mask: Tensor | None) -> Tensor:
+        """By how much the entropy of each row's policy is above the one that is aimed at.
+
+        Where a mask allows fewer actions, less is aimed at.
+        """
         if self.target_entropy != "auto":
-            return self.target_entropy
+            return entropy - self.target_entropy
         if self.box is not None:
-            return -float(self.distribution.size // 2)
+            return entropy + self.distribution.size // 2
         if mask is None:
-            return _ENTROPY_SHARE * math.log(self.distribution.size)
-        return _ENTROPY_SHARE * mask.to(torch.get_default_dtype()).sum(1).log()
+            return entropy - _ENTROPY_SHARE * math.log(self.distribution.size)
+        return entropy - _ENTROPY_SHARE * mask.to(entropy.dtype).sum(1).log()
 
 
 class TD3Module(Module):
