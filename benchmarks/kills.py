@@ -46,6 +46,10 @@ from typing import Any
 import attrs
 
 CARTPOLE = ("--env", "CartPole-v1", "--set", "evaluation.episodes=3")
+PENDULUM = (
+    *("--env", "Pendulum-v1", "--set", "evaluation.episodes=3", "--set", "net_arch=[16]"),
+    *("--set", "batch_size=32", "--set", "buffer_size=5000"),
+)
 CASES: dict[str, tuple[str, ...]] = {
     "linucb": ("--steps", "6000", "--set", "checkpoint.every=1000"),
     "lints": ("--steps", "4000", "--set", "checkpoint.every=700"),
@@ -62,6 +66,8 @@ CASES: dict[str, tuple[str, ...]] = {
         *(*CARTPOLE, "--steps", "2000", "--set", "checkpoint.every=250"),
         *("--set", "learning_starts=300", "--set", "num_envs=4"),
     ),
+    "sac": (*PENDULUM, "--steps", "1500", "--set", "checkpoint.every=200"),
+    "td3": (*PENDULUM, "--steps", "2000", "--set", "checkpoint.every=250"),
 }
 """Algorithm → arguments of a run of about a second."""
 

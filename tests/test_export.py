@@ -57,6 +57,9 @@ CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "dqn": ("dqn", "CartPole-v1", 500, {"learning_starts": 100}),
     "dueling, distributional": ("rainbow", "CartPole-v1", 500, {"learning_starts": 100}),
     "quantiles": ("dqn", "CartPole-v1", 500, {"learning_starts": 100, "quantile": True}),
+    "sac": ("sac", "Pendulum-v1", 300, {"net_arch": [16]}),
+    "discrete sac": ("sac", "CartPole-v1", 300, {"net_arch": [16]}),
+    "td3": ("td3", "Pendulum-v1", 300, {"net_arch": [16]}),
 }
 """Every shipped algorithm, and what changes the program."""
 

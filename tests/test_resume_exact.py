@@ -99,6 +99,8 @@ CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "a2c": ("CartPole-v1", 1000, 300, 700, {"sampling.num_envs": 2}),
     "dqn": ("CartPole-v1", 1500, 500, 1200, {"learning_starts": 200}),
     "rainbow": ("CartPole-v1", 900, 300, 700, {"learning_starts": 200, "sampling.num_envs": 3}),
+    "sac": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], "evaluation.episodes": 2}),
+    "td3": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], "policy_delay": 3}),
     "neural-linucb": ("", 900, 300, 700, {}),
 }
 """Algorithm → environment, steps, steps between checkpoints, where it is cut off, options."""
@@ -106,7 +108,8 @@ CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
 SHIPPED = sorted(
     one.name
     for one in Registry.installed().of_kind(ALGORITHM)
-    if one.package.split()[0] in {"rlplug-bandits", "rlplug-dqn", "rlplug-linucb", "rlplug-ppo"}
+    if one.package.split()[0]
+    in {"rlplug-bandits", "rlplug-dqn", "rlplug-linucb", "rlplug-ppo", "rlplug-sac"}
 )
 
 

@@ -236,13 +236,19 @@ class ModuleUpdate:
                     gradients.append(param.grad)
             everything += gradients
         self.nonfinite = {}
+        flat = self.flat_gradients
         if len(self.acting) > 1 and self._section.clip_over == "module":
-            verdict = self._clip("default", everything) if everything else False
+            verdict = self._clip("default", everything, flat) if everything else False
             self.nonfinite = dict.fromkeys(self._gradients, verdict)
         else:
+            start = 0
             for name, gradients in self._gradients.items():
+                # Those of one optimizer lie side by side in the array of all.
+                stop = start + sum(map(Tensor.numel, gradients))
+                own = None if flat is None else flat[start:stop]
                 if gradients:
-                    self.nonfinite[name] = self._clip(name, gradients)
+                    self.nonfinite[name] = self._clip(name, gradients, own)
+                start = stop
         self._first_evaluation = False
 
     def step(self, evaluate: Callable[[], object]) -> None:
@@ -326,13 +332,10 @@ class ModuleUpdate:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _clip(self, name: str, gradients: list[Tensor]) -> bool | Tensor:
+    def _clip(self, name: str, gradients: list[Tensor], flat: NDArray[Any] | None) -> bool | Tensor:
         section = self._section
         if section.nonfinite == "zero" and not self._reads:
             zero_nonfinite(gradients)
-        flat = self.flat_gradients
-        if flat is not None and len(self.acting) > 1 and section.clip_over != "module":
-            flat = None
         norms = measure(gradients, section.norm_type, flat)
         verdict: bool | Tensor = False
         if self._precision.scaler is None:

@@ -15,6 +15,7 @@ from rlplug.nn.action_values import QHead
 from rlplug.nn.arrays import Array, ArrayForward, Stateless, Views, run_layers, run_stack
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import FlatEncoder, make_encoder, width_of
+from rlplug.nn.heads import PolicyHead
 from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
 from rlplug.nn.memory import Fragments, Memory
 from rlplug.spaces import AnySpace, without_action_mask
@@ -153,10 +154,8 @@ class Network(ActingNetwork):
 
     def _plain_layers(self) -> list[nn.Module] | None:
         """All layers from observations to outputs; None where there is more between them."""
-        body, head = self.body, self.head
-        if not body.is_plain or type(head) is not QHead or head.dueling:
-            return None
-        return [*body.hidden, *head.advantage]
+        body, last = self.body, _plain_layers_of(self.head)
+        return [*body.hidden, *last] if body.is_plain and last is not None else None
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None
@@ -181,3 +180,11 @@ class Network(ActingNetwork):
             return head(features), after
 
         return forward
+
+
+def _plain_layers_of(head: nn.Module) -> list[nn.Module] | None:
+    if type(head) is QHead:
+        return None if head.dueling else [*head.advantage]
+    if type(head) is PolicyHead:
+        return [head.linear] if head.log_std is None else None
+    return [*head] if type(head) is nn.Sequential else None

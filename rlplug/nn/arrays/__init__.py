@@ -17,7 +17,7 @@ from rlplug.nn.arrays.acting import (
 )
 from rlplug.nn.arrays.array import Array, UnsupportedError, unwrap
 from rlplug.nn.arrays.batch import ArrayBatch
-from rlplug.nn.arrays.functional import categorical_score
+from rlplug.nn.arrays.functional import categorical_score, squashed_draw
 from rlplug.nn.arrays.stack import run_layers, run_stack
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, Tape
 
@@ -41,5 +41,6 @@ __all__ = [
     "run_layers",
     "run_stack",
     "sigmoid",
+    "squashed_draw",
     "unwrap",
 ]

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from rlplug.batch.nested import builtin_dtype
 from rlplug.nn.arrays.dtypes import TORCH_DTYPES
 
-__all__ = ["Array", "Graph", "UnsupportedError", "accumulate", "recorded", "recording", "unwrap"]
+__all__ = [
+    "Array",
+    "Graph",
+    "UnsupportedError",
+    "accumulate",
+    "as_tensor",
+    "recorded",
+    "recording",
+    "unwrap",
+]
 
 Value: TypeAlias = Any
 """A NumPy array, or a NumPy scalar."""
@@ -206,15 +215,19 @@ def accumulate(array: Array, gradient: Value) -> None:
     array.grad = gradient if known is None else known + gradient
 
 
+def as_tensor(number: Value) -> Tensor:
+    """A tensor without a graph in the same memory, or of a copy where torch cannot show that."""
+    if type(number) is not numpy.ndarray:
+        number = numpy.array(number)
+    elif not number.flags.writeable or _runs_backwards(number):
+        number = number.copy()
+    return torch.from_numpy(number)
+
+
 def unwrap(value: Any) -> Any:
     """Arrays, maybe nested, as tensors without a graph in the same memory; the rest as it is."""
     if type(value) is Array:
-        number = value.value
-        if type(number) is not numpy.ndarray:
-            number = numpy.array(number)
-        elif not number.flags.writeable or _runs_backwards(number):
-            number = number.copy()
-        return torch.from_numpy(number)
+        return as_tensor(value.value)
     if isinstance(value, Mapping):
         return {name: unwrap(part) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

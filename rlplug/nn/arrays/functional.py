@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -38,9 +39,13 @@ __all__ = [
     "mse_loss",
     "nll_loss",
     "smooth_l1_loss",
+    "squashed_draw",
 ]
 
 Value: TypeAlias = Any
+
+_LOG_2 = math.log(2)
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Array:
@@ -140,6 +145,43 @@ def categorical_score(logits: Array, actions: Array) -> tuple[Any, Any]:
         accumulate(logits, (p * ((logs + entropies) * -g)).T)
 
     return recorded(logs[chosen], graph, log_prob_back), recorded(entropies, graph, entropy_back)
+
+
+def squashed_draw(parameters: Array, noise: Value, low: float, high: float) -> tuple[Any, Any]:
+    """tanh(mean + deviation · noise), shape (n, k), and its log-densities (n,), in two nodes.
+
+    The parameters are k means, then k logarithms of deviations, which are held between `low` and
+    `high`. Twenty operations one by one would give the same.
+    """
+    graph = parameters.tape
+    turned, along = parameters.value.T, noise.T
+    k = len(turned) // 2
+    raw = turned[k:]
+    log_std = raw.clip(low, high)
+    moved = numpy.exp(log_std) * along
+    drawn = turned[:k] + moved
+    actions = numpy.tanh(drawn)
+    far = numpy.abs(drawn)
+    # Minus the logarithm of the slope of tanh, without cancellation far from 0.
+    flat = 2 * (far + numpy.log1p(numpy.exp(-2 * far)) - _LOG_2)
+    logs = numpy.add.reduce(flat - 0.5 * along * along - log_std)
+    logs -= k * _HALF_LOG_TAU
+    if not recording(parameters):
+        return Array(actions.T, graph), Array(logs, graph)
+    inside = log_std == raw
+
+    def back(below: Value, direct: Value) -> None:
+        grad = numpy.empty_like(turned)
+        grad[:k] = below
+        numpy.multiply(below, moved, out=grad[k:])
+        grad[k:] -= direct
+        grad[k:] *= inside
+        accumulate(parameters, grad.T)
+
+    return (
+        recorded(actions.T, graph, lambda g: back(g.T * (1 - actions * actions), 0)),
+        recorded(logs, graph, lambda g: back(2 * actions * g, g)),
+    )
 
 
 def layer_norm(

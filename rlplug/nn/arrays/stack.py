@@ -1,30 +1,51 @@
 """Fused forward and backward passes of multilayer perceptrons: one node for a whole network.
 
-What a small network costs is dispatch, layer by layer and operation by operation.
+What a small network costs is dispatch, layer by layer and operation by operation. What a wide one
+costs is products: those are torch's, on the same memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rlplug.nn.arrays.array import Array, Graph, accumulate
+from rlplug.nn.arrays.array import Array, Graph, accumulate, as_tensor
 
 __all__ = ["run_layers", "run_stack"]
 
 Value: TypeAlias = Any
-Activation: TypeAlias = "tuple[Callable[[Value, Graph], Any], Callable[[Value, Value], Value]]"
-"""What it does in place; and from its output and the gradient of that to that of its input."""
+
+_WIDE = 2**22
+"""Multiplications in the widest layer from which torch's products are ahead of NumPy's."""
+
+_FEW = 0.75
+"""The share of rows up to which going back through them alone is worth gathering them."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation in NumPy and in torch.
+
+    Forward passes work in place; backward ones take the output and the gradient of that.
+    """
+
+    forward: Callable[[Value, Graph], Any]
+    backward: Callable[[Value, Value], Value]
+    forward_in_torch: Callable[[Tensor], Any]
+    backward_in_torch: Callable[[Tensor, Tensor], Tensor]
 
 
 def run_layers(layers: nn.Module, features: Any) -> Any:
     """`layers(features)`; arrays pass linear layers and activations in one operation."""
     out = None
     if type(features) is Array:
+        if isinstance(layers, nn.Sequential) and not layers._modules:
+            return features
         out = run_stack(layers, features, lambda: [*layers.children()] or [layers])
     return layers(features) if out is None else out
 
@@ -61,11 +82,15 @@ class _Stack:
         self._activations = activations
         self._matrices = [leaf.value for leaf in self._weights]
         self._columns = [leaf.value[:, None] for leaf in self._biases]
+        self._tensors = [torch.from_numpy(leaf.value) for leaf in leaves]
+        self._widest = max(matrix.size for matrix in self._matrices)
         self.dtype = self._matrices[0].dtype
         self._trained = any(leaf.requires_grad for leaf in leaves)
 
     def __call__(self, features: Array) -> Array:
         graph = self._graph
+        if len(features.value) * self._widest >= _WIDE:
+            return self._in_torch(features)
         block = features.value.T
         outs = []
         for weight, column, activation in zip(
@@ -74,7 +99,7 @@ class _Stack:
             block = weight.dot(block)
             block += column
             if activation is not None:
-                activation[0](block, graph)
+                activation.forward(block, graph)
             outs.append(block)
         out = Array(block.T, graph)
         if torch.is_grad_enabled() and (self._trained or features.requires_grad):
@@ -87,7 +112,7 @@ class _Stack:
         for index in range(len(outs) - 1, -1, -1):
             activation = self._activations[index]
             if activation is not None:
-                below = activation[1](outs[index], below)
+                below = activation.backward(outs[index], below)
             before = outs[index - 1].T if index else features.value
             _receive_product(self._weights[index], below, before)
             # A product with ones is a sum over the rows, in a third of the time.
@@ -96,6 +121,60 @@ class _Stack:
                 below = self._matrices[index].T.dot(below)
             elif features.requires_grad:
                 accumulate(features, self._matrices[0].T.dot(below).T)
+
+    def _in_torch(self, features: Array) -> Array:
+        graph = self._graph
+        inputs = block = as_tensor(features.value)
+        outs = []
+        for index, activation in enumerate(self._activations):
+            weight, bias = self._tensors[2 * index : 2 * index + 2]
+            block = torch.addmm(bias, block, weight.t())
+            if activation is not None:
+                activation.forward_in_torch(block)
+            outs.append(block)
+        out = Array(block.numpy(), graph)
+        if torch.is_grad_enabled() and (self._trained or features.requires_grad):
+            out.requires_grad = True
+            graph.nodes.append((out, lambda g: self._back_in_torch(features, inputs, outs, g)))
+        return out
+
+    def _back_in_torch(
+        self, features: Array, inputs: Tensor, outs: list[Tensor], gradient: Value
+    ) -> None:
+        below = as_tensor(gradient)
+        rows = None
+        if not any(leaf.requires_grad for leaf in (*self._weights, *self._biases)):
+            # Of the lower of two networks, each has a gradient in some of the rows only.
+            reached = below.any(1).nonzero().squeeze(1)
+            if len(reached) <= _FEW * len(below):
+                rows = reached
+                below = below.index_select(0, rows)
+                outs = [out.index_select(0, rows) for out in outs]
+        for index in range(len(outs) - 1, -1, -1):
+            activation = self._activations[index]
+            if activation is not None:
+                below = activation.backward_in_torch(outs[index], below)
+            before = outs[index - 1] if index else inputs
+            weight, bias = self._weights[index], self._biases[index]
+            if weight.requires_grad:
+                if weight.grad_view is not None and weight.grad is None:
+                    torch.mm(below.t(), before, out=torch.from_numpy(weight.grad_view))
+                    weight.grad = weight.grad_view
+                else:
+                    accumulate(weight, torch.mm(below.t(), before).numpy())
+            if bias.requires_grad:
+                if bias.grad_view is not None and bias.grad is None:
+                    torch.sum(below, 0, out=torch.from_numpy(bias.grad_view))
+                    bias.grad = bias.grad_view
+                else:
+                    accumulate(bias, below.sum(0).numpy())
+            if index:
+                below = torch.mm(below, self._tensors[2 * index])
+            elif features.requires_grad:
+                below = torch.mm(below, self._tensors[0])
+                if rows is not None:
+                    below = torch.zeros_like(inputs).index_copy_(0, rows, below)
+                accumulate(features, below.numpy())
 
 
 def _receive_product(leaf: Array, below: Value, before: Value) -> None:
@@ -155,7 +234,19 @@ def _relu_gradient(out: Value, below: Value) -> Value:
     return below * (out > 0)
 
 
+_aten: Any = torch.ops.aten
+
 _ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.Tanh: (_tanh, _tanh_gradient),
-    nn.ReLU: (_relu, _relu_gradient),
+    nn.Tanh: Activation(
+        _tanh,
+        _tanh_gradient,
+        torch.tanh_,
+        lambda out, below: _aten.tanh_backward(below, out),
+    ),
+    nn.ReLU: Activation(
+        _relu,
+        _relu_gradient,
+        torch.relu_,
+        lambda out, below: _aten.threshold_backward(below, out, 0),
+    ),
 }

@@ -13,9 +13,16 @@ from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.arrays import NumpyArray
 from rlplug.spaces import describe
 
-__all__ = ["Gaussian", "draw_normal", "normal_entropy", "normal_kl", "normal_log_prob"]
+__all__ = [
+    "HALF_LOG_TAU",
+    "Gaussian",
+    "normal_entropy",
+    "normal_kl",
+    "normal_log_prob",
+    "standard_normal",
+]
 
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Gaussian:
@@ -83,7 +90,7 @@ class Gaussian:
     ) -> tuple[Tensor, Tensor]:
         """One action for each row with its log-density; gradients flow through both."""
         mean, log_std = parameters.chunk(2, -1)
-        drawn = draw_normal(mean, log_std, generator)
+        drawn = mean + log_std.exp() * standard_normal(mean, generator)
         logs = normal_log_prob(mean, log_std, drawn).sum(-1)
         return drawn.reshape(-1, *self._shape), logs
 
@@ -91,21 +98,20 @@ class Gaussian:
         return flat.reshape(-1, *self._shape).astype(self._dtype)
 
 
-def draw_normal(mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A draw that depends on both, for gradients."""
-    noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-    return mean + log_std.exp() * noise
+def standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers of the shape, device and dtype of a tensor."""
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 def normal_log_prob(mean: Tensor, log_std: Tensor, numbers: Tensor) -> Tensor:
     """The log-density of each number."""
     away = (numbers - mean) * torch.exp(-log_std)
-    return -0.5 * away * away - log_std - _HALF_LOG_TAU
+    return -0.5 * away * away - log_std - HALF_LOG_TAU
 
 
 def normal_entropy(log_std: Tensor) -> Tensor:
     """The entropy of independent normal numbers, summed over the last axis."""
-    return log_std.sum(-1) + log_std.shape[-1] * (0.5 + _HALF_LOG_TAU)
+    return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_TAU)
 
 
 def normal_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.arrays import NumpyArray
+from rlplug.nn.arrays import Array, NumpyArray, squashed_draw
 from rlplug.nn.distributions.gaussian import (
+    HALF_LOG_TAU,
     Gaussian,
-    draw_normal,
     normal_entropy,
     normal_kl,
     normal_log_prob,
+    standard_normal,
 )
 from rlplug.spaces import describe
 
@@ -53,6 +55,7 @@ class SquashedGaussian:
         self._scale = (flat_high - flat_low) / 2
         self._middle = (flat_high + flat_low) / 2
         self._log_scale = float(numpy.log(self._scale).sum())
+        self._is_unit = bool((self._scale == 1).all() and (self._middle == 0).all())
         self.size, self.deviations = self._normal.size, self._normal.deviations
 
     def sample(
@@ -109,14 +112,33 @@ class SquashedGaussian:
         return normal_kl(*_limited(parameters), *_limited(others))
 
     def rsample(
-        self, parameters: Tensor, generator: torch.Generator | None = None
+        self,
+        parameters: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One action for each row with its log-density; gradients flow through both."""
-        mean, log_std = _limited(parameters)
-        drawn = draw_normal(mean, log_std, generator)
-        scale, middle = self._stretch(parameters)
-        actions = middle + scale * torch.tanh(drawn)
-        return actions.reshape(-1, *self._shape), self._density(mean, log_std, drawn)
+        """One action for each row with its log-density; gradients flow through both.
+
+        The standard normal numbers that it is made of are drawn from the generator, or given as
+        `noise` of shape (n, deviations).
+        """
+        if noise is None:
+            noise = standard_normal(parameters[:, : self.deviations], generator)
+        given: Any = parameters
+        numbers: Any = noise
+        if type(given) is Array:
+            numbers = numbers.value if type(numbers) is Array else numbers.numpy()
+            inner, logs = squashed_draw(given, numbers, *_LOG_STD)
+        else:
+            mean, log_std = _limited(parameters)
+            drawn = mean + log_std.exp() * noise
+            normal = -0.5 * noise * noise - log_std - HALF_LOG_TAU
+            inner, logs = torch.tanh(drawn), (normal - _log_slope(drawn)).sum(-1)
+        if not self._is_unit:
+            scale, middle = self._stretch(parameters)
+            inner, logs = middle + scale * inner, logs - self._log_scale
+        return inner.reshape(-1, *self._shape), logs
 
     def _density(self, mean: Tensor, log_std: Tensor, numbers: Tensor) -> Tensor:
         logs = normal_log_prob(mean, log_std, numbers) - _log_slope(numbers)

@@ -1,0 +1,16 @@
+"""SAC and TD3 do what rlplug asks of every algorithm."""
+
+from __future__ import annotations
+
+from rlplug.testing import AlgorithmConformance
+
+
+class TestSAC(AlgorithmConformance):
+    name = "sac"
+    options = {"tau": 0.05}
+    variants = ({"ent_coef": 0.1},)
+
+
+class TestTD3(AlgorithmConformance):
+    name = "td3"
+    options = {"tau": 0.05}

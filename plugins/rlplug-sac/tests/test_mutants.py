@@ -1,0 +1,184 @@
+"""Single bugs planted in SAC and TD3, each caught by the check meant for it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy
+import torch
+from rlplug_sac import SAC, TD3, SACConfig, SACModule, TD3Module
+
+from rlplug import Acted, Loss
+from rlplug.testing.conformance import mutant_test
+
+
+class WithModule(SAC):
+    """Builds a module of another class."""
+
+    Planted: ClassVar[type[Any]] = SACModule
+
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        return made
+
+
+class WithColumns(SAC):
+    """Computes its targets from other columns."""
+
+    def columns(self, batch):
+        raise NotImplementedError
+
+    def prepare_batch(self, module_id, module, config, batch, learner):
+        changed = batch.with_columns(self.columns(batch))
+        return super().prepare_batch(module_id, module, config, changed, learner)
+
+
+class TruncationEnds(WithColumns):
+    def columns(self, batch):
+        return {"terminated": batch["terminated"] | batch["truncated"]}
+
+
+class NothingEnds(WithColumns):
+    def columns(self, batch):
+        return {"terminated": torch.zeros_like(batch["terminated"])}
+
+
+class NextRow(WithColumns):
+    def columns(self, batch):
+        return {"next_observations": batch["observations"].roll(-1, 0)}
+
+
+class WritesIntoTheBatch(SAC):
+    def prepare_batch(self, module_id, module, config, batch, learner):
+        batch["rewards"].sub_(batch["rewards"].mean())
+        return super().prepare_batch(module_id, module, config, batch, learner)
+
+
+class WithLoss(SAC):
+    """Changes the losses of its optimizers."""
+
+    def changed(self, losses):
+        raise NotImplementedError
+
+    def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
+        loss = super().compute_loss_for_module(module, batch, fwd_out, optimizers)
+        return Loss(self.changed(dict(loss.value)), loss.metrics)
+
+
+class ActorGoesTheWrongWay(WithLoss):
+    def changed(self, losses):
+        return {**losses, "actor": -losses["actor"]}
+
+
+class CriticsForgotten(WithLoss):
+    def changed(self, losses):
+        return {name: loss for name, loss in losses.items() if name != "critic"}
+
+
+class TemperatureForgotten(WithLoss):
+    def changed(self, losses):
+        return {name: loss for name, loss in losses.items() if name != "temperature"}
+
+
+class SumsInsteadOfTheMean(SAC):
+    def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
+        loss = super().compute_loss_for_module(module, batch, fwd_out, optimizers)
+        summed = {name: part * batch.rows for name, part in loss.value.items()}
+        return Loss(summed, loss.metrics)
+
+
+class TargetNeverFollows(SAC):
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.target.update = lambda timestep: False
+        return made
+
+
+class MaskForgotten(WithModule):
+    class Planted(SACModule):
+        def forward_inference(self, act):
+            act.action_mask = None
+            return super().forward_inference(act)
+
+
+class InfersAtRandom(WithModule):
+    class Planted(SACModule):
+        def forward_inference(self, act):
+            count = len(super().forward_inference(act).actions)
+            return Acted(numpy.random.default_rng().integers(2, size=count))
+
+
+class ExploresGlobally(WithModule):
+    class Planted(SACModule):
+        def forward_exploration(self, act):
+            numpy.random.random()
+            return super().forward_exploration(act)
+
+
+class CreditsTheNextAction(SAC):
+    def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
+        after = (batch["actions"] + 1) % module.distribution.size
+        changed = batch.with_columns({"actions": after})
+        return super().compute_loss_for_module(module, changed, fwd_out, optimizers)
+
+
+class LearningRateUnused(SAC):
+    def configure_optimizers_for_module(self, module, config):
+        return super().configure_optimizers_for_module(module, SACConfig(ent_coef=config.ent_coef))
+
+
+class AcceptsEverything(SAC):
+    def supports(self, observation_space, action_space):
+        return None
+
+
+class UnscaledActions(TD3):
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        return made
+
+    class Planted(TD3Module):
+        def forward_inference(self, act):
+            scaled, _ = self.actor.act(act.observations)
+            return Acted(scaled + 3)
+
+
+class DelayIsAnAttribute(TD3):
+    """Counts updates where no checkpoint sees it."""
+
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        made.__class__ = self.Planted
+        made.turn = 0
+        return made
+
+    class Planted(TD3Module):
+        def is_actor_due(self):
+            self.turn += 1
+            return self.turn % 3 == 0
+
+
+MUTANTS = [
+    (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
+    (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
+    (NextRow, "fragments_do_not_leak", "do not depend on the next one"),
+    (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
+    (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
+    (CriticsForgotten, "every_parameter_learns", "critics"),
+    (TemperatureForgotten, "every_parameter_learns", "log_ent_coef"),
+    (SumsInsteadOfTheMean, "loss_is_a_mean", "mean"),
+    (TargetNeverFollows, "targets_follow", "target"),
+    (MaskForgotten, "masks_are_respected", "forbids"),
+    (InfersAtRandom, "acting_is_repeatable", "the same best actions"),
+    (ExploresGlobally, "acting_changes_nothing", "numpy.random"),
+    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
+    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
+    (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
+    (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
+    (DelayIsAnAttribute, "state_is_complete", "updates later"),
+]
+
+
+test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
