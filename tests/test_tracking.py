@@ -135,7 +135,7 @@ def test_a_finished_run_has_its_metrics_picture_config_and_summary(
         assert Path(client.download_artifacts(tracking.run_id, path, str(root))).stat().st_size
     note = run.data.tags["mlflow.note.content"]
     assert "finished after 40 of 40 environment steps" in note
-    assert "| rollout/reward_mean | 1 |" in note
+    assert "| reward | 1 |" in note
     assert run.data.tags["rlplug.stop_reason"] == "finished"
 
 
