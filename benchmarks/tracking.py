@@ -168,7 +168,8 @@ def _ui() -> None:
         said = next(line for line in server.stdout if "http://" in line)
         ready = time.perf_counter() - started
         memory = sum(map(_memory, _with_children(server.pid)))
-        server.send_signal(signal.SIGINT)
+        # A shell that starts this in the background has it ignore SIGINT.
+        server.send_signal(signal.SIGTERM)
         server.wait()
     print(f"\nui ready after {ready:.1f} s, {memory / 2**20:.0f} MiB: {said.strip()}")
 

@@ -1,15 +1,17 @@
-"""Numbers, sizes and times as they are shown to people, alike everywhere."""
+"""Numbers, sizes, times and paths as they are shown to people, alike everywhere."""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime
+from pathlib import Path
 
 __all__ = [
     "format_age",
     "format_bytes",
     "format_duration",
     "format_number",
+    "format_path",
     "format_short_time",
     "moment",
 ]
@@ -73,3 +75,11 @@ def format_age(text: str, now: datetime) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit} ago"
     return "just now"
+
+
+def format_path(path: Path) -> str:
+    """A path as it can be typed here: short if it is in the current folder."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

@@ -221,7 +221,7 @@ def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(start: Start, t
     assert run.popen.returncode == 128 + names[0]
     assert run.statuses == ["KILLED"]
     assert "Traceback" not in said
-    assert f"run {run.folder.name} (means-LinearBandit-v0-s0) in {run.folder}\n" in said
+    assert f"run {run.folder.name} (means-LinearBandit-v0-s0)\nin runs/work/" in said
     step = run.checkpoints[-1]
     assert f"; checkpoint of step {step:,}.\n" in said
     # What is being deleted may be left; the next start of the run deletes it.

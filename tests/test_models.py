@@ -149,7 +149,7 @@ def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
     assert marks == {KEPT[0]: "best", KEPT[1]: "", KEPT[2]: "last"}
     assert f"`rlplug promote {folder.name[:8]}@60 NAME`" in best.tags["mlflow.note.content"]
     # The column `Logged from` of the table.
-    assert best.tags["mlflow.source.name"] == "step 60 (best)"
+    assert best.tags["mlflow.source.name"] == "60 at step 60 (best)"
 
 
 def test_the_only_checkpoint_is_the_best_and_the_last(client: MlflowClient) -> None:

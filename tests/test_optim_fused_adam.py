@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import StepLR
 
-from rlplug.optim.fused_adam import FusedAdam
+from rlplug.optim.fused_adam import FusedAdam, step_alone
 
 
 def pair(kind: Any, **options: Any) -> tuple[list[nn.Parameter], Any]:
@@ -97,3 +97,46 @@ def test_other_optimizers_step_by_themselves() -> None:
         watched,
     ]
     assert [FusedAdam.of(one) for one in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RMSprop, {"alpha": 0.99}),
+        (SGD, {"momentum": 0.9}),
+        (Adagrad, {}),
+        (Adam, {"amsgrad": True}),
+    ],
+)
+def test_a_step_alone_is_the_step_of_the_optimizer(kind: Any, options: Any) -> None:
+    ours, theirs = ([nn.Parameter(torch.tensor([1.0, 2.0]))] for _ in range(2))
+    alone, usual = kind(ours, 0.1, **options), kind(theirs, 0.1, **options)
+    for step in range(4):
+        for (parameter,) in (ours, theirs):
+            parameter.grad = torch.full_like(parameter, 1.0 + step)
+        with torch.no_grad():
+            step_alone(alone)
+        usual.step()
+        assert torch.equal(ours[0], theirs[0])
+    assert ours[0].requires_grad
+
+
+def test_hooks_and_schedulers_of_torch_are_called_and_own_optimizers_step_as_they_are() -> None:
+    called = []
+
+    class Own(SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            called.append("own")
+
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    hooked = SGD([parameter], 0.1)
+    hooked.register_step_post_hook(lambda *_: called.append("hook"))
+    scheduled = SGD([parameter], 0.1)
+    scheduler = StepLR(scheduled, 1)
+    with torch.no_grad():
+        for one in (hooked, scheduled, Own([parameter], 0.1)):
+            step_alone(one)
+    scheduler.step()
+    assert called == ["hook", "own"]
+    assert parameter.item() == pytest.approx(-0.2)

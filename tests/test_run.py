@@ -270,6 +270,7 @@ def test_a_run_that_compiles_nothing_does_not_import_the_compiler(tmp_path: Path
         names = set(vars(Optimizer.zero_grad.__wrapped__))
         rlplug.run("ppo", "CartPole-v1", steps=256, options={"n_steps": 32, **off})
         rlplug.run("dqn", "CartPole-v1", steps=200, options={"learning_starts": 100, **off})
+        rlplug.run("a2c", "CartPole-v1", steps=100, options=off)
         # Also while another run is in progress, which an add-on may start.
         with without_compiler(), without_compiler():
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import webbrowser
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy
 import pytest
 
 import rlplug as package
+from rlplug.cli import main
 from rlplug.review.history import Series
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, sparkline
 
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from tests.conftest import Outcome
 
 Cli = Callable[..., "Outcome"]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -48,6 +57,26 @@ def test_a_run_is_shown_with_what_it_is_its_results_and_what_to_do_next(
     assert len(lines) < 40
     to_copy = (str(result.folder), "started by")
     assert all(len(line) <= 100 or any(one in line for one in to_copy) for line in lines)
+
+
+def test_on_60_columns_ids_and_paths_are_whole_and_the_report_is_opened_by_a_command(
+    result: package.RunResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(result.folder.parent.parent.parent)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", shown := Terminal())
+    for command in ("show", "best"):
+        with pytest.raises(SystemExit):
+            main([command, "last"])
+    lines = shown.getvalue().splitlines()
+    folder = f"runs/work/{result.run_id}"
+    assert f"files        {folder}" in lines
+    assert f"report       rlplug show {result.run_id[:8]} --open" in lines
+    assert f"run          {result.run_id}" in lines
+    at = lines.index("checkpoint")
+    assert lines[at + 1].startswith(f"  {folder}/checkpoints/step-0")
+    started_by = lines[lines.index("started by") + 1]
+    assert all(len(line) <= 60 for line in lines if folder not in line and line != started_by)
 
 
 def test_a_run_is_shown_as_json(result: package.RunResult, rlplug: Cli) -> None:

@@ -67,11 +67,15 @@ READY = "Press Ctrl-C to stop.\n"
 """What `rlplug ui` prints last before it waits."""
 
 
-def link(port: int) -> str:
-    return (
-        f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
+def links(port: int) -> list[str]:
+    page = (
+        "/#/experiments/1/runs?workflowType=machine_learning"
         "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
     )
+    return [
+        f"http://rlplug.localhost:{port}{page}",
+        f"or, for a browser that does not know this name, http://127.0.0.1:{port}\n",
+    ]
 
 
 @pytest.fixture
@@ -126,9 +130,9 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
     assert said == [
         "There is no login: anyone who can reach this machine can see and change all runs.\n",
         "Starting MLflow, which takes a few seconds …\n",
-        link(port),
+        *links(port),
         f"MLflow already shows these runs on port {port}.\n",
-        link(port),
+        *links(port),
     ]
     assert is_free("127.0.0.1", port)
     with pytest.raises(urllib.error.URLError, match="refused"):
@@ -164,11 +168,15 @@ def status_for(port: int, host: str) -> int:
             return response.status
 
 
-def test_the_name_is_used_only_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = "http://127.0.0.1:5000"
+def test_on_macos_the_name_is_used_only_where_the_system_knows_it_for_safari_asks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, named = "http://127.0.0.1:5000", "http://rlplug.localhost:5000"
     assert without_assistant("http://gpuhost:5000") == "http://gpuhost:5000"
+    assert without_assistant(url) == named
+    monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("socket.getaddrinfo", lambda *given: [])
-    assert without_assistant(url) == "http://rlplug.localhost:5000"
+    assert without_assistant(url) == named
 
     def unknown(*given: object) -> None:
         raise socket.gaierror

@@ -16,7 +16,7 @@ from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
 from rlplug.errors import RequestError
-from rlplug.quantities import format_number
+from rlplug.quantities import format_number, format_path
 
 if TYPE_CHECKING:
     from rlplug.checkpoint import Manifest
@@ -67,8 +67,9 @@ def _rows(path: Path, manifest: Manifest, model_id: str, reason: str) -> dict[st
         if score is None
         else _score(score, manifest.evaluation),
         "step": f"{manifest.step:,}",
-        "run": " ".join([manifest.run_id, *([] if named is None else [f"({named.run_name})"])]),
-        "checkpoint": str(path),
+        "run": manifest.run_id,
+        **({} if named is None else {"name": named.run_name}),
+        "checkpoint": format_path(path),
         "model": f"models:/{model_id}" if model_id else reason,
     }
     return {

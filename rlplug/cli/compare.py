@@ -17,6 +17,7 @@ from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError
+from rlplug.quantities import format_path
 
 if TYPE_CHECKING:
     from rlplug.review.comparison import Compared, Measure, Which
@@ -223,7 +224,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
             f"the plot {path} cannot be written: {error.strerror or error}.", "try: --plot FILE"
         ) from error
     # In JSON and CSV, standard output is for them alone.
-    click.echo(f"curves: {path}", err=file is not None)
+    click.echo(f"curves: {format_path(path)}", err=file is not None)
 
 
 def _as_json(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:

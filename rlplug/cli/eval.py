@@ -13,7 +13,7 @@ from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
-from rlplug.quantities import format_number
+from rlplug.quantities import format_number, format_path
 
 if TYPE_CHECKING:
     from rlplug.runs.evaluate import Evaluated
@@ -85,7 +85,7 @@ def evaluate(
     from rlplug.tracking.console import console_for
 
     console = console_for()
-    console.say(f"preparing {episodes:,} episodes with {path} …")
+    console.say(f"preparing {episodes:,} episodes with {path.name} of {run} …")
     with starting():
         from rlplug.runs import evaluate as later
 
@@ -116,12 +116,12 @@ def _print(done: Evaluated) -> None:
         "interquartile mean": shown["eval/return_iqm"],
         "length": shown["eval/length_mean"],
         "episodes": f"{metrics['eval/episodes']:,.0f} in {done.environment}, greedy",
-        "checkpoint": f"of step {done.step:,}, {done.checkpoint}",
+        "checkpoint": f"of step {done.step:,}, {format_path(done.checkpoint)}",
     }
     if done.video is not None:
-        rows["video"] = str(done.video)
+        rows["video"] = format_path(done.video)
     if done.recorded is not None:
-        rows["recorded"] = str(done.recorded)
+        rows["recorded"] = format_path(done.recorded)
     for line in in_columns(rows):
         click.echo(line)
 

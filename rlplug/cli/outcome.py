@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rlplug.cli.process import leave_at_once
 from rlplug.cli.terminal import in_columns
 from rlplug.quantities import format_number, format_short_time
-from rlplug.review.record import RETURN, REWARD
+from rlplug.review.record import REGRET, RETURN, REWARD
 from rlplug.tracking.summary import labeled
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SHOWN = {
     REWARD: "reward",
     "eval/return_mean": "eval return",
     "rollout/regret_mean": "regret per step",
-    "rollout/regret_total": "total regret",
+    REGRET: "total regret",
 }
 
 
@@ -61,7 +61,7 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
     # Not wrapped: ids and paths stay whole where a person copies them.
-    print(*in_columns(dict(_rows(result))), *_profiled(result), *result.where, sep="\n")
+    print(*in_columns(dict(_rows(result)), wrapped=True), *_profiled(result), *result.where, sep="\n")
 
 
 def _profiled(result: RunResult) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rlplug.cli.terminal import console
+from rlplug.quantities import format_path
 
 if TYPE_CHECKING:
     from rlplug.runs.seeds.several import MakeDisplay, SeedsOutcome, ShownSeeds
@@ -56,9 +57,11 @@ def _print_json(outcome: SeedsOutcome) -> None:
 def _where(outcome: SeedsOutcome) -> Iterator[str]:
     """Where to look, and how to go on."""
     assert outcome.group is not None
-    yield f"group {outcome.group.name} in {outcome.group.folder}"
+    yield f"group {outcome.group.name}"
+    yield f"in {format_path(outcome.group.folder)}"
     if outcome.run_id:
-        yield f"summary in MLflow: run {outcome.run_id}; look at it: rlplug ui"
+        yield f"summary in MLflow: run {outcome.run_id}"
+        yield "look at it: rlplug ui"
     if outcome.code and not outcome.ended_by:
         yield f"go on with those that have not finished: {_resume(outcome)}"
 

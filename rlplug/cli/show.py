@@ -31,6 +31,7 @@ _LABEL = 13
 _TOGETHER = "\N{NO-BREAK SPACE}"
 """Where a line must not be broken."""
 _CHECKPOINTS = 6
+_SHOWN = {"eval/return_mean": "evaluation"}
 
 
 @click.command(cls=Command)
@@ -115,7 +116,8 @@ def _chosen(history: History, patterns: Sequence[str]) -> History:
 def _screen(run: RunRecord, details: RunDetails) -> Iterator[str]:
     from rlplug.cli.table import terminal_width
 
-    width = terminal_width() or 100
+    terminal = terminal_width()
+    width = terminal or 100
     yield from _wrapped(f"{run.name}  {run.run_id}", width)
     yield from _wrapped(_sentence(run), width)
     yield ""
@@ -129,17 +131,21 @@ def _screen(run: RunRecord, details: RunDetails) -> Iterator[str]:
     yield ""
     for label, text in _next(run, details):
         # Commands and paths are to be copied: they are not wrapped.
-        yield f"{label:<{_LABEL}}{text}"
+        line = f"{label:<{_LABEL}}{text}"
+        fits = terminal is None or len(line) <= terminal
+        yield from [line] if fits else (label, f"  {text}")
 
 
 def _sentence(run: RunRecord) -> str:
-    from rlplug.quantities import format_age, moment
+    from rlplug.quantities import format_age, format_duration, moment
 
     about = run.about
     steps = f" of {about.steps:,}" if about.steps > 0 else ""
     what = f"{about.algorithm} on {about.env}, seed {about.seed}: " if about.algorithm else ""
     started, ended = moment(run.started), moment(run.ended)
-    took = f", took {ended - started}" if started and ended and run.status != "RUNNING" else ""
+    took = ""
+    if started and ended and run.status != "RUNNING":
+        took = f", took {format_duration((ended - started).total_seconds())}"
     ago = format_age(run.started, datetime.now().astimezone())
     ago = f", started {ago}" if ago else ""
     return f"{what}{run.shown_status} at step {run.step:,}{steps}{took}{ago}"
@@ -154,7 +160,10 @@ def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str
     name = curve_metric(history)
     if name:
         steps, values = (column.tolist() for column in history[name])
-        yield "last", f"{format_number(values[-1])} at step {steps[-1]:,.0f} ({name})"
+        yield (
+            "last",
+            f"{format_number(values[-1])} at step {steps[-1]:,.0f} ({_SHOWN.get(name, name)})",
+        )
         finite = [value for value in values if value == value]
         if len(finite) > 1:
             ends = f"{format_number(min(finite))} to {format_number(max(finite))}"
@@ -205,14 +214,15 @@ def _metrics(history: History) -> Iterator[tuple[str, str]]:
 
 def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
     """Where its files are, and the commands for it."""
+    from rlplug.quantities import format_path
     from rlplug.tracking.location import is_http
     from rlplug.tracking.views import run_link
 
     if run.folder is not None:
-        yield "files", str(run.folder)
+        yield "files", format_path(run.folder)
         for label, path in (("report", REPORT), ("picture", CURVE)):
             if (run.folder / path).is_file():
-                yield label, str(run.folder / path)
+                yield label, f"rlplug show {run.short} --open"
                 break
     if run.uri and is_http(run.uri):
         yield "MLflow", run_link(run.uri.replace("***@", ""), run.experiment_id, run.id_in_mlflow)

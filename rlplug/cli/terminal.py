@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
+from rlplug.cli.table import terminal_width
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rich.console import Console
 
@@ -33,10 +36,23 @@ def console(*, stderr: bool = False) -> Console:
     return Plain(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
 
-def in_columns(rows: Mapping[str, str]) -> list[str]:
-    """One line per row, values aligned."""
-    width = max(map(len, rows), default=0)
-    return [f"{name:<{width}}  {value}" for name, value in rows.items()]
+def in_columns(rows: Mapping[str, str], *, wrapped: bool = False) -> Iterator[str]:
+    """One line per row, values aligned.
+
+    Where the terminal is too narrow for it, a value has a line of its own, so that it can be
+    copied; or it is broken between words.
+    """
+    column = max(map(len, rows), default=0)
+    room = (terminal_width() or _UNBROKEN) - column - 2
+    for name, value in rows.items():
+        if len(value) <= room:
+            yield f"{name:<{column}}  {value}"
+        elif wrapped:
+            lines = textwrap.wrap(value, max(room, 20), break_long_words=False)
+            yield f"{name:<{column}}  {lines[0]}"
+            yield from (f"{'':<{column}}  {line}" for line in lines[1:])
+        else:
+            yield from filter(None, (name, f"  {value}"))
 
 
 def print_options(shown: Console, rows: Iterable[OptionRow]) -> None:

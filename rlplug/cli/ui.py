@@ -91,18 +91,15 @@ def _serve(
         free_port,
         is_free,
         serves_one_of,
-        share_views,
         without_assistant,
     )
 
-    experiments = list(dict.fromkeys(run.experiment_id for run in runs))
     chosen = port or FIRST_PORT
     if not is_free(host, chosen):
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
         if serves_one_of(there, [run.id_in_mlflow for run in runs[:20]]):
-            share_views(there, experiments)
             print(f"MLflow already shows these runs on port {chosen}.")
-            _print_link(there, link)
+            _print_link(there, link, shown=without_assistant(there))
             return 0
         if port is not None:
             raise RequestError(
@@ -119,7 +116,6 @@ def _serve(
     server = UiServer.start(uri, root, host=host, port=chosen, allowed_hosts=names)
     try:
         server.wait_until_ready()
-        share_views(server.url, experiments)
         _print_link(server.url, link, shown=without_assistant(server.url))
         print("Press Ctrl-C to stop.", flush=True)
         server.wait()
@@ -164,6 +160,8 @@ def _print_link(server: str, link: Callable[[str], str], *, shown: str = "") -> 
     if link is home_link and (experiment := newest_experiment(server)):
         link = partial(experiment_link, experiment_id=experiment)
     print(link(without_secrets(shown or server).replace("***@", "")), flush=True)
+    if shown not in ("", server):
+        print(f"or, for a browser that does not know this name, {server}", flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

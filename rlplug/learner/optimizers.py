@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Adam, Optimizer
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan, read_forms
-from rlplug.optim.fused_adam import FusedAdam
+from rlplug.optim.fused_adam import FusedAdam, step_alone
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.no_grad import OptimizerStep
 from rlplug.optim.schedulers import Schedulers
@@ -117,7 +117,7 @@ class RegisteredOptimizer:
                 self._adam = FusedAdam.of(self.optimizer)
             with self._scope:
                 if self._adam is None or not self._adam.step(gradients):
-                    self.optimizer.step()
+                    step_alone(self.optimizer)
         else:
             guarded_step(self.optimizer, nonfinite)
         return True

@@ -1,14 +1,15 @@
-"""Fused Adam stepped by a call of its kernel, without what torch does around it."""
+"""Steps of torch's optimizers without what it does around them; of fused Adam, by its kernel."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer, optimizer
 
-__all__ = ["FusedAdam"]
+__all__ = ["FusedAdam", "step_alone"]
 
 
 class FusedAdam:
@@ -38,7 +39,7 @@ class FusedAdam:
         Hooks or schedulers of torch may want to be called. Autograd must be off.
         """
         one = self._optimizer
-        if one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks or "step" in vars(one):
+        if not _is_alone(one):
             return False
         # Loading a state replaces what the optimizer holds.
         held = self._held
@@ -86,6 +87,30 @@ class FusedAdam:
         self._squares = [state["exp_avg_sq"] for state in states]
         self._held = self._steps[0]
         return True
+
+
+def step_alone(one: Optimizer) -> None:
+    """Step one of torch's own without what surrounds its step: that imports the compiler.
+
+    Others, and those whose hooks or schedulers want to be called, step as usual. Autograd must be
+    off.
+    """
+    own = type(one).__module__.startswith("torch.optim.")
+    if own and _is_alone(one) and not one.defaults.get("differentiable"):
+        inspect.unwrap(type(one).step)(one)
+    else:
+        one.step()
+
+
+def _is_alone(one: Any) -> bool:
+    """Whether nothing else is to be called at a step."""
+    hooks = (
+        one._optimizer_step_pre_hooks,
+        one._optimizer_step_post_hooks,
+        optimizer._global_optimizer_pre_hooks,
+        optimizer._global_optimizer_post_hooks,
+    )
+    return "step" not in vars(one) and not any(hooks)
 
 
 def _first_state(param: Tensor) -> dict[str, Tensor]:

@@ -127,6 +127,9 @@ REWARD = "rollout/reward_mean"
 RETURN = "rollout/return_mean"
 """Mean return per episode, the headline metric where episodes have several steps."""
 
+REGRET = "rollout/regret_total"
+"""Of bandits it says more than the reward of single steps."""
+
 HEADLINES = ("eval/return_mean", RETURN, REWARD)
 """The metrics that say how good a run is, the first that it has."""
 

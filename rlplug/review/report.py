@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.durable import write_durably
-from rlplug.quantities import format_number, moment
+from rlplug.quantities import format_duration, format_number, moment
 from rlplug.review.history import History
 from rlplug.review.record import HEADLINES, CheckpointRecord, RunRecord
 
@@ -126,7 +126,7 @@ def _head(one: ReportedRun) -> Iterator[str]:
     of = f"of {about.steps:,}" if about.steps else ""
     tiles.append(("", "environment steps", f"{run.step:,}", of))
     started, ended = moment(run.started), moment(run.ended)
-    took = f"{ended - started}" if started and ended else ""
+    took = format_duration((ended - started).total_seconds()) if started and ended else ""
     tiles.append((run.status, "status", run.status.lower(), took and f"took {took}"))
     yield '<div class="tiles">'
     for kind, label, value, note in tiles:

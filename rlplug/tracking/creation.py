@@ -13,7 +13,7 @@ from rlplug.tracking.database import prepare_database
 from rlplug.tracking.failures import StoreUnreachableError
 from rlplug.tracking.location import is_http, sqlite_file
 from rlplug.tracking.record import LOCAL_ID, Record, slug
-from rlplug.tracking.views import VIEW_TAGS
+from rlplug.tracking.views import view_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,6 +68,9 @@ def _created_before(client: MlflowClient, experiment: Experiment, record: Record
 def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) -> Experiment:
     from mlflow.exceptions import MlflowException
 
+    contexts = {one.context for one in record.datasets}
+    # The summary of several seeds has no environments, and leaves the views as they are.
+    views = view_tags(evaluated="eval" in contexts) if contexts else {}
     if record.experiment_id:
         experiment = client.get_experiment(record.experiment_id)
     else:
@@ -77,7 +80,7 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             if artifacts is not None:
                 place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
             try:
-                client.create_experiment(record.experiment, place, tags=dict(VIEW_TAGS))
+                client.create_experiment(record.experiment, place, tags=views)
             except MlflowException as error:
                 # Another machine may have created it on a shared server.
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -92,7 +95,7 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
             "or --set tracking.experiment=NAME",
         )
-    for key, value in VIEW_TAGS.items():
+    for key, value in views.items():
         if experiment.tags.get(key) != value:
             client.set_experiment_tag(experiment.experiment_id, key, value)
     return experiment

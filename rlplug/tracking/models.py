@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.durable import write_durably
+from rlplug.quantities import format_number
 from rlplug.review.record import RunAbout
 from rlplug.tracking.artifacts import CHECKPOINTS
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
@@ -55,7 +56,8 @@ class _Model:
     entity: LoggedModel
     step: int
     score: float | None
-    marks: str
+    shown: str
+    """What MLflow's table says of it."""
 
 
 class LoggedModels:
@@ -142,12 +144,12 @@ class LoggedModels:
         last = max(models, default="")
         for name, model in models.items():
             marks = ", ".join(word for word, at in (("best", best), ("last", last)) if name == at)
-            if marks != model.marks:
+            tags = _marking(name, marks, model.score)
+            if tags[SOURCE_TAG] != model.shown:
                 # Somebody may have deleted it.
                 with contextlib.suppress(StoreRefusedError), translated():
-                    tags = _marking(name, marks)
                     self._store.client.set_logged_model_tags(model.entity.model_id, tags)
-                model.marks = marks
+                model.shown = tags[SOURCE_TAG]
         ids = {name: model.entity.model_id for name, model in sorted(models.items())}
         if ids != known_models(self._folder):
             # Without it, MLflow would be asked.
@@ -180,8 +182,8 @@ class LoggedModels:
                     name = entity.tags.get(CHECKPOINT_TAG, "")
                     if name and name not in known:
                         scores = {one.key: one.value for one in entity.metrics or ()}
-                        marks = entity.tags.get(MARKS_TAG, "")
-                        known[name] = _Model(entity, _step(name), scores.get(SCORE), marks)
+                        shown = entity.tags.get(SOURCE_TAG, "")
+                        known[name] = _Model(entity, _step(name), scores.get(SCORE), shown)
             self._known = known
         return self._known
 
@@ -309,9 +311,11 @@ def _note(run_id: str, about: RunAbout, step: int) -> str:
     )
 
 
-def _marking(checkpoint: str, marks: str) -> dict[str, str]:
+def _marking(checkpoint: str, marks: str, score: float | None = None) -> dict[str, str]:
+    """The marks, and the score at first: the table of models has its metrics far to the right."""
     step = f"step {_step(checkpoint):,}"
-    return {MARKS_TAG: marks, SOURCE_TAG: f"{step} ({marks})" if marks else step}
+    shown = step if score is None else f"{format_number(score)} at {step}"
+    return {MARKS_TAG: marks, SOURCE_TAG: f"{shown} ({marks})" if marks else shown}
 
 
 def _evaluation_at(journal: Path, step: int) -> Report | None:

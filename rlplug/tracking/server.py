@@ -19,7 +19,6 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.tracking.views import VIEW_TAGS
 
 __all__ = [
     "FIRST_PORT",
@@ -28,7 +27,6 @@ __all__ = [
     "is_free",
     "newest_experiment",
     "serves_one_of",
-    "share_views",
     "without_assistant",
 ]
 
@@ -196,22 +194,14 @@ def newest_experiment(url: str) -> str:
 def without_assistant(url: str) -> str:
     """The address of a server of this machine by a name at which it opens no Assistant.
 
-    The address itself, if the name is not known here: then browsers may not know it, either.
+    Browsers know it by themselves, except Safari, which asks macOS.
     """
-    try:
-        socket.getaddrinfo(QUIET_NAME, None)
-    except OSError:
-        return url
+    if sys.platform == "darwin":
+        try:
+            socket.getaddrinfo(QUIET_NAME, None)
+        except OSError:
+            return url
     return url.replace("//127.0.0.1:", f"//{QUIET_NAME}:")
-
-
-def share_views(url: str, experiment_ids: Iterable[str]) -> None:
-    """Share the views with the server; errors are ignored."""
-    for experiment_id in experiment_ids:
-        for key, value in VIEW_TAGS.items():
-            tag = {"experiment_id": experiment_id, "key": key, "value": value}
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                _answer(f"{url}{_API}/experiments/set-experiment-tag", tag)
 
 
 def _answer(url: str, body: Any = None, *, seconds: float = ANSWER_SECONDS) -> bytes:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 from rlplug.hooks.events import RunInfo
-from rlplug.quantities import format_number
+from rlplug.quantities import format_duration, format_number
 from rlplug.review.record import RETURN, REWARD, RunAbout, best_evaluation
 from rlplug.tracking.record import command_line
 
@@ -18,7 +18,7 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
-_HEADLINES = ("eval/return_mean", "time/steps_per_second", "time/seconds")
+_LABELS = {"eval/return_mean": "last evaluation", RETURN: "training return", REWARD: "reward"}
 
 
 def summary(
@@ -30,22 +30,22 @@ def summary(
     error: str = "",
 ) -> str:
     """The summary as Markdown."""
+    # MLflow shows a few lines until more are asked for: options and the best come first.
+    options = f"`{about.shown_options}`" if about.options else "default options"
     lines = [
-        f"**{about.algorithm}** on **{about.env}**, seed {about.seed}: "
+        f"**{about.algorithm}** on **{about.env}**, seed {about.seed}, {options}: "
         f"{_ENDINGS[status]} after {step:,} of {run.steps:,} environment steps.",
         "",
     ]
     if error:
         lines += ["```text", error.strip(), "```", ""]
-    rows = list(_rows(metrics))
+    rows = list(_rows(metrics, step))
     if rows:
         lines += ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
-    options = f"`{about.shown_options}`" if about.options else "the defaults"
     plugins = ", ".join(
         f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
     )
     lines += [
-        f"- Options: {options}",
         f"- Plugins: {plugins}",
         "- Curves, checkpoints and the video: `report.html` among the artifacts",
         "",
@@ -59,14 +59,18 @@ def summary(
     return "\n".join(lines)
 
 
-def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+def _rows(metrics: Mapping[str, float], step: int) -> Iterator[tuple[str, str]]:
     """The best evaluation, then the headline metrics."""
     best = best_evaluation(metrics)
     if best is not None:
         yield "best evaluation", f"**{format_number(best[1])}** at step {best[0]:,}"
     for name in _headlines(metrics):
         if math.isfinite(metrics[name]):
-            yield name, format_number(metrics[name])
+            yield _LABELS.get(name, name), format_number(metrics[name])
+    seconds = metrics.get("time/seconds", 0.0)
+    if seconds:
+        speed = f"{step / seconds:,.0f} steps per second"
+        yield "training took", f"{format_duration(seconds)}, {speed}"
 
 
 def _commands(run: RunInfo, status: str, step: int) -> Iterator[str]:
@@ -92,4 +96,5 @@ def labeled(metrics: Mapping[str, float], labels: Mapping[str, str]) -> Iterator
 
 def _headlines(metrics: Mapping[str, float]) -> list[str]:
     regrets = sorted(name for name in metrics if "regret" in name)
-    return [name for name in (headline_metric(metrics), *regrets, *_HEADLINES) if name in metrics]
+    names = ("eval/return_mean", headline_metric(metrics), *regrets)
+    return [name for name in names if name in metrics]

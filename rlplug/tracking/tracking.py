@@ -16,6 +16,7 @@ from typing import Any, Self
 import attrs
 
 from rlplug.config.sections import RunConfig
+from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file, upload_folder
 from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
@@ -29,7 +30,7 @@ from rlplug.tracking.record import about_run, command_line
 from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.review import Review
 from rlplug.tracking.run_log import RunLog
-from rlplug.tracking.server import FIRST_PORT, serves_one_of
+from rlplug.tracking.server import FIRST_PORT, serves_one_of, without_assistant
 from rlplug.tracking.status import Pending, end_heartbeat, now
 from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
 from rlplug.tracking.upload import files_to_upload, upload_missing
@@ -141,7 +142,9 @@ class Tracking:
     def where(self) -> str:
         """The run and its folder."""
         run = f"run {self.run_id} ({self.run_name})"
-        return f"{run} in {self.folder}" if self._has_folder else f"{run}, whose folder is gone"
+        # The id and the path on lines of their own, which narrow terminals do not break.
+        here = f"in {format_path(self.folder)}"
+        return f"{run}\n{here}" if self._has_folder else f"{run}, whose folder is gone"
 
     @property
     def _has_folder(self) -> bool:
@@ -177,13 +180,16 @@ class Tracking:
         if not (self._has_folder if self._store is None else database is None or database.exists()):
             return (where,)
         if self._store is None:
-            return where, f"look at it: {self.folder / 'plots' / 'learning_curve.png'}"
-        server = f"http://127.0.0.1:{FIRST_PORT}"
+            picture = format_path(self.folder / "plots" / "learning_curve.png")
+            return where, f"look at it: {picture}"
+        shown = server = f"http://127.0.0.1:{FIRST_PORT}"
         if is_http(self.uri):
-            server = without_secrets(self.uri).replace("***@", "")
+            shown = without_secrets(self.uri).replace("***@", "")
         elif not serves_one_of(server, [self._store.run_id]):
             return where, f"look at it: {self._ui_command()}"
-        link = run_link(server, self._store.experiment_id, self._store.run_id)
+        else:
+            shown = without_assistant(server)
+        link = run_link(shown, self._store.experiment_id, self._store.run_id)
         return where, f"look at it: {link}"
 
     def artifact(self, file: Path, folder: str = "") -> None:

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from rlplug.review.record import BEST_RETURN, BEST_STEP
+from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
-__all__ = ["BY_SEED", "VIEW_TAGS", "experiment_link", "home_link", "run_link"]
+__all__ = ["BY_SEED", "experiment_link", "home_link", "run_link", "view_tags"]
 
 RUNS = "rlplug"
 BY_SEED = "rlplug-by-seed"
+_TAG = "mlflow.sharedViewState."
 
 # Without it, the UI opens in its GenAI mode.
 _MODE = "workflowType=machine_learning"
 
-_COLUMNS = (
-    f"metrics.`{BEST_RETURN}`",
-    f"metrics.`{BEST_STEP}`",
-    "metrics.`eval/return_mean`",
-    "metrics.`rollout/return_mean`",
-    "metrics.`rollout/reward_mean`",
-    "metrics.`rollout/regret_total`",
-    "params.`run.steps`",
-    "tags.`rlplug.algo`",
-    "tags.`rlplug.options`",
-    "params.`run.seed`",
-)
+# MLflow puts metrics before params and tags: with one metric more, the options are cut off.
+_COLUMNS = ("params.`run.steps`", "tags.`rlplug.algo`", "tags.`rlplug.options`")
+_EVALUATED = (BEST_RETURN, BEST_STEP, "eval/return_mean")
+_NOT_EVALUATED = (RETURN, REWARD, REGRET)
+"""Bandits are not evaluated: their result is what they got while they learned."""
 
-_FIRST_CHARTS = (
-    "eval/return_mean",
-    "rollout/return_mean",
-    "rollout/regret_total",
-    BEST_RETURN,
-)
+_FIRST_CHARTS = ("eval/return_mean", RETURN, REGRET, BEST_RETURN)
 """Those that a run has are drawn in the first section, two in a row."""
-_NO_CHARTS = ("eval/episodes", BEST_STEP, "time/updates")
+_NO_CHARTS = ("eval/episodes", "eval/episodes_cut", BEST_STEP, "time/updates")
 """Metrics that are constant, or no more than a count."""
 _RESULTS = "results"
 
@@ -71,9 +58,12 @@ def _section(name: str, **more: Any) -> dict[str, Any]:
     return {"uuid": name, "name": name, **shown, **more}
 
 
-def _view(**more: Any) -> str:
+def _view(*, evaluated: bool, **more: Any) -> str:
+    results = _EVALUATED if evaluated else _NOT_EVALUATED
+    # The reward of a step says little where returns are evaluated, and is often always 1.
+    hidden = (*_NO_CHARTS, REWARD) if evaluated else _NO_CHARTS
     state: dict[str, Any] = {
-        "orderByKey": f"metrics.`{BEST_RETURN}`",
+        "orderByKey": f"metrics.`{results[0] if evaluated else REWARD}`",
         "orderByAsc": False,
         # Not the summaries of several seeds, which would be one more run of their group.
         "searchFilter": "tags.`rlplug.kind` = 'run'",
@@ -81,7 +71,7 @@ def _view(**more: Any) -> str:
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": list(_COLUMNS),
+        "selectedColumns": [*(f"metrics.`{name}`" for name in results), *_COLUMNS],
         "runsExpanded": {},
         "runsPinned": [],
         "runsHidden": [],
@@ -104,24 +94,20 @@ def _view(**more: Any) -> str:
         ],
         "compareRunCharts": [
             *map(_chart, _FIRST_CHARTS),
-            *(_chart(metric, deleted=True) for metric in _NO_CHARTS),
+            *(_chart(metric, deleted=True) for metric in hidden),
         ],
     }
     return json.dumps({**state, **more}, separators=(",", ":"))
 
 
-VIEW_TAGS: Mapping[str, str] = MappingProxyType(
-    {
-        f"mlflow.sharedViewState.{RUNS}": _view(),
-        f"mlflow.sharedViewState.{BY_SEED}": _view(
-            groupBy={
-                "aggregateFunction": "average",
-                "groupByKeys": [{"mode": "tag", "groupByData": "rlplug.group"}],
-            }
-        ),
+def view_tags(*, evaluated: bool) -> dict[str, str]:
+    """Tags of an experiment that define its views; whether its runs are evaluated."""
+    by_group = {"mode": "tag", "groupByData": "rlplug.group"}
+    grouped = {"aggregateFunction": "average", "groupByKeys": [by_group]}
+    return {
+        f"{_TAG}{RUNS}": _view(evaluated=evaluated),
+        f"{_TAG}{BY_SEED}": _view(evaluated=evaluated, groupBy=grouped),
     }
-)
-"""Experiment tags that define the views."""
 
 
 def experiment_link(server: str, experiment_id: str, *, charts: bool = True) -> str:

@@ -14,6 +14,7 @@ from rlplug.durable import write_durably
 from rlplug.review.band import band_figure, draw_band
 from rlplug.review.history import Series
 from rlplug.review.metrics_text import curve_metric
+from rlplug.review.record import REGRET
 from rlplug.review.report import REPORT, write_report
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["plot", "write_files"]
 
 BAND = "band.png"
-REGRET = "rollout/regret_total"
-"""Of bandits it says more than the reward of single steps."""
 
 _LOG = logging.getLogger("rlplug")
 
