@@ -26,7 +26,7 @@ from rlplug.checkpoint.manifest import (
     read_manifest,
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
-from rlplug.durable import sync_folder, write_content
+from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.errors import RequestError
 from rlplug.learner.trees import write_tree
 
@@ -206,7 +206,6 @@ class Checkpoints:
                 found = write_tree(partial / part, tree)
                 files.update({f"{part}/{name}": digest for name, digest in found.files.items()})
                 state.update(found.content)
-                sync_folder(partial / part)
             files[CONFIG] = write_content(partial / CONFIG, snapshot.config.encode())
             manifest = attrs.evolve(
                 snapshot.manifest,
@@ -215,7 +214,7 @@ class Checkpoints:
                 state_digest=state.hexdigest(),
             )
             write_content(partial / MANIFEST, manifest.content())
-            sync_folder(partial)
+            sync_all([partial / name for name in (*files, MANIFEST, POLICY, TRAINING, ".")])
             self._before_commit()
             self._replace(partial, path)
         except BaseException:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from rlplug.durable import sync_folder, write_content
+from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.errors import RequestError
 
 __all__ = [
@@ -82,7 +82,7 @@ class WrittenTree:
 
 
 def write_tree(folder: Path, tree: Mapping[str, Any]) -> WrittenTree:
-    """Write a tree to new files in a folder, each of which is synced."""
+    """Write a tree to new files in a folder, which are to be synced."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     plain = pack(tree, tensors)
@@ -107,6 +107,7 @@ def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
     unfinished.mkdir(exist_ok=True)
     try:
         files = write_tree(unfinished, tree).files
+        sync_all([unfinished / name for name in files])
         for name in files:
             if name == INDEX:
                 sync_folder(folder)
@@ -148,7 +149,9 @@ def write_file(folder: Path, kind: str, tree: Mapping[str, Any]) -> tuple[str, s
     """Write a tree to one file, named after its content and synced; returns name and SHA-256."""
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(pack(tree, tensors))
-    return _write_named(folder, kind, tensors, {_TREE: plain})
+    name, digest = _write_named(folder, kind, tensors, {_TREE: plain})
+    sync_all([folder / name])
+    return name, digest
 
 
 def read_file(path: Path, sha256: str) -> dict[str, Any]:
@@ -275,7 +278,10 @@ def _write_named(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Write tensors to a file named after its content, and sync it; returns name and SHA-256."""
+    """Write tensors to a file named after its content; returns name and SHA-256.
+
+    Of a large one, only the end is not synced.
+    """
     unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
     try:
         found = hashlib.sha256()
@@ -294,8 +300,6 @@ def _write_named(
                 if len(unhashed) > _UNHASHED:
                     # So that not all of a tensor on another device is in memory.
                     unhashed.popleft().result()
-            file.flush()
-            os.fsync(file.fileno())
         digest = found.hexdigest()
         name = f"{kind}-{digest[:16]}.safetensors"
         unfinished.replace(folder / name)
