@@ -106,6 +106,11 @@ __all__ = ["run"]
     is_flag=True,
     help="Check everything and print the resolved config without running.",
 )
+@click.option(
+    "--trace-hooks",
+    is_flag=True,
+    help="Report the seconds of each plugin's hooks, and gradient norms around them.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
@@ -275,9 +280,10 @@ def _request(
     config: Path | None,
     settings: tuple[str, ...],
     tags: tuple[str, ...],
+    trace_hooks: bool,
 ) -> Request:
     """The flags as sections of a config file."""
-    from rlplug.config.sources import parse_setting, parse_tags
+    from rlplug.config.sources import Setting, parse_setting, parse_tags
     from rlplug.runs.request import FLAGS, Request
 
     values = {
@@ -298,5 +304,8 @@ def _request(
         config=config,
         flags=flags,
         flag_names=FLAGS,
-        settings=tuple(parse_setting(text) for text in settings),
+        settings=(
+            *(parse_setting(text) for text in settings),
+            *([Setting("learner.trace_hooks", True)] if trace_hooks else []),
+        ),
     )
