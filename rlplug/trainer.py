@@ -283,6 +283,7 @@ class Trainer:
         metrics = {
             **self._sampler.take_metrics(),
             **self._window.take(),
+            **self._calls.take_trace(),
             "time/steps_per_second": steps / seconds if seconds else 0.0,
             "time/seconds": self._seconds + now - self._started,
             **self._times.take(self._sampler.step_seconds, self._learner.prepare_seconds),
@@ -346,4 +347,5 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _is_time(metric: str) -> bool:
-    return metric.startswith("time/")
+    """Whether it differs from run to run: seconds, and norms of steps that are not saved."""
+    return metric.startswith(("time/", "hooks/"))

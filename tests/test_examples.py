@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -60,25 +59,6 @@ def test_service_goes_on_after_a_restart_and_knows_who_wants_which_banner(tmp_pa
     assert "known customer in the evening: summer sale" in text
     assert "known customer on a phone: free delivery" in text
     assert not list(tmp_path.iterdir())
-
-
-def test_tensorboard_gets_every_metric_that_was_reported(tmp_path: Path) -> None:
-    from tensorboardX.proto.event_pb2 import Event
-
-    text = printed("tensorboard_events.py", tmp_path)
-    assert "1 event file" in text
-    (file,) = tmp_path.glob("rlplug_runs/work/*/tensorboard/events.*")
-    (journal,) = tmp_path.glob("rlplug_runs/work/*/metrics.jsonl")
-    content, scalars = file.read_bytes(), set()
-    while content:
-        # A length of 8 bytes and its checksum of 4; the event and its checksum of 4.
-        length = int.from_bytes(content[:8], "little")
-        event = Event.FromString(content[12 : 12 + length])
-        content = content[16 + length :]
-        scalars |= {(one.tag, event.step) for one in event.summary.value if one.tag != "options"}
-    reports = [json.loads(line) for line in journal.read_text().splitlines()]
-    written = {(name, report["step"]) for report in reports for name in report["metrics"]}
-    assert {one for one in scalars if not one[0].startswith("options")} == written
 
 
 def test_every_example_is_in_the_readme() -> None:

@@ -61,7 +61,9 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
     # Not wrapped: ids and paths stay whole where a person copies them.
-    print(*in_columns(dict(_rows(result)), wrapped=True), *_profiled(result), *result.where, sep="\n")
+    print(
+        *in_columns(dict(_rows(result)), wrapped=True), *_profiled(result), *result.where, sep="\n"
+    )
 
 
 def _profiled(result: RunResult) -> Iterator[str]:

@@ -111,6 +111,11 @@ __all__ = ["run"]
     is_flag=True,
     help="Check everything and print the resolved config without running.",
 )
+@click.option(
+    "--trace-hooks",
+    is_flag=True,
+    help="Report the seconds of each plugin's hooks, and gradient norms around them.",
+)
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
@@ -281,9 +286,10 @@ def _request(
     settings: tuple[str, ...],
     tags: tuple[str, ...],
     profile: bool,
+    trace_hooks: bool,
 ) -> Request:
     """The flags as sections of a config file."""
-    from rlplug.config.sources import PROFILE, parse_setting, parse_tags
+    from rlplug.config.sources import PROFILE, Setting, parse_setting, parse_tags
     from rlplug.runs.request import FLAGS, Request
 
     values = {
@@ -304,5 +310,9 @@ def _request(
         config=config,
         flags=flags,
         flag_names=FLAGS,
-        settings=(*map(parse_setting, settings), *([PROFILE] if profile else [])),
+        settings=(
+            *map(parse_setting, settings),
+            *([PROFILE] if profile else []),
+            *([Setting("learner.trace_hooks", True)] if trace_hooks else []),
+        ),
     )

@@ -313,6 +313,11 @@ class LearnerSection:
         "Minimum number of modules of equal architecture to update together with vmap; 0 disables.",
         at_least(0),
     )
+    trace_hooks: bool = option(
+        False,
+        "Report the seconds of each plugin's hooks, and gradient norms before and after each "
+        "postprocess_gradients, as hooks/PLUGIN/…; as --trace-hooks.",
+    )
 
 
 _DEVICE = re.compile(r"(auto|cpu|mps|cuda(:\d+)?)\Z")

@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS, bind, check_unique_names
 from rlplug.hooks.options import ConfigCache
+from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
 
@@ -33,9 +35,16 @@ class HookCalls:
     Methods that collect return `(plugin name, result)` pairs, so that each can be traced.
     """
 
-    def __init__(self, algorithm: Participant, addons: Sequence[Participant] = ()) -> None:
+    def __init__(
+        self,
+        algorithm: Participant,
+        addons: Sequence[Participant] = (),
+        *,
+        trace: HookTrace | None = None,
+    ) -> None:
         self.algorithm = algorithm
         self.addons = tuple(addons)
+        self._trace = trace
         check_unique_names(self.participants)
         self._implementations = self._bind(self.participants)
         self._configs = ConfigCache(self.participants)
@@ -84,6 +93,10 @@ class HookCalls:
             for hook, implementations in self._implementations.items()
         }
         return {hook: names for hook, names in named.items() if names}
+
+    def take_trace(self) -> dict[str, float]:
+        """The metrics of the trace since the last call; none without one."""
+        return {} if self._trace is None else self._trace.take()
 
     # -- options ------------------------------------------------------------------------------
 
@@ -231,7 +244,12 @@ class HookCalls:
         for one in self._implementations["postprocess_gradients"]:
             extra, config = extras.get(one.name), self._configs[one.name, module_id]
             own = gradients(one.name)
+            trace = None if self._trace is None else self._trace.of_step(one.name)
+            if trace is not None:
+                trace.measure(one.name, "before", own)
             one(module_id, module, extra, config, own, term_gradients, metrics, learner)
+            if trace is not None:
+                trace.measure(one.name, "after", own)
 
     def additional_update(
         self,
@@ -308,14 +326,21 @@ class HookCalls:
 
     def _bind(self, participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
         bound = {
-            hook: tuple(Implementation(participant, hook, one) for participant, one in functions)
-            for hook, functions in bind(participants).items()
+            hook: tuple(self._implementation(participant, hook, one) for participant, one in found)
+            for hook, found in bind(participants).items()
         }
         # Add-ons first: the algorithm's advantages and targets must see their bonuses.
         bound["prepare_batch"] = tuple(
             sorted(bound["prepare_batch"], key=lambda one: one.participant is self.algorithm)
         )
         return bound
+
+    def _implementation(
+        self, participant: Participant, hook: str, function: Callable[..., Any]
+    ) -> Implementation:
+        if self._trace is None or participant not in self.participants:
+            return Implementation(participant, hook, function)
+        return _Traced(participant, hook, function, self._trace)
 
 
 class Implementation:
@@ -348,6 +373,29 @@ class Implementation:
         note = f"raised in hook {self.hook!r} of {self.participant.label}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
+
+
+class _Traced(Implementation):
+    """An implementation whose calls are timed."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(
+        self, participant: Participant, hook: str, function: Callable[..., Any], trace: HookTrace
+    ) -> None:
+        super().__init__(participant, hook, function)
+        self._seconds = trace.seconds_of(self.name, hook)
+
+    def __call__(self, *offered: Any) -> Any:
+        """Call, and add the seconds that it took."""
+        began = perf_counter()
+        try:
+            return self.function(*self._pick(offered))
+        except BaseException as error:
+            self.add_note(error)
+            raise
+        finally:
+            self._seconds[0] += perf_counter() - began
 
 
 def _call_wrapped(

@@ -15,6 +15,7 @@ from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, did_you_mean
 from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.tracing import HookTrace
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance
@@ -65,7 +66,8 @@ class Prepared:
 
     def hooks(self) -> HookCalls:
         """The run's hooks, checked."""
-        return HookCalls(self.algorithm, self.addons)
+        trace = HookTrace() if self.config.learner.trace_hooks else None
+        return HookCalls(self.algorithm, self.addons, trace=trace)
 
 
 def prepare(

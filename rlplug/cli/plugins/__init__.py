@@ -1,4 +1,4 @@
-"""`rlplug plugins`: list, show and check installed plugins; print the hook reference."""
+"""`rlplug plugins`: list, show, check and create plugins; print the hook reference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rlplug.cli.command import Command, Group
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins.check import check
 from rlplug.cli.plugins.list import list_plugins
+from rlplug.cli.plugins.new import new
 from rlplug.cli.plugins.show import show
 
 __all__ = ["plugins"]
@@ -16,7 +17,7 @@ __all__ = ["plugins"]
 @click.group(cls=Group)
 @debug_option
 def plugins() -> None:
-    """List, show and check plugins, and print the hooks."""
+    """List, show, check and create plugins, and print the hooks."""
 
 
 @click.command(cls=Command)
@@ -43,4 +44,5 @@ def hooks(markdown: bool) -> None:
 plugins.add_command(list_plugins)
 plugins.add_command(show)
 plugins.add_command(check)
+plugins.add_command(new)
 plugins.add_command(hooks)

@@ -1,0 +1,5 @@
+"""TensorBoard event files for rlplug."""
+
+from rlplug_tensorboard.addon import TensorBoard
+
+__all__ = ["TensorBoard"]
