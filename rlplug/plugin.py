@@ -186,6 +186,10 @@ class _Plugin:
     Config: ClassVar[type[Any]] = NoOptions
     """A frozen, keyword-only attrs class whose fields are made with `rlplug.option`."""
 
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Sets of options that `rlplug plugins check` tries beside the defaults: what is off by default
+    and worth it. Without any, it tries each bool and Literal option by itself."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

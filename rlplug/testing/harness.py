@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection
+from rlplug.feeds import Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.state import random_state, set_random_state
@@ -60,7 +61,13 @@ class Harness:
             )
             self.learner.build()
             self.collectors = {
-                name: Collector(one, self.learner.modules[name], seed=seed)
+                name: Collector(
+                    one,
+                    self.learner.modules[name],
+                    seed=seed,
+                    feed=algorithm.plugin.feed(),
+                    double=self.learner.dtype == torch.float64,
+                )
                 for name, one in self.cases.items()
             }
 
@@ -83,7 +90,35 @@ class Harness:
 
     def train(self, updates: int, steps: int = 8) -> list[Results]:
         """Collect a batch and update, several times."""
-        return [self.update(self.collect(steps)) for _ in range(updates)]
+        results = []
+        for _ in range(updates):
+            batches = self.collect(steps)
+            results.append(self.update(batches))
+            self._tell_feeds(batches)
+        return results
+
+    def train_as_a_run(self, updates: int, steps: int = 8) -> None:
+        """The same with the epochs and minibatches that the feed asks for."""
+        for _ in range(updates):
+            with self.generators():
+                works = {name: one.work(steps) for name, one in self.collectors.items()}
+                batches = {name: work.batch for name, work in works.items()}
+                self.timestep += sum(batch.rows for batch in batches.values())
+                first = next(iter(works.values()))
+                self.learner.update(
+                    batches,
+                    timestep=self.timestep,
+                    num_iters=first.num_iters,
+                    minibatch_size=first.minibatch_size,
+                )
+            self._tell_feeds(batches)
+
+    def _tell_feeds(self, batches: Mapping[str, Batch]) -> None:
+        """Hand per-row values, such as priorities, back to the feeds."""
+        for name, collector in self.collectors.items():
+            rows = self.learner.rows.get(name)
+            if rows:
+                collector.feed.learned(Work(batches[name]), rows)
 
     def weights(self) -> dict[str, Any]:
         """A copy of all parameters and buffers of modules and extras."""

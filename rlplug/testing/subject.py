@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import attrs
 import gymnasium
@@ -61,6 +61,8 @@ class Subject:
         found = registry.named(plugin) if isinstance(plugin, str) else _of_class(registry, plugin)
         kind = registry.load(found)
         arguments.setdefault("neutral", getattr(kind, "neutral", None))
+        if not arguments.get("variants"):
+            arguments["variants"] = tuple(getattr(kind, "variants", ()))
         return cls(found=found, kind=kind, **arguments)
 
     @property
@@ -86,6 +88,43 @@ class Subject:
         if config is None:
             raise ConfigError(f"the options that {self.label} is checked with", problems)
         return config
+
+    def accepts(self, changes: Mapping[str, Any]) -> bool:
+        """Whether these changes of options are valid."""
+        return self.changed(changes) is not None
+
+    def changed(self, changes: Mapping[str, Any]) -> Any:
+        """The options to check it with and these changes; None if they are refused."""
+        values = {**self._fast_options, **self.options, **changes}
+        config, _ = structure(self.kind.Config, plain(values), self.found.name)
+        return config
+
+    @cached_property
+    def settings(self) -> tuple[Mapping[str, Any], ...]:
+        """Changes of options to check it with: none, its variants, and those found by `switches`."""
+        named = [{}, *self.variants]
+        return tuple([*named, *(one for one in self.switches if one not in named)])
+
+    @cached_property
+    def worth_training(self) -> tuple[Mapping[str, Any], ...]:
+        """The settings that are worth a training: the author's variants, or else the switches."""
+        return tuple(self.variants) or self.switches
+
+    @cached_property
+    def switches(self) -> tuple[Mapping[str, Any], ...]:
+        """Each bool inverted, each other choice of a Literal, and n-step returns, where valid."""
+        config, found = self.config(), []
+        types = get_type_hints(self.kind.Config)
+        for field in attrs.fields(self.kind.Config):
+            name, value, others = field.name, getattr(config, field.name), []
+            if isinstance(value, bool):
+                others = [not value]
+            elif get_origin(types[name]) is Literal:
+                others = [choice for choice in get_args(types[name]) if choice != value]
+            elif name == "n_step" and value == 1:
+                others = [3]
+            found += [{name: other} for other in others if self.accepts({name: other})]
+        return tuple(found)
 
     def participant(self, config: Any = None, kind: type[Any] | None = None) -> Participant:
         """A new instance that can take part in a run."""

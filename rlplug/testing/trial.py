@@ -1,0 +1,172 @@
+"""One update of a learner in the midst of training, tried with other batches, each undone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlplug.batch import Batch
+from rlplug.batch.nested import to_tensors, tree_map
+from rlplug.testing.cases import Case
+from rlplug.testing.collector import stacked
+from rlplug.testing.comparison import first_difference, largest_difference
+from rlplug.testing.harness import Harness, make_harness
+from rlplug.testing.report import CheckFailed, location
+from rlplug.testing.subject import Subject
+
+__all__ = ["Trial", "Update", "named", "trials"]
+
+UPDATES = 3
+"""Updates before the one that is tried."""
+ROUNDING = 2e-4
+"""Differences up to this fraction of the largest value count as rounding."""
+
+
+@attrs.frozen
+class Update:
+    """What came of one update."""
+
+    weights: Mapping[str, Any]
+    """Parameters and buffers of modules and extras afterwards."""
+    rows: Mapping[str, Tensor]
+    """Per-row values of the loss."""
+
+    def equals(self, other: Update) -> bool:
+        """Whether both are the same up to rounding."""
+        return self.difference(other) is None
+
+    def difference(self, other: Update) -> str | None:
+        """Where they differ by more than rounding; None if nowhere."""
+        path, error = largest_difference(self.weights, other.weights)
+        return f"{path} differs by {error:.2g} of its size" if error > ROUNDING else None
+
+
+class Trial:
+    """A learner after a few updates, and the next batch of its feed."""
+
+    def __init__(self, subject: Subject, setting: Mapping[str, Any], case: Case) -> None:
+        self.subject, self.setting, self.case = subject, setting, case
+        config = subject.changed(setting)
+        self.harness: Harness = make_harness(subject, case, config=config)
+        self.harness.train(UPDATES, steps=4)
+        self.harness.collect(steps=2)
+        self.batch = self.harness.collect(steps=6)["default"]
+
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether the feed draws by priority."""
+        return "weights" in self.batch and "indices" in self.batch
+
+    @property
+    def of_fragments(self) -> bool:
+        """Whether rows are ordered in fragments of episodes."""
+        return "fragments" in self.batch
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the feed gives what was observed next."""
+        return self.of_fragments or "next_observations" in self.batch
+
+    def after(self, batch: Batch) -> Update:
+        """The weights after one update, which is then undone."""
+        harness = self.harness
+        learner = harness.learner
+        start, timestep = learner.get_state(), harness.timestep
+        generators = copy.deepcopy(harness.generators)
+        try:
+            harness.update(batch)
+            rows = {name: part.clone() for name, part in learner.rows.get("default", {}).items()}
+            return Update(harness.weights(), rows)
+        finally:
+            learner.set_state(start)
+            # Target networks go by steps, dropout by chance: both are the same in the next update.
+            harness.timestep, harness.generators = timestep, generators
+
+    def expect_repeatable(self, batch: Batch) -> Update:
+        """The update, which must be the same for the same state and batch."""
+        first, second = self.after(batch), self.after(batch)
+        difference = first_difference(first.weights, second.weights)
+        if difference is not None:
+            kind = self.subject.kind
+            raise CheckFailed(
+                "the same update from the same state, restored with set_state",
+                f"two differ: {difference}",
+                location(kind, "save_state", "build", "build_extra", "__init__")
+                + ": something that the update reads and changes is not saved; keep it in a "
+                "buffer, or in save_state and load_state",
+            )
+        return first
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch as `prepare_batch` returns it; what that changes is undone."""
+        start = self.harness.learner.get_state()
+        generators = copy.deepcopy(self.harness.generators)
+        try:
+            return self.harness.prepare(batch)
+        finally:
+            self.harness.learner.set_state(start)
+            self.harness.generators = generators
+
+    def ends(self) -> Tensor:
+        """Rows whose end of episode may be set: the last of each fragment, or every other one."""
+        marked = torch.zeros(self.batch.rows, dtype=torch.bool)
+        if self.of_fragments:
+            marked[self.batch["fragments"][:, 1] - 1] = True
+        else:
+            marked[::2] = True
+        return marked
+
+    def with_ends(self, *, terminated: bool, truncated: bool) -> Batch:
+        """The batch with those rows marked like this, and no others."""
+        marked = self.ends()
+        columns = {"terminated": marked & terminated, "truncated": marked & truncated}
+        if "continued" in self.batch:
+            columns["continued"] = torch.zeros_like(self.batch["continued"])
+        return self.batch.with_columns(columns)
+
+    def with_other_next(self, batch: Batch) -> Batch:
+        """The batch with other observations after the rows of `ends`."""
+        rows = self.ends().nonzero()[:, 0]
+        space = self.harness.cases["default"].observation_space
+        space.seed(11)
+        samples = to_tensors(stacked([space.sample() for _ in rows]))
+        if self.of_fragments:
+            finals = tree_map(
+                lambda old, new: new.to(old.dtype), batch["final_observations"], samples
+            )
+            return batch.with_columns({"final_observations": finals})
+
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            column = old.clone()
+            column[rows] = new.to(old.dtype)
+            return column
+
+        return batch.with_columns(
+            {"next_observations": tree_map(put, batch["next_observations"], samples)}
+        )
+
+
+def named(setting: Mapping[str, Any]) -> str:
+    """Changed options for messages; nothing for none."""
+    if not setting:
+        return ""
+    return " with " + ", ".join(f"{name} = {value!r}" for name, value in setting.items())
+
+
+def trials(
+    subject: Subject, cases: Iterator[Case] | tuple[Case, ...] | None = None
+) -> Iterator[Trial]:
+    """One trial per setting in the first of the cases that it supports."""
+    wanted = subject.cases if cases is None else tuple(cases)
+    for setting in subject.settings:
+        config = subject.changed(setting)
+        plugin = None if subject.is_addon else subject.kind(config)
+        for case in wanted:
+            if plugin is None or not plugin.supports(case.observation_space, case.action_space):
+                yield Trial(subject, setting, case)
+                break
