@@ -156,8 +156,12 @@ class Harness:
 
     def gradients(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
         """The gradients of a batch, without a step; None if no plugin returns a loss."""
+        return self.gradients_of(self.prepare(batch))
+
+    def gradients_of(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
+        """The gradients of a prepared batch, without a step; None if no plugin returns a loss."""
         learner = self.learner
-        prepared = {next(iter(learner.modules)): self.prepare(batch)}
+        prepared = {next(iter(learner.modules)): batch}
         with self.generators():
             losses = learner.compute_loss(learner.forward_train(prepared), prepared)
             return learner.compute_gradients(losses) if ALL_MODULES in losses else None

@@ -14,7 +14,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import stacked
-from rlplug.testing.comparison import first_difference, largest_difference
+from rlplug.testing.comparison import first_difference, leaves_of
 from rlplug.testing.harness import Harness, make_harness
 from rlplug.testing.report import CheckFailed, location
 from rlplug.testing.subject import Subject
@@ -23,8 +23,8 @@ __all__ = ["Trial", "Update", "named", "trials"]
 
 UPDATES = 3
 """Updates before the one that is tried."""
-ROUNDING = 2e-4
-"""Differences up to this fraction of the largest value count as rounding."""
+ROUNDING = 1e-3
+"""Differences up to this fraction count as rounding."""
 
 
 @attrs.frozen
@@ -33,6 +33,10 @@ class Update:
 
     weights: Mapping[str, Any]
     """Parameters and buffers of modules and extras afterwards."""
+    start: Mapping[str, Any]
+    """The same before it."""
+    gradients: Mapping[str, Tensor]
+    """The gradient of each parameter, where a plugin returns a loss."""
     rows: Mapping[str, Tensor]
     """Per-row values of the loss."""
 
@@ -40,10 +44,48 @@ class Update:
         """Whether both are the same up to rounding."""
         return self.difference(other) is None
 
+    def keeps_rows(self, other: Update) -> bool:
+        """Whether a table holds the same numbers in both, in another order: rows of batches."""
+        others = dict(leaves_of(other.weights))
+        pairs = [
+            (value.double(), others[path].double())
+            for path, value in leaves_of(self.weights)
+            if isinstance(value, Tensor)
+        ]
+        return any(
+            one.shape == two.shape
+            and not torch.equal(one, two)
+            and torch.equal(one.reshape(-1).sort().values, two.reshape(-1).sort().values)
+            for one, two in pairs
+        )
+
     def difference(self, other: Update) -> str | None:
-        """Where they differ by more than rounding; None if nowhere."""
-        path, error = largest_difference(self.weights, other.weights)
-        return f"{path} differs by {error:.2g} of its size" if error > ROUNDING else None
+        """Where they differ by more than rounding; None if nowhere.
+
+        Gradients are compared where there are any: Adam makes much of rounding.
+        """
+        for name, one in self.gradients.items():
+            error = _relative(one, other.gradients[name], torch.zeros_like(one))
+            if error > ROUNDING:
+                return f"the gradient of {name!r} differs by {error:.2g} of its size"
+        starts, others = dict(leaves_of(self.start)), dict(leaves_of(other.weights))
+        for path, value in leaves_of(self.weights):
+            if path.partition(".")[2] in self.gradients or not isinstance(value, Tensor):
+                continue
+            one, two = value.double(), others[path].double()
+            if one.shape != two.shape:
+                return f"{path} is {tuple(one.shape)} and {tuple(two.shape)}"
+            error = _relative(one, two, starts[path].double())
+            if error > ROUNDING:
+                return f"{path} differs by {error:.2g} of its change"
+        return None
+
+
+def _relative(one: Tensor, other: Tensor, start: Tensor) -> float:
+    """The distance of two tensors relative to how far they are from where they started."""
+    size = max(float((one - start).norm()), float((other - start).norm()))
+    distance = float((one - other).norm())
+    return distance / size if distance > 1e-9 else 0.0
 
 
 class Trial:
@@ -79,13 +121,26 @@ class Trial:
         start, timestep = learner.get_state(), harness.timestep
         generators = copy.deepcopy(harness.generators)
         try:
+            before, gradients = harness.weights(), self.gradients(batch)
             harness.update(batch)
             rows = {name: part.clone() for name, part in learner.rows.get("default", {}).items()}
-            return Update(harness.weights(), rows)
+            return Update(harness.weights(), before, gradients, rows)
         finally:
             learner.set_state(start)
             # Target networks go by steps, dropout by chance: both are the same in the next update.
             harness.timestep, harness.generators = timestep, generators
+
+    def gradients(self, batch: Batch, *, prepared: bool = False) -> dict[str, Tensor]:
+        """The gradient of each parameter by its name; none if no plugin returns a loss."""
+        harness = self.harness
+        start, generators = harness.learner.get_state(), copy.deepcopy(harness.generators)
+        try:
+            found = harness.gradients_of(batch) if prepared else harness.gradients(batch)
+        finally:
+            harness.learner.set_state(start)
+            harness.generators = generators
+        names = {param: name for name, param in harness.parameters().items()}
+        return {names[param]: part.clone() for param, part in (found or {}).items()}
 
     def expect_repeatable(self, batch: Batch) -> Update:
         """The update, which must be the same for the same state and batch."""
