@@ -190,6 +190,9 @@ class _Plugin:
     """Sets of options that `rlplug plugins check` tries beside the defaults: what is off by default
     and worth it. Without any, it tries each bool and Literal option by itself."""
 
+    untested_options: ClassVar[Mapping[str, str]] = {}
+    """Options whose effect `rlplug plugins check` cannot see, each with the reason."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

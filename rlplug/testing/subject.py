@@ -93,6 +93,10 @@ class Subject:
         """Whether these changes of options are valid."""
         return self.changed(changes) is not None
 
+    def accepts_any(self, change: Mapping[str, Any]) -> bool:
+        """Whether this change is valid alone or beside one of the settings."""
+        return any(self.accepts({**one, **change}) for one in (*self.settings, *self.enabled))
+
     def changed(self, changes: Mapping[str, Any]) -> Any:
         """The options to check it with and these changes; None if they are refused."""
         values = {**self._fast_options, **self.options, **changes}
@@ -101,9 +105,22 @@ class Subject:
 
     @cached_property
     def settings(self) -> tuple[Mapping[str, Any], ...]:
-        """Changes of options to check it with: none, its variants, and those found by `switches`."""
-        named = [{}, *self.variants]
-        return tuple([*named, *(one for one in self.switches if one not in named)])
+        """Changes of options to check it with: none, the author's variants, and `switches`."""
+        named = ({}, *self.variants)
+        return (*named, *(one for one in self.switches if one not in named))
+
+    @cached_property
+    def enabled(self) -> tuple[Mapping[str, Any], ...]:
+        """Each number that is 0 in the options set to another one: 0 often disables."""
+        config = self.config()
+        return tuple(
+            {field.name: other}
+            for field in attrs.fields(self.kind.Config)
+            for other in (0.1, 1)
+            if getattr(config, field.name) == 0
+            and type(getattr(config, field.name)) is type(other)
+            and self.accepts({field.name: other})
+        )
 
     @cached_property
     def worth_training(self) -> tuple[Mapping[str, Any], ...]:

@@ -44,6 +44,14 @@ class Update:
         """Whether both are the same up to rounding."""
         return self.difference(other) is None
 
+    def difference_of_gradients(self, other: Update) -> str | None:
+        """Which gradient differs by more than rounding; None if none does."""
+        for name, one in self.gradients.items():
+            error = _relative(one, other.gradients[name], torch.zeros_like(one))
+            if error > ROUNDING:
+                return f"the gradient of {name!r} differs by {error:.2g} of its size"
+        return None
+
     def keeps_rows(self, other: Update) -> bool:
         """Whether a table holds the same numbers in both, in another order: rows of batches."""
         others = dict(leaves_of(other.weights))
@@ -64,10 +72,9 @@ class Update:
 
         Gradients are compared where there are any: Adam makes much of rounding.
         """
-        for name, one in self.gradients.items():
-            error = _relative(one, other.gradients[name], torch.zeros_like(one))
-            if error > ROUNDING:
-                return f"the gradient of {name!r} differs by {error:.2g} of its size"
+        found = self.difference_of_gradients(other)
+        if found is not None:
+            return found
         starts, others = dict(leaves_of(self.start)), dict(leaves_of(other.weights))
         for path, value in leaves_of(self.weights):
             if path.partition(".")[2] in self.gradients or not isinstance(value, Tensor):

@@ -35,6 +35,10 @@ class _LinearBandit(Algorithm):
 
     default_env: ClassVar[str] = "LinearBandit-v0"
     default_steps: ClassVar[int] = 20_000
+    untested_options: ClassVar[Mapping[str, str]] = {
+        "max_arms": "it takes observations with arm_ids, and more arms than the kit has",
+        "refresh_every": "it bounds rounding errors, which several rows at once do not have",
+    }
     config: LinearOptions
 
     def feed(self) -> Stream:

@@ -19,11 +19,13 @@ from rlplug.testing.checks import (
     columns,
     declaration,
     devices,
+    effects,
     learning,
     options,
     probes,
     reproducibility,
     spaces,
+    targets,
 )
 from rlplug.testing.probes import PROBES
 from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure
@@ -100,7 +102,8 @@ CHECKS: tuple[Check, ...] = (
     _check(learning.check_hooks_move_no_parameter),
     _check(learning.check_batches_stay_as_they_are),
     _check(learning.check_loss_is_a_mean),
-    _check(learning.check_targets_follow, "algorithm"),
+    _check(targets.check_targets_follow, "algorithm"),
+    _check(targets.check_targets_are_used, "algorithm"),
     _check(bootstrapping.check_terminated_steps_do_not_bootstrap, "algorithm"),
     _check(bootstrapping.check_truncated_steps_bootstrap, "algorithm"),
     _check(bootstrapping.check_fragments_do_not_leak, "algorithm"),
@@ -118,6 +121,7 @@ CHECKS: tuple[Check, ...] = (
     _check(reproducibility.check_generators_of_others_stay),
     _check(reproducibility.check_another_process_gives_the_same_numbers),
     _check(options.check_every_option_is_read),
+    _check(effects.check_every_option_has_an_effect),
     _check(spaces.check_modules_of_several_spaces),
     _check(devices.check_tensors_are_parameters_or_buffers),
     _check(devices.check_learns_with_float64),

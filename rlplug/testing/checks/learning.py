@@ -25,7 +25,6 @@ __all__ = [
     "check_hooks_move_no_parameter",
     "check_loss_is_a_mean",
     "check_metrics_are_finite_numbers",
-    "check_targets_follow",
 ]
 
 _UPDATE_HOOKS = ("compute_loss_for_module", "additional_update", "prepare_batch")
@@ -122,29 +121,6 @@ def check_loss_is_a_mean(subject: Subject) -> None:
         )
 
 
-def check_targets_follow(subject: Subject) -> None:
-    """Target networks are updated within 100 updates."""
-    harness = make_harness(subject)
-    copies = _frozen_copies(harness)
-    if not copies:
-        raise DoesNotApply("it keeps no frozen copy of a trained network")
-    before = {name: cloned(part.state_dict()) for name, part in copies.items()}
-    for _ in range(10):
-        harness.train(10, steps=2)
-        unchanged = [
-            name
-            for name, part in copies.items()
-            if first_difference(before[name], part.state_dict()) is None
-        ]
-        if not unchanged:
-            return
-    raise CheckFailed(
-        "target networks that follow what is trained within 100 updates",
-        f"{unchanged[0]!r} is still as it was built",
-        location(subject.kind, "additional_update", "build"),
-    )
-
-
 def check_hooks_move_no_parameter(subject: Subject) -> None:
     """Only optimizers and closed-form updates change parameters, no other hook does."""
     harnesses: list[Harness] = []
@@ -219,22 +195,6 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 def _norm(gradients: Mapping[nn.Parameter, Tensor]) -> float:
     return math.sqrt(sum(float((one.double() ** 2).sum()) for one in gradients.values()))
-
-
-def _frozen_copies(harness: Harness) -> dict[str, nn.Module]:
-    """Frozen submodules with the same parameters as a trained one: target networks."""
-    shapes: dict[tuple[Any, ...], list[tuple[str, nn.Module]]] = {}
-    for name, part in harness.module.named_modules():
-        own = tuple((path, tuple(param.shape)) for path, param in part.named_parameters())
-        if own:
-            shapes.setdefault(own, []).append((name, part))
-    copies: dict[str, nn.Module] = {}
-    for same in shapes.values():
-        trained = [one for one in same if all(p.requires_grad for p in one[1].parameters())]
-        frozen = [one for one in same if not any(p.requires_grad for p in one[1].parameters())]
-        if trained:
-            copies.update(frozen)
-    return copies
 
 
 def _guarded(
