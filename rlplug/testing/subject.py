@@ -33,6 +33,7 @@ FAST_OPTIONS: Mapping[str, Any] = {
     "train_freq": 1,
     "gradient_steps": 1,
     "target_update_interval": 10,
+    "tau": 0.05,
     "exploration_fraction": 0.5,
     "net_arch": (32, 32),
 }
@@ -160,6 +161,16 @@ class Subject:
                 return case
         raise DoesNotApply(what or "it supports none of the kit's spaces: give it an environment")
 
+    def case_for(
+        self, setting: Mapping[str, Any], cases: Sequence[Case] | None = None
+    ) -> Case | None:
+        """The first case whose spaces it supports with these options; None if none."""
+        plugin = None if self.is_addon else self.kind(self.changed(setting))
+        for case in self.cases if cases is None else cases:
+            if plugin is None or not plugin.supports(case.observation_space, case.action_space):
+                return case
+        return None
+
     def refusals(self) -> Iterator[tuple[Case, str]]:
         """The cases whose spaces an algorithm does not support, with its reasons."""
         plugin = self.participant().plugin
@@ -190,7 +201,13 @@ class Subject:
         defaults = self.kind.Config()
         accepted: dict[str, Any] = {}
         for name, value in FAST_OPTIONS.items():
-            if name in known and type(getattr(defaults, name)) is type(value):
+            usual = getattr(defaults, name, None)
+            # Targets may follow faster than by default, but not more slowly.
+            if (name == "tau" and usual is not None and usual >= value) or (
+                name == "target_update_interval" and usual is not None and usual <= value
+            ):
+                continue
+            if name in known and type(usual) is type(value):
                 tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
                 if tried is not None:
                     accepted[name] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -221,14 +221,10 @@ def named(setting: Mapping[str, Any]) -> str:
 
 
 def trials(
-    subject: Subject, cases: Iterator[Case] | tuple[Case, ...] | None = None
+    subject: Subject, cases: Sequence[Case] | None = None
 ) -> Iterator[Trial]:
     """One trial per setting in the first of the cases that it supports."""
-    wanted = subject.cases if cases is None else tuple(cases)
     for setting in subject.settings:
-        config = subject.changed(setting)
-        plugin = None if subject.is_addon else subject.kind(config)
-        for case in wanted:
-            if plugin is None or not plugin.supports(case.observation_space, case.action_space):
-                yield Trial(subject, setting, case)
-                break
+        case = subject.case_for(setting, cases)
+        if case is not None:
+            yield Trial(subject, setting, case)

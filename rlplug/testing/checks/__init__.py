@@ -142,11 +142,23 @@ CHECKS: tuple[Check, ...] = (
             description=f"It learns the known actions and values of the probe {probe.name!r}.",
             function=probes.solves(probe),
             whom="algorithm",
+            quick=probe.quick,
         )
         for probe in PROBES
     ),
     _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
     _check(probes.check_remembers_the_sign, "algorithm"),
+    *(
+        Check(
+            name=f"variants_solve_{probe.name}",
+            description=f"Each variant learns the answers of the probe {probe.name!r}.",
+            function=probes.solves_with_variants(probe),
+            whom="algorithm",
+            quick=False,
+        )
+        for probe in PROBES
+        if probe.for_variants
+    ),
 )
 """Every check, basic ones first: their failures explain those of later ones."""
 

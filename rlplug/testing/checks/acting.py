@@ -221,7 +221,8 @@ def _attributes(module: Module) -> dict[str, Any]:
 
 def _input(case: Case, module: Module, n: int, seed: int = 0) -> ActInput:
     """n observations and a generator, all from this seed."""
-    resets = [case.make().reset(seed=1000 * seed + index) for index in range(n)]
+    environment = case.make()
+    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
     observations, infos = zip(*resets, strict=True)
     stacked, mask = stack_observations(case.observation_space, observations, infos)
     return ActInput(stacked, mask, module.initial_state(n), 100, numpy.random.default_rng(seed))

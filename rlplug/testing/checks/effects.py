@@ -56,6 +56,8 @@ def fingerprint(
 
     Single numbers in buffers are left out: an option that is only stored there changes nothing.
     """
+    soon = {"target_update_interval": 3}
+    changes = {**(soon if subject.accepts({**soon, **changes}) else {}), **changes}
     config = subject.changed(changes)
     if config is None:
         return ""
@@ -141,9 +143,7 @@ def _supports_other_spaces(subject: Subject, change: Mapping[str, Any]) -> bool:
     )
 
 
-def _contexts(
-    subject: Subject, name: str
-) -> Iterator[tuple[Mapping[str, Any], Case, type[Any]]]:
+def _contexts(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], Case, type[Any]]]:
     """Settings and environments to look for an effect in, the most likely ones first."""
     cases: dict[Any, Case] = {}
     for case in subject.cases:
@@ -172,7 +172,8 @@ def _others(subject: Subject, name: str) -> list[dict[str, Any]]:
     if isinstance(value, bool):
         values = [not value]
     elif isinstance(value, float):
-        values = [value * 0.5, value * 3, 0.1, 1.0, 0.9, 0.0, value + 5.0]
+        nearby = [value * 0.5, value * 3] if value else [0.1, 0.001]
+        values = [*nearby, 0.1, 1.0, 0.9, 0.0, value + 5.0]
     elif isinstance(value, int):
         values = [value + 1, value // 2, 1, value * 4, 0, 4 * RUN_STEPS]
     elif isinstance(value, tuple) and value and all(isinstance(one, int) for one in value):

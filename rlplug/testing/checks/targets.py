@@ -38,7 +38,10 @@ def check_targets_follow(subject: Subject) -> None:
     """Target networks move toward the network that they are a copy of, and that one not to them."""
     applies = False
     for setting in subject.settings:
-        harness = make_harness(subject, config=subject.changed(setting))
+        case = subject.case_for(setting)
+        if case is None:
+            continue
+        harness = make_harness(subject, case, config=subject.changed(setting))
         copies = frozen_copies(harness)
         if not copies:
             continue
@@ -105,17 +108,20 @@ def frozen_copies(harness: Harness) -> list[FrozenCopy]:
                 own = tuple((path, tuple(param.shape)) for path, param in part.named_parameters())
                 if own:
                     shapes.setdefault(own, []).append((prefix + name, part))
-    copies: list[FrozenCopy] = []
+    found: list[FrozenCopy] = []
     for same in shapes.values():
         trained = {
             name: part for name, part in same if all(p.requires_grad for p in part.parameters())
         }
         for name, part in same:
-            inside = any(name.startswith(f"{one.name}.") for one in copies)
-            if trained and not inside and not any(p.requires_grad for p in part.parameters()):
+            if trained and not any(p.requires_grad for p in part.parameters()):
                 equal = {key: one for key, one in trained.items() if _same(part, one)}
-                if trained and not _is_same_part(part, copies):
-                    copies.append(FrozenCopy(name, part, equal or trained))
+                found.append(FrozenCopy(name, part, equal or trained))
+    copies: list[FrozenCopy] = []
+    # The largest first: layers of a copy may look like layers of other networks.
+    for one in sorted(found, key=lambda copy: -len(_flat(copy.network))):
+        if not _is_same_part(one.network, copies):
+            copies.append(one)
     return copies
 
 
@@ -168,7 +174,7 @@ def _check_moves(
 def _changes_update(
     trial: Trial, batch: Any, one: FrozenCopy, *, everywhere: bool, usual: Any
 ) -> bool:
-    """Whether an update differs where the copy has other weights, or where its values are higher."""
+    """Whether an update differs where the copy has other weights, or higher values."""
     params = list(one.network.parameters())
     if not everywhere:
         params = [
