@@ -180,7 +180,8 @@ def fingerprints_of(plugin: str, kit: str) -> str:
 
 def trial(arguments: Sequence[str], folder: str) -> dict[str, Any]:
     """Run `mutants_trial.py` with a package before all others on the path."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folder}
+    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     command = [sys.executable, str(Path(__file__).with_name("mutants_trial.py")), *arguments]
     try:
         done = subprocess.run(

@@ -193,6 +193,12 @@ class _Plugin:
     untested_options: ClassVar[Mapping[str, str]] = {}
     """Options whose effect `rlplug plugins check` cannot see, each with the reason."""
 
+    reference: ClassVar[str] = ""
+    """`module:function` that computes plainly, from all rows at once, what a closed form knows; for
+    `rlplug plugins check`. `function(config, rows, observations, count)` gives scores of each of
+    `count` actions, shape (n, count), by the names of the extras that acting returns; inference is
+    greedy in the first one. It returns None where it has no answer."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

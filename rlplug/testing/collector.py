@@ -80,6 +80,10 @@ class Collector:
                 return work
         raise RuntimeError(f"the feed gave no batch in {self.timestep:,} steps")
 
+    def act_with(self, module: Module) -> None:
+        """Act with another module from now on."""
+        self._module = module
+
     def copy_for(self, module: Module) -> Collector:
         """A copy in the same state that acts with another module."""
         return copy.deepcopy(self, {id(self._module): module})

@@ -14,6 +14,7 @@ from rlplug.config.sections import ComputeSection
 from rlplug.feeds import Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
+from rlplug.learner.process_group import ProcessGroup
 from rlplug.learner.state import random_state, set_random_state
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
@@ -45,6 +46,7 @@ class Harness:
         *,
         seed: int = 0,
         compute: ComputeSection | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.cases = dict(cases)
@@ -58,6 +60,7 @@ class Harness:
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
+                process_group=process_group,
             )
             self.learner.build()
             self.collectors = {
@@ -178,6 +181,7 @@ def make_harness(
     after: Sequence[Participant] = (),
     algorithm: type[Any] = PolicyGradient,
     compute: ComputeSection | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Harness:
     """A harness for an algorithm, or for an add-on with an algorithm of the kit.
 
@@ -187,9 +191,10 @@ def make_harness(
     cases = chosen if isinstance(chosen, Mapping) else {DEFAULT_MODULE: chosen}
     own = subject.participant(config, kind)
     if subject.is_addon:
-        addons = [*before, own, *after]
-        return Harness(participant_of(algorithm), addons, cases, seed=seed, compute=compute)
-    return Harness(own, [*before, *after], cases, seed=seed, compute=compute)
+        first, addons = participant_of(algorithm), [*before, own, *after]
+    else:
+        first, addons = own, [*before, *after]
+    return Harness(first, addons, cases, seed=seed, compute=compute, process_group=process_group)
 
 
 def participant_of(kind: type[Any]) -> Participant:

@@ -220,9 +220,7 @@ def named(setting: Mapping[str, Any]) -> str:
     return " with " + ", ".join(f"{name} = {value!r}" for name, value in setting.items())
 
 
-def trials(
-    subject: Subject, cases: Sequence[Case] | None = None
-) -> Iterator[Trial]:
+def trials(subject: Subject, cases: Sequence[Case] | None = None) -> Iterator[Trial]:
     """One trial per setting in the first of the cases that it supports."""
     for setting in subject.settings:
         case = subject.case_for(setting, cases)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -39,6 +39,14 @@ class _LinearBandit(Algorithm):
         "max_arms": "it takes observations with arm_ids, and more arms than the kit has",
         "refresh_every": "it bounds rounding errors, which several rows at once do not have",
     }
+    reference: ClassVar[str] = "rlplug_linucb.reference:ridge"
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"discount": 0.9},
+        {"discount": 0.9, "squared_discount": True},
+        {"model": "hybrid"},
+        {"l2_lambda": 0.0},
+        {"update_every": 3},
+    )
     config: LinearOptions
 
     def feed(self) -> Stream:
