@@ -14,6 +14,7 @@ from rlplug.registry import ALGORITHM, Kind
 from rlplug.seeding import forked
 from rlplug.testing.checks import (
     acting,
+    addon_effects,
     addons,
     bootstrapping,
     closed_forms,
@@ -108,7 +109,7 @@ CHECKS: tuple[Check, ...] = (
     _check(learning.check_hooks_move_no_parameter),
     _check(learning.check_batches_stay_as_they_are),
     _check(learning.check_loss_is_a_mean),
-    _check(targets.check_targets_follow, "algorithm"),
+    _check(targets.check_targets_follow),
     _check(targets.check_targets_are_used, "algorithm"),
     _check(bootstrapping.check_terminated_steps_do_not_bootstrap, "algorithm"),
     _check(bootstrapping.check_truncated_steps_bootstrap, "algorithm"),
@@ -143,6 +144,10 @@ CHECKS: tuple[Check, ...] = (
     _check(addons.check_neutral_options_change_nothing, "addon"),
     _check(addons.check_order_makes_no_difference_when_neutral, "addon"),
     _check(addons.check_works_or_refuses_with_every_algorithm, "addon"),
+    _check(addon_effects.check_evaluated_module_follows_the_trained_one, "addon"),
+    _check(addon_effects.check_bonus_is_larger_for_what_is_new, "addon"),
+    _check(addon_effects.check_losses_have_a_lower_bound, "addon"),
+    _check(addon_effects.check_the_algorithm_still_learns, "addon"),
     *(
         Check(
             name=f"solves_{probe.name}",

@@ -22,6 +22,7 @@ __all__ = ["check_targets_are_used", "check_targets_follow"]
 
 _RATES = {"tau": False, "polyak": True, "ema_decay": True, "decay": True}
 """Options that say how fast copies follow; True where the number is what is kept of the old."""
+_MOVES = 4
 
 
 @attrs.frozen
@@ -31,7 +32,7 @@ class FrozenCopy:
     name: str
     network: nn.Module
     sources: Mapping[str, nn.Module]
-    """The trained networks that it equals at the start, or else all of its shapes."""
+    """The trained networks that it equals at the start."""
 
 
 def check_targets_follow(subject: Subject) -> None:
@@ -46,23 +47,25 @@ def check_targets_follow(subject: Subject) -> None:
         if not copies:
             continue
         applies = True
-        still = {one.name for one in copies}
+        moves: dict[str, list[float]] = {one.name: [] for one in copies}
         for _ in range(100):
             before = [_flat(one.network) for one in copies]
             sources_before = [_all(one.sources) for one in copies]
             harness.train(1, steps=2)
             for one, old, sources in zip(copies, before, sources_before, strict=True):
                 if not torch.equal(_flat(one.network), old):
-                    still.discard(one.name)
-                    _check_moves(subject, setting, one, old, sources)
-            if not still:
+                    moves[one.name].append(_share(subject, setting, one, old, sources))
+            if all(len(shares) >= _MOVES for shares in moves.values()):
                 break
-        if still:
-            raise CheckFailed(
-                "target networks that follow what is trained within 100 updates" + named(setting),
-                f"{min(still)!r} is still as it was built",
-                location(subject.kind, "additional_update", "build", "build_extra"),
-            )
+        for name, shares in moves.items():
+            if not shares:
+                raise CheckFailed(
+                    "target networks that follow what is trained within 100 updates"
+                    + named(setting),
+                    f"{name!r} is still as it was built",
+                    location(subject.kind, "additional_update", "build", "build_extra"),
+                )
+            _check_rate(subject, setting, name, shares)
     if not applies:
         raise DoesNotApply("it keeps no frozen copy of a trained network")
 
@@ -72,7 +75,12 @@ def check_targets_are_used(subject: Subject) -> None:
     applies = False
     where = location(subject.kind, "prepare_batch", "compute_loss_for_module")
     for trial in trials(subject):
-        copies = frozen_copies(trial.harness)
+        config = trial.harness.algorithm.config
+        fresh = make_harness(subject, trial.case, config=config)
+        parts = _named_parts(trial.harness)
+        copies = [
+            attrs.evolve(one, network=parts[one.name], sources={}) for one in frozen_copies(fresh)
+        ]
         if not copies or not trial.has_next:
             continue
         batch = trial.with_ends(terminated=False, truncated=False)
@@ -99,24 +107,22 @@ def check_targets_are_used(subject: Subject) -> None:
 
 
 def frozen_copies(harness: Harness) -> list[FrozenCopy]:
-    """Frozen submodules, of modules and extras, with the same parameters as trained ones."""
+    """Frozen submodules, of modules and extras, that equal trained ones: before any update."""
     shapes: dict[tuple[Any, ...], list[tuple[str, nn.Module]]] = {}
-    for member in harness.learner.members.values():
-        roots = {"": member.module, **{f"{name}.": part for name, part in member.extras.items()}}
-        for prefix, root in roots.items():
-            for name, part in root.named_modules():
-                own = tuple((path, tuple(param.shape)) for path, param in part.named_parameters())
-                if own:
-                    shapes.setdefault(own, []).append((prefix + name, part))
+    for name, part in _named_parts(harness).items():
+        own = tuple((path, tuple(param.shape)) for path, param in part.named_parameters())
+        if own:
+            shapes.setdefault(own, []).append((name, part))
     found: list[FrozenCopy] = []
     for same in shapes.values():
         trained = {
             name: part for name, part in same if all(p.requires_grad for p in part.parameters())
         }
         for name, part in same:
-            if trained and not any(p.requires_grad for p in part.parameters()):
-                equal = {key: one for key, one in trained.items() if _same(part, one)}
-                found.append(FrozenCopy(name, part, equal or trained))
+            equal = {key: one for key, one in trained.items() if _same(part, one)}
+            # One that differs from the start is no copy: RND's fixed network, for one.
+            if equal and not any(p.requires_grad for p in part.parameters()):
+                found.append(FrozenCopy(name, part, equal))
     copies: list[FrozenCopy] = []
     # The largest first: layers of a copy may look like layers of other networks.
     for one in sorted(found, key=lambda copy: -len(_flat(copy.network))):
@@ -125,20 +131,30 @@ def frozen_copies(harness: Harness) -> list[FrozenCopy]:
     return copies
 
 
+def _named_parts(harness: Harness) -> dict[str, nn.Module]:
+    """All submodules of modules and extras by name."""
+    parts: dict[str, nn.Module] = {}
+    for member in harness.learner.members.values():
+        roots = {"": member.module, **{f"{name}.": part for name, part in member.extras.items()}}
+        for prefix, root in roots.items():
+            parts.update((prefix + name, part) for name, part in root.named_modules())
+    return parts
+
+
 def _is_same_part(part: nn.Module, copies: list[FrozenCopy]) -> bool:
     """Whether it is inside of a copy that was found already, or holds one."""
     own = {id(param) for param in part.parameters()}
     return any(own & {id(param) for param in one.network.parameters()} for one in copies)
 
 
-def _check_moves(
+def _share(
     subject: Subject,
     setting: Mapping[str, Any],
     one: FrozenCopy,
     old: Tensor,
     sources_before: Mapping[str, Tensor],
-) -> None:
-    """A target moves by one fraction of the way to what it follows, as its option says."""
+) -> float:
+    """The fraction of the way to what it follows by which a target moved, and not aside."""
     new = _flat(one.network)
     where = location(subject.kind, "additional_update", "build", "build_extra")
     best, fraction = math.inf, 0.0
@@ -158,16 +174,27 @@ def _check_moves(
             f"it moved by {fraction:.3g} of the way to it, and by {best:.2g} of its step aside",
             where + ": target = (1 - tau) * target + tau * network, for each with its own",
         )
+    return fraction
+
+
+def _check_rate(
+    subject: Subject, setting: Mapping[str, Any], name: str, shares: list[float]
+) -> None:
+    """Targets move as fast as the option for it says, at a constant rate; not while it rises."""
+    *_, early, late = (0.0, *shares)
+    if late > 0.999 or abs(early - late) > 0.002 * late:
+        return
+    config = subject.changed(setting)
     for option, is_kept in _RATES.items():
-        value = getattr(subject.changed(setting), option, None)
+        value = getattr(config, option, None)
         if not isinstance(value, float) or not 0 < value < 1:
             continue
         expected = 1 - value if is_kept else value
-        if fraction < 0.999 and abs(fraction - expected) > 0.2 * expected:
+        if abs(late - expected) > 0.2 * expected:
             raise CheckFailed(
-                f"a step of {expected:.3g} of the way for {option} = {value}",
-                f"{one.name!r} moved by {fraction:.3g} of the way",
-                where,
+                f"steps of {expected:.3g} of the way for {option} = {value}" + named(setting),
+                f"{name!r} moves by {late:.3g} of the way",
+                location(subject.kind, "additional_update", "build", "build_extra"),
             )
 
 
