@@ -116,7 +116,7 @@ _SPACES: dict[str, tuple[AnySpace, AnySpace]] = {
     "box, box": (_box(4), spaces.Box(-2.0, 2.0, (2,), numpy.float32)),
     "box, box of one number": (
         _box(3),
-        spaces.Box(numpy.float32([-1.0]), numpy.float32([3.0])),
+        spaces.Box(-1.0, 3.0, (1,), numpy.float32),
     ),
     "box, multi-discrete": (_box(4), spaces.MultiDiscrete([2, 3])),
     "box, multi-binary": (_box(4), spaces.MultiBinary(2)),

@@ -190,6 +190,7 @@ def make_harness(
     chosen = subject.case() if case is None else case
     cases = chosen if isinstance(chosen, Mapping) else {DEFAULT_MODULE: chosen}
     own = subject.participant(config, kind)
+    seed += 1_000 * subject.seed
     if subject.is_addon:
         first, addons = participant_of(algorithm), [*before, own, *after]
     else:

@@ -54,6 +54,8 @@ class Subject:
     """Options by which an add-on claims to change nothing."""
     environment: Callable[[], gymnasium.Env[Any, Any]] | None = None
     """An environment to check it in, if it supports none of the kit's."""
+    seed: int = 0
+    """Other seeds for everything that is drawn in the checks."""
 
     @classmethod
     def of(cls, plugin: str | type[Any], **arguments: Any) -> Subject:
@@ -134,7 +136,8 @@ class Subject:
         config, found = self.config(), []
         types = get_type_hints(self.kind.Config)
         for field in attrs.fields(self.kind.Config):
-            name, value, others = field.name, getattr(config, field.name), []
+            name, value = field.name, getattr(config, field.name)
+            others: list[Any] = []
             if isinstance(value, bool):
                 others = [not value]
             elif get_origin(types[name]) is Literal:

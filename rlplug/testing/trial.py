@@ -222,7 +222,7 @@ def named(setting: Mapping[str, Any]) -> str:
 
 def trials(subject: Subject, cases: Sequence[Case] | None = None) -> Iterator[Trial]:
     """One trial per setting in the first of the cases that it supports."""
-    for setting in subject.settings:
+    for setting in ({}, *subject.worth_training):
         case = subject.case_for(setting, cases)
         if case is not None:
             yield Trial(subject, setting, case)

@@ -50,7 +50,7 @@ class DQN(Algorithm):
         },
     }
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
-        {"double": True, "n_step": 3, "dueling": True, "tau": 0.1},
+        {"double": True, "n_step": 3, "dueling": True, "tau": 0.1, "loss": "mse"},
         {"prioritized": True, "double": True},
         {"distributional": True, "v_min": -2.0, "v_max": 12.0},
         {"quantile": True, "n_quantiles": 20},

@@ -40,5 +40,5 @@ def ridge(
             A2 = (features * squared[of_arm, None]).T @ features + penalty
             A_inv = A_inv @ A2 @ A_inv
         means.append(observations @ theta)
-        deviations.append(numpy.sqrt(numpy.einsum("nd,de,ne->n", observations, A_inv, observations)))
+        deviations.append(numpy.sqrt(((observations @ A_inv) * observations).sum(1)))
     return {"pred_label": numpy.stack(means, 1), "pred_sigma": numpy.stack(deviations, 1)}

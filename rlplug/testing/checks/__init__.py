@@ -31,8 +31,9 @@ from rlplug.testing.checks import (
     spaces,
     targets,
 )
+from rlplug.testing.limit import SECONDS, TookTooLong, time_limit
 from rlplug.testing.probes import PROBES
-from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure
+from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure, own_line
 from rlplug.testing.subject import Subject
 
 __all__ = ["CHECKS", "Check", "check_named", "checks_for"]
@@ -56,12 +57,20 @@ class Check:
 
     def __call__(self, subject: Subject) -> None:
         """Raises `CheckFailed`, or `DoesNotApply` if the check has nothing to look at."""
-        with forked(0), warnings.catch_warnings():
+        limit = SECONDS if self.quick else 3 * SECONDS
+        with forked(0), warnings.catch_warnings(), time_limit(limit) as where:
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 self.function(subject)
             except (CheckFailed, DoesNotApply):
                 raise
+            except TookTooLong:
+                raise CheckFailed(
+                    f"an answer within {limit:.0f} seconds of CPU time: {self.description}",
+                    "none",
+                    f"{own_line(where, subject.kind)}: if it is slow for large observations, such "
+                    "as images, refuse them in `supports`",
+                ) from None
             except Exception as error:
                 raise as_failure(error, self.description, subject.kind) from error
 

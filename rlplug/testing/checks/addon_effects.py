@@ -200,6 +200,7 @@ def _bonus(harness: Harness, batch: Batch) -> Tensor:
     start = harness.learner.get_state()
     try:
         prepared = harness.prepare(batch)
-        return (prepared["rewards"].double() - batch["rewards"].double()).float()
+        bonus: Tensor = prepared["rewards"].double() - batch["rewards"].double()
+        return bonus.float()
     finally:
         harness.learner.set_state(start)

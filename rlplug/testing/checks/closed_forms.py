@@ -106,7 +106,8 @@ def check_discounts_are_powers(subject: Subject) -> None:
             known.append(predictions(fresh.module, one.case))
         _require_same(
             subject,
-            *known,
+            known[0],
+            known[1],
             f"predictions as from rows of weights {discount}ᵏ" + named(trial.setting),
             "discount everything that was learned before, once per row, and not the penalty",
         )

@@ -121,7 +121,10 @@ def _cases(subject: Subject) -> list[Case]:
 def _repeated(module: Module, case: Case) -> ActInput:
     """One observation, many times."""
     act = next(iter(acting_inputs(module, case, 1, seed=2)))
-    repeat = lambda leaf: numpy.repeat(leaf, DRAWS, axis=0)  # noqa: E731
+
+    def repeat(leaf: Any) -> Any:
+        return numpy.repeat(leaf, DRAWS, axis=0)
+
     mask = None if act.action_mask is None else repeat(act.action_mask)
     return ActInput(
         tree_map(repeat, act.observations),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from rlplug.batch import Batch
@@ -39,20 +41,9 @@ def check_two_learners_stay_the_same(subject: Subject) -> None:
             collector.act_with(pair[1].module)
         batches: list[list[Batch]] = [[], []]
 
-        def task(harness: Harness, seen: list[Batch]) -> None:
-            for _ in range(UPDATES):
-                collected = harness.collect(4)
-                seen += collected.values()
-                harness.update(collected)
-
         if pair[0].calls.wants("postprocess_gradients", "term_gradients"):
             raise DoesNotApply("gradients per term are those of each learner alone")
-        lockstep.run(
-            [
-                lambda one=one, seen=seen: task(one, seen)
-                for one, seen in zip(pair, batches, strict=True)
-            ]
-        )
+        lockstep.run([partial(_train, *both) for both in zip(pair, batches, strict=True)])
         weights = [dict(leaves_of(one.weights())) for one in pair]
         for path, value in weights[0].items():
             if _is_kept_apart(value):
@@ -66,6 +57,13 @@ def check_two_learners_stay_the_same(subject: Subject) -> None:
                 )
         if not pair[0].learner.optimizers.of("default") and not _discounts(config):
             _check_both_are_learned(subject, pair[0], batches)
+
+
+def _train(harness: Harness, seen: list[Batch]) -> None:
+    for _ in range(UPDATES):
+        collected = harness.collect(4)
+        seen += collected.values()
+        harness.update(collected)
 
 
 def _check_both_are_learned(subject: Subject, learned: Harness, batches: list[list[Batch]]) -> None:

@@ -87,7 +87,13 @@ def check_every_parameter_learns(subject: Subject) -> None:
 
 def check_batches_stay_as_they_are(subject: Subject) -> None:
     """No hook writes into the batch, which later epochs read again."""
-    harness = make_harness(subject)
+    hooks = {
+        name: _writing_nothing(getattr(subject.kind, name), name, subject)
+        for name in ("prepare_batch", "compute_loss_for_module", "additional_update")
+        if hasattr(subject.kind, name)
+    }
+    guarded = type(subject.kind.__name__, (subject.kind,), {**hooks, "__doc__": "Guarded."})
+    harness = make_harness(subject, kind=guarded)
     harness.train(1)
     for batch in (harness.collect()["default"] for _ in range(2)):
         # On the learner's device and in its dtype: it makes no copy, which would hide a write.
@@ -99,7 +105,7 @@ def check_batches_stay_as_they_are(subject: Subject) -> None:
             before,
             {name: placed[name] for name in placed},
             "a batch that is only read",
-            location(subject.kind, *_UPDATE_HOOKS),
+            location(type(harness.module), "forward_train"),
             found="column ",
         )
 
@@ -195,6 +201,23 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 def _norm(gradients: Mapping[nn.Parameter, Tensor]) -> float:
     return math.sqrt(sum(float((one.double() ** 2).sum()) for one in gradients.values()))
+
+
+def _writing_nothing(method: Callable[..., Any], name: str, subject: Subject) -> Callable[..., Any]:
+    """The hook, which fails the check if a batch that it is given changes in it."""
+    where = location(subject.kind, name)
+
+    @functools.wraps(method)
+    def hook(*arguments: Any) -> Any:
+        batches = [one for one in arguments if isinstance(one, Batch)]
+        before = [{key: cloned(batch[key]) for key in batch} for batch in batches]
+        answer = method(*arguments)
+        after = [{key: batch[key] for key in batch} for batch in batches]
+        for one, other in zip(before, after, strict=True):
+            require_equal(one, other, "a batch that is only read", where, found="column ")
+        return answer
+
+    return hook
 
 
 def _guarded(

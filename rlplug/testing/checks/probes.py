@@ -284,7 +284,9 @@ def _train(
 
     with _temporary_home():
         algorithm = subject.found.name if subject.found.loaded is None else subject.kind
-        result = run(algorithm, environment, steps=steps, seed=seed, options=options)
+        result = run(
+            algorithm, environment, steps=steps, seed=seed + 10 * subject.seed, options=options
+        )
     return result.module
 
 

@@ -38,7 +38,7 @@ class FrozenCopy:
 def check_targets_follow(subject: Subject) -> None:
     """Target networks move toward the network that they are a copy of, and that one not to them."""
     applies = False
-    for setting in subject.settings:
+    for setting in ({}, *subject.worth_training):
         case = subject.case_for(setting)
         if case is None:
             continue
@@ -204,11 +204,8 @@ def _changes_update(
     """Whether an update differs where the copy has other weights, or higher values."""
     params = list(one.network.parameters())
     if not everywhere:
-        params = [
-            part.bias
-            for part in _last_layers(one.network)
-            if isinstance(getattr(part, "bias", None), nn.Parameter)
-        ]
+        biases = (getattr(part, "bias", None) for part in _last_layers(one.network))
+        params = [bias for bias in biases if isinstance(bias, nn.Parameter)]
         if not params:
             return True
     kept = cloned(params)

@@ -52,8 +52,7 @@ class BoxTarget(_Continuing):
     best = 2.0
 
     def __init__(self) -> None:
-        low, high = numpy.float32([-1.0]), numpy.float32([3.0])
-        super().__init__(spaces.Box(low, high))
+        super().__init__(spaces.Box(-1.0, 3.0, (1,), numpy.float32))
 
     def reward(self, action: Any) -> float:
         """Minus the squared distance to the best action."""
@@ -79,7 +78,7 @@ class BoxThenReward(gymnasium.Env[Any, Any]):
 
     def __init__(self) -> None:
         self.observation_space: Any = spaces.Box(-1.0, 3.0, (2,), numpy.float32)
-        self.action_space: Any = spaces.Box(numpy.float32([-1.0]), numpy.float32([3.0]))
+        self.action_space: Any = spaces.Box(-1.0, 3.0, (1,), numpy.float32)
         self._taken: float | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
