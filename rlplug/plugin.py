@@ -186,6 +186,19 @@ class _Plugin:
     Config: ClassVar[type[Any]] = NoOptions
     """A frozen, keyword-only attrs class whose fields are made with `rlplug.option`."""
 
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Sets of options that `rlplug plugins check` tries beside the defaults: what is off by default
+    and worth it. Without any, it tries each bool and Literal option by itself."""
+
+    untested_options: ClassVar[Mapping[str, str]] = {}
+    """Options whose effect `rlplug plugins check` cannot see, each with the reason."""
+
+    reference: ClassVar[str] = ""
+    """`module:function` that computes plainly, from all rows at once, what a closed form knows; for
+    `rlplug plugins check`. `function(config, rows, observations, count)` gives scores of each of
+    `count` actions, shape (n, count), by the names of the extras that acting returns; inference is
+    greedy in the first one. It returns None where it has no answer."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

@@ -114,6 +114,10 @@ _SPACES: dict[str, tuple[AnySpace, AnySpace]] = {
     "box, discrete": (_box(4), spaces.Discrete(3)),
     "box of another size, discrete": (_box(2), spaces.Discrete(2)),
     "box, box": (_box(4), spaces.Box(-2.0, 2.0, (2,), numpy.float32)),
+    "box, box of one number": (
+        _box(3),
+        spaces.Box(-1.0, 3.0, (1,), numpy.float32),
+    ),
     "box, multi-discrete": (_box(4), spaces.MultiDiscrete([2, 3])),
     "box, multi-binary": (_box(4), spaces.MultiBinary(2)),
     "discrete, discrete": (spaces.Discrete(5), spaces.Discrete(3)),

@@ -16,6 +16,7 @@ __all__ = [
     "cloned",
     "digest",
     "first_difference",
+    "largest_difference",
     "leaves_of",
     "require_close",
     "require_equal",
@@ -31,7 +32,7 @@ def require_equal(one: Any, other: Any, looked_for: str, look_at: str, *, found:
 
 def require_close(one: Any, other: Any, tolerance: float, looked_for: str, look_at: str) -> None:
     """Fail a check if a leaf differs by more than this fraction of its largest value."""
-    path, error = _largest_difference(one, other)
+    path, error = largest_difference(one, other)
     if error > tolerance:
         raise CheckFailed(looked_for, f"{path} differs by {error:.1%} of its size", look_at)
 
@@ -91,7 +92,7 @@ def cloned(tree: Any) -> Any:
     return tuple(cloned(part) for part in tree) if isinstance(tree, tuple) else tree
 
 
-def _largest_difference(one: Any, other: Any) -> tuple[str, float]:
+def largest_difference(one: Any, other: Any) -> tuple[str, float]:
     """The leaf that differs most, relative to its largest value."""
     others = dict(leaves_of(other))
     worst = ("", 0.0)

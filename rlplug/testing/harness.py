@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection
+from rlplug.feeds import Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
+from rlplug.learner.process_group import ProcessGroup
 from rlplug.learner.state import random_state, set_random_state
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
@@ -44,6 +46,7 @@ class Harness:
         *,
         seed: int = 0,
         compute: ComputeSection | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.cases = dict(cases)
@@ -57,10 +60,17 @@ class Harness:
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
+                process_group=process_group,
             )
             self.learner.build()
             self.collectors = {
-                name: Collector(one, self.learner.modules[name], seed=seed)
+                name: Collector(
+                    one,
+                    self.learner.modules[name],
+                    seed=seed,
+                    feed=algorithm.plugin.feed(),
+                    double=self.learner.dtype == torch.float64,
+                )
                 for name, one in self.cases.items()
             }
 
@@ -83,7 +93,35 @@ class Harness:
 
     def train(self, updates: int, steps: int = 8) -> list[Results]:
         """Collect a batch and update, several times."""
-        return [self.update(self.collect(steps)) for _ in range(updates)]
+        results = []
+        for _ in range(updates):
+            batches = self.collect(steps)
+            results.append(self.update(batches))
+            self._tell_feeds(batches)
+        return results
+
+    def train_as_a_run(self, updates: int, steps: int = 8) -> None:
+        """The same with the epochs and minibatches that the feed asks for."""
+        for _ in range(updates):
+            with self.generators():
+                works = {name: one.work(steps) for name, one in self.collectors.items()}
+                batches = {name: work.batch for name, work in works.items()}
+                self.timestep += sum(batch.rows for batch in batches.values())
+                first = next(iter(works.values()))
+                self.learner.update(
+                    batches,
+                    timestep=self.timestep,
+                    num_iters=first.num_iters,
+                    minibatch_size=first.minibatch_size,
+                )
+            self._tell_feeds(batches)
+
+    def _tell_feeds(self, batches: Mapping[str, Batch]) -> None:
+        """Hand per-row values, such as priorities, back to the feeds."""
+        for name, collector in self.collectors.items():
+            rows = self.learner.rows.get(name)
+            if rows:
+                collector.feed.learned(Work(batches[name]), rows)
 
     def weights(self) -> dict[str, Any]:
         """A copy of all parameters and buffers of modules and extras."""
@@ -121,8 +159,12 @@ class Harness:
 
     def gradients(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
         """The gradients of a batch, without a step; None if no plugin returns a loss."""
+        return self.gradients_of(self.prepare(batch))
+
+    def gradients_of(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
+        """The gradients of a prepared batch, without a step; None if no plugin returns a loss."""
         learner = self.learner
-        prepared = {next(iter(learner.modules)): self.prepare(batch)}
+        prepared = {next(iter(learner.modules)): batch}
         with self.generators():
             losses = learner.compute_loss(learner.forward_train(prepared), prepared)
             return learner.compute_gradients(losses) if ALL_MODULES in losses else None
@@ -139,6 +181,7 @@ def make_harness(
     after: Sequence[Participant] = (),
     algorithm: type[Any] = PolicyGradient,
     compute: ComputeSection | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Harness:
     """A harness for an algorithm, or for an add-on with an algorithm of the kit.
 
@@ -147,10 +190,12 @@ def make_harness(
     chosen = subject.case() if case is None else case
     cases = chosen if isinstance(chosen, Mapping) else {DEFAULT_MODULE: chosen}
     own = subject.participant(config, kind)
+    seed += 1_000 * subject.seed
     if subject.is_addon:
-        addons = [*before, own, *after]
-        return Harness(participant_of(algorithm), addons, cases, seed=seed, compute=compute)
-    return Harness(own, [*before, *after], cases, seed=seed, compute=compute)
+        first, addons = participant_of(algorithm), [*before, own, *after]
+    else:
+        first, addons = own, [*before, *after]
+    return Harness(first, addons, cases, seed=seed, compute=compute, process_group=process_group)
 
 
 def participant_of(kind: type[Any]) -> Participant:

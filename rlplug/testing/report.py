@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
-__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location"]
+__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location", "own_line"]
 
 
 class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
@@ -76,16 +77,37 @@ def _source(thing: Callable[..., Any]) -> str:
 
 def _innermost_line(error: Exception, kind: type[Any]) -> str:
     """The innermost line of the plugin's own package in the traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for one in _chain(error) for frame in traceback.extract_tb(one.__traceback__)]
     try:
         home = Path(inspect.getfile(kind)).parent
     except (OSError, TypeError):
         home = Path("/")
-    own = [frame for frame in frames if Path(frame.filename).parent == home]
-    found = own or list(frames)
-    if not found:
+    own = [frame for frame in frames if home in Path(frame.filename).parents]
+    if own:
+        return f"{_relative(own[-1].filename)}:{own[-1].lineno}"
+    # Raised in the core or in a library, for what a hook returned or was given.
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return location(kind, *re.findall(r"hook '(\w+)'", f"{notes} {error}"))
+
+
+def own_line(stacks: Sequence[traceback.StackSummary], kind: type[Any]) -> str:
+    """The innermost line of the plugin's own package in a stack."""
+    try:
+        home = Path(inspect.getfile(kind)).parent
+    except (OSError, TypeError):
         return location(kind)
-    return f"{_relative(found[-1].filename)}:{found[-1].lineno}"
+    for frame in [frame for stack in stacks for frame in stack][::-1]:
+        if home in Path(frame.filename).parents:
+            return f"{_relative(frame.filename)}:{frame.lineno}"
+    return location(kind, "build")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and those that it was raised from, the first one last."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    return chain
 
 
 def _relative(file: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import attrs
 import gymnasium
@@ -33,6 +33,7 @@ FAST_OPTIONS: Mapping[str, Any] = {
     "train_freq": 1,
     "gradient_steps": 1,
     "target_update_interval": 10,
+    "tau": 0.05,
     "exploration_fraction": 0.5,
     "net_arch": (32, 32),
 }
@@ -53,6 +54,8 @@ class Subject:
     """Options by which an add-on claims to change nothing."""
     environment: Callable[[], gymnasium.Env[Any, Any]] | None = None
     """An environment to check it in, if it supports none of the kit's."""
+    seed: int = 0
+    """Other seeds for everything that is drawn in the checks."""
 
     @classmethod
     def of(cls, plugin: str | type[Any], **arguments: Any) -> Subject:
@@ -61,6 +64,8 @@ class Subject:
         found = registry.named(plugin) if isinstance(plugin, str) else _of_class(registry, plugin)
         kind = registry.load(found)
         arguments.setdefault("neutral", getattr(kind, "neutral", None))
+        if not arguments.get("variants"):
+            arguments["variants"] = tuple(getattr(kind, "variants", ()))
         return cls(found=found, kind=kind, **arguments)
 
     @property
@@ -87,6 +92,61 @@ class Subject:
             raise ConfigError(f"the options that {self.label} is checked with", problems)
         return config
 
+    def accepts(self, changes: Mapping[str, Any]) -> bool:
+        """Whether these changes of options are valid."""
+        return self.changed(changes) is not None
+
+    def accepts_any(self, change: Mapping[str, Any]) -> bool:
+        """Whether this change is valid alone or beside one of the settings."""
+        return any(self.accepts({**one, **change}) for one in (*self.settings, *self.enabled))
+
+    def changed(self, changes: Mapping[str, Any]) -> Any:
+        """The options to check it with and these changes; None if they are refused."""
+        values = {**self._fast_options, **self.options, **changes}
+        config, _ = structure(self.kind.Config, plain(values), self.found.name)
+        return config
+
+    @cached_property
+    def settings(self) -> tuple[Mapping[str, Any], ...]:
+        """Changes of options to check it with: none, the author's variants, and `switches`."""
+        named = ({}, *self.variants)
+        return (*named, *(one for one in self.switches if one not in named))
+
+    @cached_property
+    def enabled(self) -> tuple[Mapping[str, Any], ...]:
+        """Each number that is 0 in the options set to another one: 0 often disables."""
+        config = self.config()
+        return tuple(
+            {field.name: other}
+            for field in attrs.fields(self.kind.Config)
+            for other in (0.1, 1)
+            if getattr(config, field.name) == 0
+            and type(getattr(config, field.name)) is type(other)
+            and self.accepts({field.name: other})
+        )
+
+    @cached_property
+    def worth_training(self) -> tuple[Mapping[str, Any], ...]:
+        """The settings that are worth a training: the author's variants, or else the switches."""
+        return tuple(self.variants) or self.switches
+
+    @cached_property
+    def switches(self) -> tuple[Mapping[str, Any], ...]:
+        """Each bool inverted, each other choice of a Literal, and n-step returns, where valid."""
+        config, found = self.config(), []
+        types = get_type_hints(self.kind.Config)
+        for field in attrs.fields(self.kind.Config):
+            name, value = field.name, getattr(config, field.name)
+            others: list[Any] = []
+            if isinstance(value, bool):
+                others = [not value]
+            elif get_origin(types[name]) is Literal:
+                others = [choice for choice in get_args(types[name]) if choice != value]
+            elif name == "n_step" and value == 1:
+                others = [3]
+            found += [{name: other} for other in others if self.accepts({name: other})]
+        return tuple(found)
+
     def participant(self, config: Any = None, kind: type[Any] | None = None) -> Participant:
         """A new instance that can take part in a run."""
         options = self.config() if config is None else config
@@ -103,6 +163,16 @@ class Subject:
             if fits(case):
                 return case
         raise DoesNotApply(what or "it supports none of the kit's spaces: give it an environment")
+
+    def case_for(
+        self, setting: Mapping[str, Any], cases: Sequence[Case] | None = None
+    ) -> Case | None:
+        """The first case whose spaces it supports with these options; None if none."""
+        plugin = None if self.is_addon else self.kind(self.changed(setting))
+        for case in self.cases if cases is None else cases:
+            if plugin is None or not plugin.supports(case.observation_space, case.action_space):
+                return case
+        return None
 
     def refusals(self) -> Iterator[tuple[Case, str]]:
         """The cases whose spaces an algorithm does not support, with its reasons."""
@@ -134,7 +204,13 @@ class Subject:
         defaults = self.kind.Config()
         accepted: dict[str, Any] = {}
         for name, value in FAST_OPTIONS.items():
-            if name in known and type(getattr(defaults, name)) is type(value):
+            usual = getattr(defaults, name, None)
+            # Targets may follow faster than by default, but not more slowly.
+            if (name == "tau" and usual is not None and usual >= value) or (
+                name == "target_update_interval" and usual is not None and usual <= value
+            ):
+                continue
+            if name in known and type(usual) is type(value):
                 tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
                 if tried is not None:
                     accepted[name] = value

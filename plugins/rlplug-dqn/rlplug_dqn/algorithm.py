@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -49,6 +49,13 @@ class DQN(Algorithm):
             "evaluation.episodes": 20,
         },
     }
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"double": True, "n_step": 3, "dueling": True, "tau": 0.1, "loss": "mse"},
+        {"prioritized": True, "double": True},
+        {"distributional": True, "v_min": -2.0, "v_max": 12.0},
+        {"quantile": True, "n_quantiles": 20},
+        {"noisy": True, "exploration_initial_eps": 0.0, "exploration_final_eps": 0.0},
+    )
     config: DQNConfig
 
     def feed(self) -> Replay:
@@ -117,3 +124,6 @@ class Rainbow(DQN):
     default_env: ClassVar[str] = ""
     default_steps: ClassVar[int] = 50_000_000
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"distributional": False, "quantile": True, "n_quantiles": 20},
+    )

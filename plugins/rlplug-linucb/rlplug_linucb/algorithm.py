@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -35,6 +35,18 @@ class _LinearBandit(Algorithm):
 
     default_env: ClassVar[str] = "LinearBandit-v0"
     default_steps: ClassVar[int] = 20_000
+    untested_options: ClassVar[Mapping[str, str]] = {
+        "max_arms": "it takes observations with arm_ids, and more arms than the kit has",
+        "refresh_every": "it bounds rounding errors, which several rows at once do not have",
+    }
+    reference: ClassVar[str] = "rlplug_linucb.reference:ridge"
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"discount": 0.9},
+        {"discount": 0.9, "squared_discount": True},
+        {"model": "hybrid"},
+        {"l2_lambda": 0.0},
+        {"update_every": 3},
+    )
     config: LinearOptions
 
     def feed(self) -> Stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -33,6 +33,11 @@ class PPO(Algorithm):
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},
+        {"memory": "gru", "memory_size": 8, "truncated_bptt": 4},
+        {"squash": True, "state_dependent_std": True, "shared_encoder": True},
+    )
 
     def feed(self) -> Rollout:
         """`n_steps` of every environment, learned from in `n_epochs` of minibatches."""
@@ -117,6 +122,11 @@ class A2C(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"ent_coef": 0.01, "normalize_advantage": True},
+        {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4},
+        {"squash": True, "state_dependent_std": True, "shared_encoder": True},
+    )
 
     def feed(self) -> Rollout:
         """`n_steps` of every environment, all rows in one minibatch."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +17,7 @@ from rlplug.registry import ADDON, ALGORITHM, Registry
 
 if TYPE_CHECKING:
     from rlplug.testing.report import Outcome
+    from rlplug.testing.subject import Subject
 
 __all__ = ["check"]
 
@@ -23,8 +28,10 @@ _SIGNS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "does not appl
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_plugins(ALGORITHM, ADDON))
 @click.option("--slow", is_flag=True, help="Also run the slow checks.")
 @click.option("--only", metavar="CHECK", multiple=True, help="Run only this check; repeatable.")
+@click.option("--jobs", type=click.IntRange(1), default=1, help="Checks that run at once.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Other seeds in all checks.")
 @debug_option
-def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
+def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], jobs: int, seed: int) -> int:
     """Run the conformance checks on plugins; exits with 1 if one fails."""
     registry = Registry.installed()
     for name in names:
@@ -35,16 +42,38 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...]) -> int:
 
     failed = 0
     for name in names:
-        subject = Subject.of(name)
+        subject = Subject.of(name, seed=seed)
         click.echo(click.style(subject.label, bold=True))
         chosen = [check_named(one) for one in only] or checks_for(subject.found.kind, slow=slow)
         outcomes = []
-        for one in chosen:
-            outcomes.append(one.outcome(subject))
-            _show(outcomes[-1])
+        for outcome in _outcomes(subject, [one.name for one in chosen], jobs):
+            outcomes.append(outcome)
+            _show(outcome)
         _print_summary(outcomes)
         failed += sum(one.status == "failed" for one in outcomes)
     return 1 if failed else 0
+
+
+def _outcomes(subject: Subject, checks: Sequence[str], jobs: int) -> Iterator[Outcome]:
+    """The results in the order of the checks, which run in so many processes."""
+    from rlplug.testing.checks import check_named
+
+    if jobs == 1:
+        yield from (check_named(one).outcome(subject) for one in checks)
+        return
+    run = partial(_outcome, subject.found.name, subject.seed)
+    # Spawned: a fork would copy the threads of torch in whatever state they are.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(run, checks)
+
+
+def _outcome(name: str, seed: int, check: str) -> Outcome:
+    """The result of one check, in a process of its own."""
+    from rlplug.testing.checks import check_named
+    from rlplug.testing.subject import Subject
+
+    return check_named(check).outcome(Subject.of(name, seed=seed))
 
 
 def _show(outcome: Outcome) -> None:

@@ -1,6 +1,7 @@
 """Small algorithms that pass every check, and that add-ons are checked with."""
 
 from rlplug.testing.algorithms.arm_means import ArmMeans
+from rlplug.testing.algorithms.other_feeds import ReplayQLearning, RolloutGradient
 from rlplug.testing.algorithms.policy_gradient import PolicyGradient, PolicyGradientModule
 from rlplug.testing.algorithms.q_learning import QLearning, QLearningModule
 
@@ -10,4 +11,6 @@ __all__ = [
     "PolicyGradientModule",
     "QLearning",
     "QLearningModule",
+    "ReplayQLearning",
+    "RolloutGradient",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Algorithm, Batch, Loss, Module, option
 from rlplug.config import above, at_least, between
-from rlplug.feeds import Stream
+from rlplug.feeds import Feed, Stream
 
 __all__ = ["PolicyGradient", "PolicyGradientConfig", "PolicyGradientModule"]
 
@@ -86,7 +86,7 @@ class PolicyGradient(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
 
-    def feed(self) -> Stream:
+    def feed(self) -> Feed:
         """Each step once."""
         return Stream(steps_per_update=self.config.steps_per_update)
 

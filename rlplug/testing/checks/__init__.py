@@ -14,18 +14,26 @@ from rlplug.registry import ALGORITHM, Kind
 from rlplug.seeding import forked
 from rlplug.testing.checks import (
     acting,
+    addon_effects,
     addons,
     bootstrapping,
+    closed_forms,
+    columns,
     declaration,
     devices,
+    distributions,
+    effects,
+    learners,
     learning,
     options,
     probes,
     reproducibility,
     spaces,
+    targets,
 )
+from rlplug.testing.limit import SECONDS, TookTooLong, time_limit
 from rlplug.testing.probes import PROBES
-from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure
+from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure, own_line
 from rlplug.testing.subject import Subject
 
 __all__ = ["CHECKS", "Check", "check_named", "checks_for"]
@@ -49,12 +57,20 @@ class Check:
 
     def __call__(self, subject: Subject) -> None:
         """Raises `CheckFailed`, or `DoesNotApply` if the check has nothing to look at."""
-        with forked(0), warnings.catch_warnings():
+        limit = SECONDS if self.quick else 3 * SECONDS
+        with forked(0), warnings.catch_warnings(), time_limit(limit) as where:
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 self.function(subject)
             except (CheckFailed, DoesNotApply):
                 raise
+            except TookTooLong:
+                raise CheckFailed(
+                    f"an answer within {limit:.0f} seconds of CPU time: {self.description}",
+                    "none",
+                    f"{own_line(where, subject.kind)}: if it is slow for large observations, such "
+                    "as images, refuse them in `supports`",
+                ) from None
             except Exception as error:
                 raise as_failure(error, self.description, subject.kind) from error
 
@@ -92,17 +108,32 @@ CHECKS: tuple[Check, ...] = (
     _check(spaces.check_builds_for_the_spaces_it_supports, "algorithm"),
     _check(acting.check_actions_are_in_the_action_space, "algorithm"),
     _check(acting.check_acting_is_repeatable, "algorithm"),
+    _check(acting.check_inference_is_not_random, "algorithm"),
     _check(acting.check_acting_changes_nothing, "algorithm"),
+    _check(distributions.check_log_probs_are_those_of_actions, "algorithm"),
+    _check(distributions.check_acting_and_training_agree_on_log_probs, "algorithm"),
     _check(acting.check_masks_are_respected, "algorithm"),
     _check(learning.check_metrics_are_finite_numbers),
     _check(learning.check_every_parameter_learns),
     _check(learning.check_hooks_move_no_parameter),
     _check(learning.check_batches_stay_as_they_are),
     _check(learning.check_loss_is_a_mean),
-    _check(learning.check_targets_follow, "algorithm"),
+    _check(targets.check_targets_follow),
+    _check(targets.check_targets_are_used, "algorithm"),
     _check(bootstrapping.check_terminated_steps_do_not_bootstrap, "algorithm"),
     _check(bootstrapping.check_truncated_steps_bootstrap, "algorithm"),
     _check(bootstrapping.check_fragments_do_not_leak, "algorithm"),
+    _check(columns.check_updates_depend_on_every_column, "algorithm"),
+    _check(columns.check_rows_are_learned_one_by_one, "algorithm"),
+    _check(columns.check_importance_weights_scale_the_loss, "algorithm"),
+    _check(columns.check_priorities_grow_with_errors, "algorithm"),
+    _check(columns.check_masks_of_next_actions_are_used, "algorithm"),
+    _check(columns.check_advantages_are_normalized, "algorithm"),
+    _check(closed_forms.check_rows_may_be_split_into_batches, "algorithm"),
+    _check(closed_forms.check_weights_count_rows, "algorithm"),
+    _check(closed_forms.check_discounts_are_powers, "algorithm"),
+    _check(closed_forms.check_equals_its_reference, "algorithm"),
+    _check(learners.check_two_learners_stay_the_same),
     _check(reproducibility.check_state_is_complete),
     _check(reproducibility.check_state_survives_a_file),
     _check(reproducibility.check_same_seed_same_numbers),
@@ -111,6 +142,7 @@ CHECKS: tuple[Check, ...] = (
     _check(reproducibility.check_generators_of_others_stay),
     _check(reproducibility.check_another_process_gives_the_same_numbers),
     _check(options.check_every_option_is_read),
+    _check(effects.check_every_option_has_an_effect),
     _check(spaces.check_modules_of_several_spaces),
     _check(devices.check_tensors_are_parameters_or_buffers),
     _check(devices.check_learns_with_float64),
@@ -121,17 +153,33 @@ CHECKS: tuple[Check, ...] = (
     _check(addons.check_neutral_options_change_nothing, "addon"),
     _check(addons.check_order_makes_no_difference_when_neutral, "addon"),
     _check(addons.check_works_or_refuses_with_every_algorithm, "addon"),
+    _check(addon_effects.check_evaluated_module_follows_the_trained_one, "addon"),
+    _check(addon_effects.check_bonus_is_larger_for_what_is_new, "addon"),
+    _check(addon_effects.check_losses_have_a_lower_bound, "addon"),
+    _check(addon_effects.check_the_algorithm_still_learns, "addon"),
     *(
         Check(
             name=f"solves_{probe.name}",
             description=f"It learns the known actions and values of the probe {probe.name!r}.",
             function=probes.solves(probe),
             whom="algorithm",
+            quick=probe.quick,
         )
         for probe in PROBES
     ),
     _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
     _check(probes.check_remembers_the_sign, "algorithm"),
+    *(
+        Check(
+            name=f"variants_solve_{probe.name}",
+            description=f"Each variant learns the answers of the probe {probe.name!r}.",
+            function=probes.solves_with_variants(probe),
+            whom="algorithm",
+            quick=False,
+        )
+        for probe in PROBES
+        if probe.for_variants
+    ),
 )
 """Every check, basic ones first: their failures explain those of later ones."""
 

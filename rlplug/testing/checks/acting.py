@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
+from rlplug.batch.nested import tree_map
 from rlplug.learner.trees import pack
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
@@ -17,11 +19,13 @@ from rlplug.testing.comparison import cloned, first_difference, leaves_of, requi
 from rlplug.testing.harness import Harness, changed_generators, make_harness
 from rlplug.testing.report import CheckFailed, location
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import named
 
 __all__ = [
     "check_acting_changes_nothing",
     "check_acting_is_repeatable",
     "check_actions_are_in_the_action_space",
+    "check_inference_is_not_random",
     "check_masks_are_respected",
 ]
 
@@ -49,6 +53,18 @@ def check_acting_is_repeatable(subject: Subject) -> None:
         harness.train(2)
 
 
+def check_inference_is_not_random(subject: Subject) -> None:
+    """The best action of an observation depends on no generator, and on no other observation."""
+    for setting in ({}, *subject.variants):
+        config = subject.changed(setting)
+        plugin = subject.kind(config)
+        for case in subject.cases:
+            if plugin.supports(case.observation_space, case.action_space) is None:
+                harness = make_harness(subject, case, config=config)
+                harness.train(3)
+                _check_inference(harness.module, case, named(setting))
+
+
 def check_acting_changes_nothing(subject: Subject) -> None:
     """Acting changes no observations, weights, buffers, torch modes or global generators."""
     for case in subject.cases:
@@ -61,8 +77,12 @@ def check_acting_changes_nothing(subject: Subject) -> None:
 def check_masks_are_respected(subject: Subject) -> None:
     """No masked action is chosen, by either method."""
     subject.case(lambda one: one.masked, "it supports no environment with action masks")
-    for case in [one for one in subject.cases if one.masked]:
-        harness = make_harness(subject, case)
+    masked = [one for one in subject.cases if one.masked]
+    for setting, case in product(({}, *subject.variants), masked):
+        config = subject.changed(setting)
+        if subject.kind(config).supports(case.observation_space, case.action_space) is not None:
+            continue
+        harness = make_harness(subject, case, config=config)
         for _ in range(4):
             for method in METHODS:
                 _check_mask(harness.module, case, method, seed=harness.timestep)
@@ -84,6 +104,41 @@ def _check_repeatable(module: Module, case: Case, n: int) -> None:
             if difference is not None:
                 found = f"actions {difference}{hint}"
                 raise CheckFailed(looked_for, found, location(type(module), method))
+
+
+def _check_inference(module: Module, case: Case, beside: str) -> None:
+    where = location(type(module), "forward_inference")
+    acts = [_input(case, module, 12) for _ in range(2)]
+    acts[1].random = numpy.random.default_rng(99)
+    one, other = (to_array(_acted(module, "forward_inference", act).actions) for act in acts)
+    difference = first_difference(one, other)
+    if difference is not None:
+        raise CheckFailed(
+            f"the same best actions whatever act.random draws in {case.name!r}{beside}",
+            f"actions {difference}",
+            f"{where}: it explores",
+        )
+    alone = []
+    for row in range(12):
+        act = _input(case, module, 12)
+        mask = None if act.action_mask is None else act.action_mask[row : row + 1]
+        single = ActInput(
+            tree_map(lambda leaf, at=row: leaf[at : at + 1], act.observations),
+            mask,
+            module.initial_state(1),
+            act.timestep,
+            act.random,
+        )
+        alone.append(to_array(_acted(module, "forward_inference", single).actions)[0])
+    together = numpy.stack(alone)
+    if not numpy.allclose(one, together, 1e-3, 1e-3):
+        row = next(index for index in range(12) if not numpy.allclose(one[index], together[index]))
+        raise CheckFailed(
+            f"the same best action for an observation alone and beside others in {case.name!r}"
+            + beside,
+            f"{together[row]!r} alone, {one[row]!r} among 12",
+            f"{where}: means over the batch, or axes that are mixed up",
+        )
 
 
 def _check_mask(module: Module, case: Case, method: str, *, seed: int) -> None:
@@ -166,7 +221,8 @@ def _attributes(module: Module) -> dict[str, Any]:
 
 def _input(case: Case, module: Module, n: int, seed: int = 0) -> ActInput:
     """n observations and a generator, all from this seed."""
-    resets = [case.make().reset(seed=1000 * seed + index) for index in range(n)]
+    environment = case.make()
+    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
     observations, infos = zip(*resets, strict=True)
     stacked, mask = stack_observations(case.observation_space, observations, infos)
     return ActInput(stacked, mask, module.initial_state(n), 100, numpy.random.default_rng(seed))

@@ -11,6 +11,7 @@ from rlplug.errors import RlplugError
 from rlplug.hooks import hookimpl
 from rlplug.plugin import AddOn, Module
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
+from rlplug.testing.algorithms.other_feeds import ReplayQLearning, RolloutGradient
 from rlplug.testing.comparison import require_equal
 from rlplug.testing.harness import Harness, make_harness, participant_of
 from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
@@ -24,7 +25,7 @@ __all__ = [
     "check_works_with_an_addon_that_changes_nothing",
 ]
 
-ALGORITHMS = (PolicyGradient, QLearning, ArmMeans)
+ALGORITHMS = (PolicyGradient, QLearning, ArmMeans, RolloutGradient, ReplayQLearning)
 
 
 class NoOpAddOn(AddOn):
@@ -131,7 +132,7 @@ def check_order_makes_no_difference_when_neutral(subject: Subject) -> None:
 
 
 def check_works_or_refuses_with_every_algorithm(subject: Subject) -> None:
-    """It works with policy gradients, Q-learning and closed forms, or raises with the reason."""
+    """It works with policy gradients, Q-learning and closed forms, on every feed, or refuses."""
     refused = []
     for algorithm in ALGORITHMS:
         try:

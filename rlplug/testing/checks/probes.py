@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,14 +21,24 @@ from rlplug.config.toml import plain
 from rlplug.plugin import ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import Collector, to_array
-from rlplug.testing.harness import Harness, make_harness
+from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import AbsentBestArm, Answer, Probe, TMaze
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import named
 
-__all__ = ["check_finds_the_best_arm_that_is_present", "check_remembers_the_sign", "solves"]
+__all__ = [
+    "check_finds_the_best_arm_that_is_present",
+    "check_remembers_the_sign",
+    "solves",
+    "solves_with_variants",
+]
 
 NUM_ENVS = 8
+ATTEMPTS = 2
+"""Trainings of a probe, the second one longer: one seed is no proof."""
+VARIANT_SECONDS = 40.0
+"""CPU time for the settings of one probe."""
 VALUES = ("values", "q_values")
 """Outputs of `forward_train` that are read as the values of states or actions."""
 
@@ -37,37 +49,87 @@ def solves(probe: Probe) -> Callable[[Subject], None]:
     def check(subject: Subject) -> None:
         """Train, then compare with the answers."""
         _require_support(subject, probe.make, one_step=probe.one_step)
-        config = _config(subject, probe)
-        answers = probe.answers(probe.gamma)
-        if not probe.for_memory and _is_recurrent(_harness(subject, probe).module):
-            raise DoesNotApply("a recurrent state never reaches what lies beyond the time limit")
-        if all(answer.action is None for answer in answers):
-            _require_values(subject, probe)
-        module = _train(subject, probe.make, steps=probe.steps, config=config)
-        largest = max((abs(answer.value or 0.0) for answer in answers), default=1.0)
-        for answer in answers:
-            # Recurrent states belong to histories: only the first observation has none.
-            if answer.start or not _is_recurrent(module):
-                _compare(subject, probe, module, answer, probe.tolerance * max(largest, 1.0))
+        _solve(subject, probe, {})
 
-    check.__doc__ = f"Solves the probe {probe.name.replace('_', ' ')}."
     return check
+
+
+def solves_with_variants(probe: Probe) -> Callable[[Subject], None]:
+    """The same check with each setting that is worth a training."""
+
+    def check(subject: Subject) -> None:
+        """Train once per setting, within a budget of time."""
+        _require_support(subject, probe.make, one_step=probe.one_step)
+        if not subject.worth_training:
+            raise DoesNotApply("it has no variants, and no bool and Literal options")
+        solved = 0
+        started = time.process_time()
+        for setting in subject.worth_training:
+            environment = probe.make()
+            plugin = subject.kind(subject.changed(setting))
+            if plugin.supports(environment.observation_space, environment.action_space):
+                continue
+            if time.process_time() - started > VARIANT_SECONDS:
+                break
+            with contextlib.suppress(DoesNotApply):
+                _solve(subject, probe, setting)
+                solved += 1
+        if not solved:
+            raise DoesNotApply("it applies to none of its variants")
+
+    return check
+
+
+def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
+    changes = _options_for(subject, probe, setting)
+    answers = probe.answers(probe.gamma)
+    harness = make_harness(subject, _case(probe), config=subject.changed(changes))
+    if not probe.for_memory and _is_recurrent(harness.module):
+        raise DoesNotApply("a recurrent state never reaches what lies beyond the time limit")
+    if all(answer.action is None for answer in answers):
+        batch = harness.collect(2)["default"].to(harness.learner.device, harness.learner.dtype)
+        if _values(harness.module, batch) is None:
+            raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
+    largest = max((abs(answer.value or 0.0) for answer in answers), default=1.0)
+    for attempt in range(ATTEMPTS):
+        module = _train(
+            subject,
+            probe.make,
+            steps=probe.steps * (1 + attempt),
+            seed=attempt,
+            config=_more_careful(subject, changes) if attempt else subject.changed(changes),
+        )
+        try:
+            for answer in answers:
+                # Recurrent states belong to histories: only the first observation has none.
+                if answer.start or not _is_recurrent(module):
+                    tolerance = probe.tolerance * max(largest, 1.0)
+                    _compare(subject, probe, module, answer, tolerance, setting)
+            return
+        except CheckFailed:
+            if attempt == ATTEMPTS - 1:
+                raise
 
 
 def check_finds_the_best_arm_that_is_present(subject: Subject) -> None:
     """It chooses the best arm among those that the action mask allows."""
     _require_support(subject, AbsentBestArm, one_step=True)
-    module = _train(subject, AbsentBestArm, steps=6_000)
-    rounds = [AbsentBestArm().reset(seed=index)[0] for index in range(50)]
+    rounds = [AbsentBestArm().reset(seed=index)[0] for index in range(200)]
     stacked = {name: numpy.stack([one[name] for one in rounds]) for name in rounds[0]}
-    act = ActInput(stacked, stacked["action_mask"], random=numpy.random.default_rng(0))
-    chosen = to_array(module.forward_inference(act).actions)
     present = numpy.where(stacked["action_mask"] != 0, stacked["arms"][:, :, 0], -1.0)
-    right = float((chosen == present.argmax(1)).mean())
-    if right < 0.9:
+    right = 0.0
+    # A network may be slow to tell the arms apart: it gets a second, longer run.
+    for attempt in range(ATTEMPTS):
+        module = _train(subject, AbsentBestArm, steps=6_000 * (1 + attempt), seed=attempt)
+        act = ActInput(stacked, stacked["action_mask"], random=numpy.random.default_rng(0))
+        chosen = to_array(module.forward_inference(act).actions)
+        right = max(right, float((chosen == present.argmax(1)).mean()))
+        if right >= 0.7:
+            break
+    if right < 0.7:
         raise CheckFailed(
-            "the better of the two arms that are present, in 9 of 10 rounds",
-            f"it in {right:.0%} of 50 rounds",
+            "the better of the two arms that are present, in 7 of 10 rounds",
+            f"it in {right:.0%} of 200 rounds",
             location(type(module), "forward_inference") + ": masks, or features of the chosen arm",
         )
 
@@ -106,46 +168,58 @@ def _require_support(subject: Subject, make: Callable[[], Any], *, one_step: boo
         raise DoesNotApply(reason)
 
 
-def _harness(subject: Subject, probe: Probe) -> Harness:
-    case = Case(name=probe.name, make=probe.make, one_step=probe.one_step)
-    return make_harness(subject, case)
+def _case(probe: Probe) -> Case:
+    return Case(name=probe.name, make=probe.make, one_step=probe.one_step)
 
 
 def _is_recurrent(module: Module) -> bool:
     return module.initial_state(1) is not None
 
 
-def _require_values(subject: Subject, probe: Probe) -> None:
-    harness = _harness(subject, probe)
-    batch = harness.collect(2)["default"]
-    if _values(harness.module, batch.to(harness.learner.device, harness.learner.dtype)) is None:
-        raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
-
-
-def _config(subject: Subject, probe: Probe) -> Any:
-    """The options with the probe's gamma."""
-    if any(field.name == "gamma" for field in attrs.fields(subject.kind.Config)):
-        return subject.config(gamma=probe.gamma)
+def _options_for(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting with the probe's gamma, and without an entropy that changes its answers."""
+    changes = dict(setting)
+    known = {field.name for field in attrs.fields(subject.kind.Config)}
+    if "ent_coef" in known and subject.accepts({"ent_coef": 0.01, **changes}):
+        changes = {"ent_coef": 0.01, **changes}
+    if "gamma" in known:
+        return {**changes, "gamma": probe.gamma}
     if not probe.one_step:
         raise DoesNotApply("it has no option 'gamma'")
-    return subject.config()
+    return changes
+
+
+def _more_careful(subject: Subject, changes: Mapping[str, Any]) -> Any:
+    """The options with smaller steps, for the second run."""
+    usual = subject.changed(changes)
+    rate = getattr(usual, "learning_rate", None)
+    if isinstance(rate, float):
+        return subject.changed({**changes, "learning_rate": rate * 0.2}) or usual
+    return usual
 
 
 def _compare(
-    subject: Subject, probe: Probe, module: Module, answer: Answer, tolerance: float
+    subject: Subject,
+    probe: Probe,
+    module: Module,
+    answer: Answer,
+    tolerance: float,
+    setting: Mapping[str, Any],
 ) -> None:
     observations = numpy.array([answer.observation], numpy.float32)
     mask = None if answer.mask is None else numpy.array([answer.mask], numpy.int8)
-    looked_for = f"the answer of probe {probe.name!r} at {list(answer.observation)}"
+    looked_for = f"the answer of probe {probe.name!r} at {list(answer.observation)}{named(setting)}"
     where = location(subject.kind, "prepare_batch", "compute_loss_for_module", "additional_update")
     if answer.action is not None:
         random = numpy.random.default_rng(0)
         act = ActInput(observations, mask, module.initial_state(1), 10**6, random)
-        chosen = int(to_array(module.forward_inference(act).actions)[0])
-        if chosen != answer.action:
+        chosen = numpy.asarray(to_array(module.forward_inference(act).actions)[0])
+        distance = abs(chosen.astype(float) - numpy.asarray(answer.action, float)).max()
+        if not distance <= answer.within:
             raise CheckFailed(
-                f"{looked_for}: action {answer.action}",
-                f"action {chosen} after {probe.steps:,} steps",
+                f"{looked_for}: action {answer.action}"
+                + (f" ± {answer.within}" if answer.within else ""),
+                f"action {chosen.tolist()} after {probe.steps:,} steps",
                 f"{where}: {probe.likely_cause}",
             )
     if answer.value is not None:
@@ -210,7 +284,9 @@ def _train(
 
     with _temporary_home():
         algorithm = subject.found.name if subject.found.loaded is None else subject.kind
-        result = run(algorithm, environment, steps=steps, seed=seed, options=options)
+        result = run(
+            algorithm, environment, steps=steps, seed=seed + 10 * subject.seed, options=options
+        )
     return result.module
 
 

@@ -10,6 +10,7 @@ import attrs
 import gymnasium
 import numpy
 
+from rlplug.testing.probes.masked_steps import MaskedNext, NoisyChoice
 from rlplug.testing.probes.multi_step import (
     DelayedReward,
     DiscountedTwoSteps,
@@ -25,6 +26,13 @@ from rlplug.testing.probes.one_step import (
     RewardByBoth,
     RewardByObservation,
 )
+from rlplug.testing.probes.other_actions import (
+    BothBits,
+    BoxByObservation,
+    BoxTarget,
+    BoxThenReward,
+    TwoChoices,
+)
 
 __all__ = ["PROBES", "Answer", "Probe"]
 
@@ -35,8 +43,10 @@ class Answer:
 
     observation: tuple[float, ...]
     mask: tuple[int, ...] | None = None
-    action: int | None = None
+    action: Any = None
     """The optimal action; None if it makes no difference."""
+    within: float = 0.0
+    """How far from it a continuous action may be."""
     value: float | None = None
     """The optimal value."""
     start: bool = True
@@ -58,6 +68,10 @@ class Probe:
     for_memory: bool = True
     """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
     steps: int = 3_000
+    for_variants: bool = False
+    """Whether it is solved with each variant of options as well."""
+    quick: bool = True
+    """Whether it is part of the quick checks."""
     tolerance: float = 0.15
     """Tolerance of values, relative to the largest."""
 
@@ -108,6 +122,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         name="reward_by_observation_and_action",
+        for_variants=True,
         make=RewardByBoth,
         answers=lambda gamma: [
             Answer(observation=(-1.0,), action=0),
@@ -117,6 +132,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         name="delayed_reward",
+        for_variants=True,
         make=DelayedReward,
         answers=_first_action(1, 3),
         likely_cause="values of the next state: an off-by-one, or a baseline of the wrong row",
@@ -134,6 +150,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         name="ending",
+        for_variants=True,
         make=Ending,
         answers=lambda gamma: _values(1 + gamma + gamma**2, 1 + gamma, 1.0),
         likely_cause="bootstrapping through termination",
@@ -159,6 +176,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         name="masked_best_action",
+        for_variants=True,
         make=MaskedBest,
         answers=lambda gamma: [
             Answer(observation=(1.0,), mask=(1, 1, 1), action=2),
@@ -168,10 +186,69 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         name="known_best_arm",
+        for_variants=True,
         make=KnownBestArm,
         answers=lambda gamma: [Answer(observation=(1.0,), action=2)],
         likely_cause="exploration, or what an arm is credited with",
         steps=5_000,
+    ),
+    Probe(
+        name="masked_next_action",
+        make=MaskedNext,
+        answers=_first_action(0, 2),
+        likely_cause="values of next actions that next_action_mask forbids",
+        one_step=False,
+        steps=5_000,
+    ),
+    Probe(
+        name="noisy_choice",
+        make=NoisyChoice,
+        answers=_first_action(0, 3),
+        likely_cause="which step a reward is credited to: lambda, baselines, off-by-ones",
+        one_step=False,
+        gamma=0.99,
+        steps=6_000,
+        quick=False,
+    ),
+    Probe(
+        name="box_target",
+        make=BoxTarget,
+        answers=lambda gamma: [Answer(observation=(1.0,), action=(2.0,), within=0.4)],
+        likely_cause="the sign of the actor's loss, or the scale of actions",
+        steps=4_000,
+    ),
+    Probe(
+        name="box_target_by_observation",
+        make=BoxByObservation,
+        answers=lambda gamma: [
+            Answer(observation=(-1.0,), action=(0.0,), within=0.5),
+            Answer(observation=(1.0,), action=(2.0,), within=0.5),
+        ],
+        likely_cause="observations and actions that do not belong to the same row",
+        steps=6_000,
+        quick=False,
+    ),
+    Probe(
+        name="box_target_one_step_later",
+        for_variants=True,
+        make=BoxThenReward,
+        answers=lambda gamma: [Answer(observation=(1.0, 0.0), action=(2.0,), within=0.6)],
+        likely_cause="values of next states, targets, or the actor's gradient through the critic",
+        one_step=False,
+        steps=8_000,
+        quick=False,
+    ),
+    Probe(
+        name="multi_discrete_choices",
+        make=TwoChoices,
+        answers=lambda gamma: [Answer(observation=(1.0,), action=(1, 2))],
+        likely_cause="log-probabilities summed over the parts of an action",
+    ),
+    Probe(
+        name="multi_binary_bits",
+        make=BothBits,
+        answers=lambda gamma: [Answer(observation=(1.0,), action=(1, 0))],
+        likely_cause="log-probabilities summed over the parts of an action",
     ),
 )
 """The probes for every algorithm; absent arms and recurrent modules have checks of their own."""

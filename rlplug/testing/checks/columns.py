@@ -1,0 +1,258 @@
+"""Checks of what an update makes of the columns of its batch, with every setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rlplug.batch import Batch
+from rlplug.batch.nested import first_leaf, tree_map
+from rlplug.testing.comparison import largest_difference
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial, named, trials
+
+__all__ = [
+    "check_advantages_are_normalized",
+    "check_importance_weights_scale_the_loss",
+    "check_masks_of_next_actions_are_used",
+    "check_priorities_grow_with_errors",
+    "check_rows_are_learned_one_by_one",
+    "check_updates_depend_on_every_column",
+]
+
+_WHERE = ("prepare_batch", "compute_loss_for_module", "additional_update")
+
+
+def check_updates_depend_on_every_column(subject: Subject) -> None:
+    """Observations, actions, rewards and what else the feed gives change the update, row by row."""
+    for trial in trials(subject):
+        before = trial.expect_repeatable(trial.batch)
+        for name, changed, hint in _changes(trial):
+            if trial.after(changed).equals(before):
+                raise CheckFailed(
+                    f"another update for other {name!r}" + named(trial.setting),
+                    "the same one",
+                    location(subject.kind, *_WHERE) + f": {hint}",
+                )
+
+
+def check_rows_are_learned_one_by_one(subject: Subject) -> None:
+    """Each row of a batch belongs together: the order of rows makes no difference."""
+    applies = False
+    for trial in trials(subject):
+        batch = trial.batch
+        if trial.of_fragments or _draws(trial):
+            continue
+        order = torch.randperm(batch.rows, generator=torch.Generator().manual_seed(3))
+        columns = {name: tree_map(lambda leaf, at=order: leaf[at], batch[name]) for name in batch}
+        if _discounts_by_row(trial):
+            continue
+        usual, reordered = trial.after(batch), trial.after(Batch(columns))
+        if usual.keeps_rows(reordered):
+            continue
+        applies = True
+        found = reordered.difference(usual)
+        if found:
+            raise CheckFailed(
+                "the same update for the same rows in another order" + named(trial.setting),
+                found,
+                location(subject.kind, *_WHERE)
+                + ": look for roll, shapes that broadcast, and columns of other rows",
+            )
+    if not applies:
+        raise DoesNotApply("its rows are ordered, or its updates are random")
+
+
+def check_importance_weights_scale_the_loss(subject: Subject) -> None:
+    """The loss of a row is multiplied by its importance weight, from a prioritized feed."""
+    applies = False
+    for trial in _prioritized(subject):
+        applies = True
+        batch, weights = trial.batch, trial.batch["weights"]
+        once = trial.gradients(batch)
+        twice = trial.gradients(batch.with_columns({"weights": weights * 2}))
+        where = location(subject.kind, "compute_loss_for_module")
+        for name, gradient in once.items():
+            doubled = twice[name] - 2 * gradient
+            if float(doubled.abs().max()) > 1e-3 * float(gradient.abs().max()) + 1e-9:
+                raise CheckFailed(
+                    "gradients twice as large for weights twice as large" + named(trial.setting),
+                    "others",
+                    where + ': multiply each row\'s loss by batch["weights"], then take the mean',
+                )
+        first = torch.zeros(batch.rows, dtype=torch.bool)
+        first[0] = True
+        other = batch["rewards"] + 3.0 * first.to(batch["rewards"].dtype)
+        ignored = batch.with_columns({"weights": weights.masked_fill(first, 0.0)})
+        changed = trial.after(ignored.with_columns({"rewards": other}))
+        found = changed.difference(trial.after(ignored))
+        if found:
+            raise CheckFailed(
+                "an update that ignores a row of weight 0" + named(trial.setting),
+                f"it depends on the row's reward: {found}",
+                where + ": weights of other rows",
+            )
+    if not applies:
+        raise DoesNotApply("its feed draws no batches by priority")
+
+
+def check_priorities_grow_with_errors(subject: Subject) -> None:
+    """A prioritized feed gets one priority per row, not negative, larger for larger errors."""
+    applies = False
+    where = location(subject.kind, "compute_loss_for_module") + ': Loss(rows={"priority": …})'
+    for trial in _prioritized(subject):
+        applies = True
+        batch = trial.batch
+        found: list[Tensor] = []
+        for shift in (0.0, 3.0, -3.0):
+            rewards = batch["rewards"] + shift
+            rows = trial.after(batch.with_columns({"rewards": rewards})).rows
+            if "priority" not in rows or rows["priority"].shape != (batch.rows,):
+                raise CheckFailed("one priority per row" + named(trial.setting), "none", where)
+            if bool((rows["priority"] < 0).any()):
+                raise CheckFailed(
+                    "priorities that are not negative" + named(trial.setting),
+                    f"{float(rows['priority'].min()):.3g}",
+                    where + ": the absolute value of the error",
+                )
+            found.append(rows["priority"].double().mean())
+        usual, more, less = found
+        if not max(more, less) > usual:
+            raise CheckFailed(
+                "higher priorities for rewards that are further from what was predicted"
+                + named(trial.setting),
+                f"a mean of {usual:.3g}, and of {more:.3g} and {less:.3g} for rewards 3 higher and "
+                "lower",
+                where + ": the absolute value of the error, not its inverse",
+            )
+    if not applies:
+        raise DoesNotApply("its feed draws no batches by priority")
+
+
+def check_masks_of_next_actions_are_used(subject: Subject) -> None:
+    """Values of next states are those of actions that `next_action_mask` allows."""
+    applies = False
+    masked = tuple(one for one in subject.cases if one.masked and not one.one_step)
+    for trial in trials(subject, masked):
+        batch = trial.batch
+        if "next_action_mask" not in batch:
+            continue
+        applies = True
+        going = trial.with_ends(terminated=False, truncated=False)
+        count = batch["next_action_mask"].shape[1]
+        only = []
+        for action in range(count):
+            mask = torch.zeros_like(batch["next_action_mask"])
+            mask[:, action] = 1
+            only.append(trial.after(going.with_columns({"next_action_mask": mask})))
+        every = torch.ones_like(batch["next_action_mask"])
+        free = trial.after(going.with_columns({"next_action_mask": every}))
+        differing = sum(not one.equals(free) for one in only)
+        if differing < count - 1 or only[0].equals(only[1]):
+            raise CheckFailed(
+                "another update where next_action_mask allows a single action"
+                + named(trial.setting),
+                "the same one",
+                location(subject.kind, *_WHERE)
+                + ': mask the values of next actions with batch["next_action_mask"]',
+            )
+    if not applies:
+        raise DoesNotApply("its feed gives no next_action_mask")
+
+
+def check_advantages_are_normalized(subject: Subject) -> None:
+    """With `normalize_advantage`, scaling or shifting the advantages does not change the loss."""
+    applies = False
+    for trial in trials(subject):
+        config = trial.harness.algorithm.config
+        wanted = getattr(config, "normalize_advantage", None)
+        prepared = trial.prepare(trial.batch)
+        if wanted is None or "advantages" not in prepared:
+            continue
+        applies = True
+        changed = prepared.with_columns({"advantages": 3.0 * prepared["advantages"] + 2.0})
+        _, error = largest_difference(
+            trial.gradients(prepared, prepared=True), trial.gradients(changed, prepared=True)
+        )
+        if (error < 1e-3) is not bool(wanted):
+            raise CheckFailed(
+                f"a loss that {'does not depend' if wanted else 'depends'} on the scale of "
+                f"advantages with normalize_advantage = {wanted}" + named(trial.setting),
+                f"gradients differ by {error:.2g} of their size for advantages 3 · A + 2",
+                location(subject.kind, "compute_loss_for_module")
+                + ": (advantages - mean) / standard deviation",
+            )
+    if not applies:
+        raise DoesNotApply("it has no option normalize_advantage, or prepares no advantages")
+
+
+def _changes(trial: Trial) -> Iterator[tuple[str, Batch, str]]:
+    """Batches with one column changed, the name of the column, and a hint."""
+    batch, case = trial.batch, trial.case
+    flipped = torch.arange(batch.rows - 1, -1, -1)
+    rewards = batch["rewards"]
+    order = batch["actions"].reshape(batch.rows, -1).double().sum(1).argsort()
+    sorted_by_action = torch.empty_like(rewards)
+    sorted_by_action[order] = rewards.sort().values
+    if bool((batch["actions"] == batch["actions"][0]).all()):
+        # Where one action was taken all along, it makes no difference which row earned what.
+        sorted_by_action = 2 * rewards + 1
+    yield (
+        "rewards",
+        batch.with_columns({"rewards": sorted_by_action}),
+        "rewards must belong to their rows; (n, 1) and (n,) broadcast to (n, n)",
+    )
+    actions = batch["actions"].flip(0)
+    if not torch.equal(actions, batch["actions"]):
+        yield "actions", batch.with_columns({"actions": actions}), "what the action was matters"
+    observed = batch["observations"]
+    if first_leaf(observed).float().std() > 0:
+        other = tree_map(lambda leaf: leaf[flipped.to(leaf.device)], observed)
+        yield "observations", batch.with_columns({"observations": other}), "what was observed"
+    if not trial.has_next or case.one_step:
+        return
+    going = trial.with_ends(terminated=False, truncated=False)
+    expected = trial.after(going)
+    if trial.after(trial.with_other_next(going)).equals(expected):
+        # Monte Carlo returns, or an algorithm that looks at no next state.
+        return
+    ended = trial.with_ends(terminated=True, truncated=False)
+    if trial.after(ended).equals(expected):
+        yield "terminated", batch, 'end returns where batch["terminated"] is set'
+    if "discounts" in batch and bool((batch["discounts"] != batch["discounts"][0]).any()):
+        halved = going.with_columns({"discounts": batch["discounts"] * 0.5})
+        if trial.after(halved).equals(expected):
+            hint = 'rows span several steps: discount with batch["discounts"], not gamma'
+            yield "discounts", batch, hint
+
+
+def _prioritized(subject: Subject) -> Iterator[Trial]:
+    for trial in trials(subject):
+        if trial.is_prioritized:
+            yield trial
+
+
+def _draws(trial: Trial) -> bool:
+    """Whether an update draws random numbers."""
+    learner = trial.harness.learner
+    start = learner.get_state()
+    generators = [learner.generator(name).get_state() for name in learner.modules]
+    with trial.harness.generators():
+        before = torch.get_rng_state()
+        trial.harness.learner.update({"default": trial.batch}, timestep=trial.harness.timestep + 1)
+        drew = not torch.equal(before, torch.get_rng_state())
+    after = [learner.generator(name).get_state() for name in learner.modules]
+    drew = drew or any(
+        not torch.equal(one, other) for one, other in zip(generators, after, strict=True)
+    )
+    learner.set_state(start)
+    return drew
+
+
+def _discounts_by_row(trial: Trial) -> bool:
+    """Whether an option discounts what was learned, so that later rows count more."""
+    discount = getattr(trial.harness.algorithm.config, "discount", 1.0)
+    return isinstance(discount, float) and discount < 1

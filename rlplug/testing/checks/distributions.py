@@ -1,0 +1,203 @@
+"""Checks of log-probabilities: those that a module gives are those that it acts by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rlplug.batch import Batch
+from rlplug.batch.nested import to_tensors, tree_map
+from rlplug.plugin import ActInput, Module
+from rlplug.testing.cases import CASES, Case
+from rlplug.testing.checks.effects import acting_inputs
+from rlplug.testing.collector import to_array
+from rlplug.testing.harness import Harness, make_harness
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.subject import Subject
+from rlplug.testing.trial import named
+
+__all__ = [
+    "check_acting_and_training_agree_on_log_probs",
+    "check_log_probs_are_those_of_actions",
+]
+
+DRAWS = 4000
+
+
+def check_log_probs_are_those_of_actions(subject: Subject) -> None:
+    """Actions are drawn as often as their log-probabilities say, on every kind of space."""
+    applies = False
+    for setting in ({}, *subject.variants):
+        config = subject.changed(setting)
+        plugin = subject.kind(config)
+        for case in _cases(subject):
+            if plugin.supports(case.observation_space, case.action_space) is not None:
+                continue
+            harness = make_harness(subject, case, config=config)
+            harness.train(3)
+            act = _repeated(harness.module, case)
+            acted = harness.module.forward_exploration(act)
+            actions = to_array(acted.actions)
+            given = acted.extras.get("log_prob")
+            if given is None:
+                given = _of_training(harness, act, actions)
+            if given is None:
+                continue
+            applies = True
+            found = _mismatch(case.action_space, actions, to_array(given).reshape(DRAWS, -1))
+            if found:
+                raise CheckFailed(
+                    f"actions as likely as their log-probabilities say in {case.name!r}"
+                    + named(setting),
+                    found,
+                    location(type(harness.module), "forward_exploration", "forward_train")
+                    + ": masks, the log-determinant of a squashing function, sums over dimensions",
+                )
+    if not applies:
+        raise DoesNotApply("it gives no log_prob, and forward_train no log_probs")
+
+
+def check_acting_and_training_agree_on_log_probs(subject: Subject) -> None:
+    """The column log_prob that `prepare_batch` adds is what acting gives where it is asked for."""
+    applies = False
+    for case in [one for one in subject.cases if not one.one_step]:
+        harness = make_harness(subject, case)
+        batch = harness.collect()["default"]
+        prepared = harness.prepare(batch)
+        if "log_prob" in batch or "log_prob" not in prepared or harness.module.initial_state(1):
+            continue
+        applies = True
+        act = next(iter(acting_inputs(harness.module, case, 16)))
+        act.wants_log_prob = True
+        acted = harness.module.forward_exploration(act)
+        where = location(type(harness.module), "forward_exploration")
+        if "log_prob" not in acted.extras:
+            raise CheckFailed(
+                "extras with log_prob where act.wants_log_prob is set",
+                ", ".join(acted.extras) or "none",
+                where,
+            )
+        columns: dict[str, Any] = {
+            "observations": to_tensors(act.observations),
+            "actions": torch.as_tensor(to_array(acted.actions)),
+            "rewards": torch.zeros(16),
+            "terminated": torch.ones(16, dtype=torch.bool),
+            "truncated": torch.zeros(16, dtype=torch.bool),
+            "fragments": torch.tensor([[0, 16]]),
+            "final_observations": tree_map(lambda leaf: leaf[-1:], to_tensors(act.observations)),
+        }
+        columns["next_observations"] = columns["observations"]
+        if act.action_mask is not None:
+            columns["action_mask"] = torch.as_tensor(act.action_mask)
+        again = harness.prepare(Batch(columns))["log_prob"]
+        given = torch.as_tensor(to_array(acted.extras["log_prob"])).to(again.dtype)
+        error = float((again - given).abs().max())
+        if error > 1e-3:
+            raise CheckFailed(
+                f"the same log-probabilities in acting and in training in {case.name!r}",
+                f"they differ by up to {error:.3g}",
+                f"{where}, or {location(subject.kind, 'prepare_batch')}",
+            )
+    if not applies:
+        raise DoesNotApply("prepare_batch adds no log_prob")
+
+
+def _cases(subject: Subject) -> list[Case]:
+    """One environment per kind of action space, masked ones, and a Box of one dimension."""
+    chosen: dict[Any, Case] = {}
+    for case in CASES:
+        space = case.action_space
+        if case.one_step == subject.is_bandit:
+            shape = space.shape if isinstance(space, spaces.Box) else ()
+            chosen.setdefault((type(space), shape, case.masked), case)
+    return [one for one in chosen.values() if "image" not in one.name]
+
+
+def _repeated(module: Module, case: Case) -> ActInput:
+    """One observation, many times."""
+    act = next(iter(acting_inputs(module, case, 1, seed=2)))
+
+    def repeat(leaf: Any) -> Any:
+        return numpy.repeat(leaf, DRAWS, axis=0)
+
+    mask = None if act.action_mask is None else repeat(act.action_mask)
+    return ActInput(
+        tree_map(repeat, act.observations),
+        mask,
+        module.initial_state(DRAWS),
+        act.timestep,
+        act.random,
+        act.steps,
+        wants_log_prob=True,
+    )
+
+
+@torch.no_grad()
+def _of_training(harness: Harness, act: ActInput, actions: Any) -> Tensor | None:
+    """The log-probabilities of these actions by `log_probs` or `logits` of `forward_train`."""
+    if not isinstance(next(iter(harness.cases.values())).action_space, spaces.Discrete):
+        return None
+    columns: dict[str, Any] = {
+        "observations": to_tensors(act.observations),
+        "actions": torch.as_tensor(actions),
+        "fragments": torch.tensor([[0, DRAWS]]),
+    }
+    if act.action_mask is not None:
+        columns["action_mask"] = torch.as_tensor(act.action_mask)
+    batch = Batch(columns).to(harness.learner.device, harness.learner.dtype)
+    try:
+        out = harness.module.forward_train(batch)
+    except KeyError:
+        return None
+    chosen = torch.as_tensor(actions).long()[:, None]
+    if "log_probs" in out and out["log_probs"].dim() == 2:
+        return out["log_probs"].gather(1, chosen)
+    if "logits" in out and out["logits"].dim() == 2:
+        return out["logits"].log_softmax(1).gather(1, chosen)
+    return None
+
+
+def _mismatch(space: Any, actions: Any, log_probs: Any) -> str:
+    """How draws and log-probabilities disagree; nothing where they agree."""
+    if log_probs.shape[1] != 1:
+        return f"log-probabilities of shape {log_probs.shape}: one number per row is needed"
+    log_probs = log_probs[:, 0]
+    if not numpy.isfinite(log_probs).all():
+        return "log-probabilities that are not finite"
+    if isinstance(space, spaces.Box):
+        return _density_mismatch(actions, log_probs) if space.shape == (1,) else ""
+    keys = [tuple(numpy.atleast_1d(action).tolist()) for action in actions]
+    counts, total = Counter(keys), 0.0
+    for key, count in counts.items():
+        probability = float(numpy.exp(log_probs[keys.index(key)]))
+        total += probability
+        spread = 5 * numpy.sqrt(max(probability * (1 - min(probability, 1)), 1e-4) / DRAWS)
+        if abs(count / DRAWS - probability) > spread + 0.002:
+            return (
+                f"action {list(key)} in {count / DRAWS:.1%} of {DRAWS:,} draws, by its "
+                f"log-probability {probability:.1%}"
+            )
+    return "" if total < 1.01 else f"probabilities that add up to {total:.3g}"
+
+
+def _density_mismatch(actions: Any, log_probs: Any) -> str:
+    """The largest distance of the drawn distribution from the integrated density, if too large."""
+    order = numpy.argsort(actions[:, 0])
+    points, density = actions[order, 0].astype(float), numpy.exp(log_probs[order].astype(float))
+    steps = numpy.diff(points) * (density[1:] + density[:-1]) / 2
+    integrated = numpy.concatenate(([0.0], numpy.cumsum(steps)))
+    if integrated[-1] <= 0:
+        return "a density of 0"
+    drawn = numpy.arange(len(points)) / (len(points) - 1)
+    distance = float(abs(drawn - integrated / integrated[-1]).max())
+    if distance > 0.05:
+        return (
+            f"a density whose integral is off by {distance:.2f} from what {DRAWS:,} draws "
+            "are distributed like"
+        )
+    return ""

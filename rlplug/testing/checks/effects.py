@@ -1,0 +1,184 @@
+"""The check that every option changes something that a person could notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, get_origin, get_type_hints
+
+import attrs
+import numpy
+
+from rlplug.errors import RlplugError
+from rlplug.plugin import ActInput, Module
+from rlplug.testing.algorithms import PolicyGradient, QLearning
+from rlplug.testing.cases import CASES, Case
+from rlplug.testing.collector import RUN_STEPS, stack_observations, to_array
+from rlplug.testing.comparison import digest, leaves_of
+from rlplug.testing.harness import make_harness
+from rlplug.testing.report import CheckFailed, location
+from rlplug.testing.subject import Subject
+
+__all__ = ["acting_inputs", "check_every_option_has_an_effect", "fingerprint"]
+
+UPDATES = 5
+_MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
+"""Steps of a run at which acting is compared."""
+
+
+def check_every_option_has_an_effect(subject: Subject) -> None:
+    """A change of any option changes the feed, the updates, or how modules act."""
+    base: dict[Any, Any] = {}
+    idle = []
+    untested = subject.kind.untested_options
+    for field in attrs.fields(subject.kind.Config):
+        if field.name in untested:
+            continue
+        others = [one for one in _others(subject, field.name) if subject.accepts_any(one)]
+        if others and not _has_effect(subject, field.name, others, base):
+            idle.append(field.name)
+    if idle:
+        names = ", ".join(map(repr, idle))
+        raise CheckFailed(
+            "another feed, other weights or other actions for another value of each option",
+            f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}, "
+            f"in {len(base)} settings",
+            f"{location(subject.kind.Config)}: follow {idle[0]!r} to where it is used; if it "
+            "matters only beside other options, name them in `variants`; if no environment of the "
+            "kit can show it, name it in `untested_options`",
+        )
+
+
+def fingerprint(
+    subject: Subject, changes: Mapping[str, Any], case: Case, algorithm: type[Any] = PolicyGradient
+) -> str:
+    """A digest of what a few updates with these options lead to; empty if they are refused.
+
+    Single numbers in buffers are left out: an option that is only stored there changes nothing.
+    """
+    soon = {"target_update_interval": 3}
+    changes = {**(soon if subject.accepts({**soon, **changes}) else {}), **changes}
+    config = subject.changed(changes)
+    if config is None:
+        return ""
+    plugin = subject.kind(config)
+    if not subject.is_addon and plugin.supports(case.observation_space, case.action_space):
+        return "not supported"
+    try:
+        harness = make_harness(subject, case, config=config, algorithm=algorithm)
+        early = _acting(harness.module, case)
+        if subject.is_bandit:
+            harness.train_as_a_run(4 * UPDATES, steps=1)
+        else:
+            harness.train_as_a_run(UPDATES)
+    except RlplugError:
+        return ""
+    weights = {
+        path: value
+        for path, value in leaves_of(harness.weights())
+        if getattr(value, "ndim", 0) and getattr(value, "numel", lambda: 2)() > 1
+    }
+    learner = harness.learner
+    chosen = harness.calls.inference_module(next(iter(learner.modules)), harness.module, learner)
+    return digest(
+        {
+            "feed": "" if subject.is_addon else repr(plugin.feed()),
+            "weights": weights,
+            "rows": dict(learner.rows.get("default", {})),
+            "early": early,
+            "late": _acting(chosen, case),
+        }
+    )
+
+
+def acting_inputs(module: Module, case: Case, n: int, *, seed: int = 0) -> Iterator[ActInput]:
+    """The same n observations at several moments of a run, with fresh generators."""
+    environment = case.make()
+    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
+    observations, infos = zip(*resets, strict=True)
+    for timestep in _MOMENTS:
+        stack, mask = stack_observations(case.observation_space, observations, infos)
+        random = numpy.random.default_rng(seed)
+        yield ActInput(stack, mask, module.initial_state(n), timestep, random, RUN_STEPS)
+
+
+def _acting(module: Module, case: Case) -> dict[str, Any]:
+    """The actions of both methods at several moments."""
+    return {
+        f"{method} {act.timestep}": to_array(getattr(module, method)(act).actions)
+        for method in ("forward_exploration", "forward_inference")
+        for act in acting_inputs(module, case, 32)
+    }
+
+
+def _has_effect(
+    subject: Subject, name: str, others: list[dict[str, Any]], base: dict[Any, Any]
+) -> bool:
+    tried = False
+    for setting, case, algorithm in _contexts(subject, name):
+        key = (tuple(setting.items()), case.name, algorithm)
+        for change in others if not setting else others[:2]:
+            if change.items() <= setting.items() or not subject.accepts({**setting, **change}):
+                continue
+            if key not in base:
+                base[key] = fingerprint(subject, setting, case, algorithm)
+            if base[key] in ("", "not supported"):
+                break
+            tried = True
+            if fingerprint(subject, {**setting, **change}, case, algorithm) not in ("", base[key]):
+                return True
+    return not tried or any(_supports_other_spaces(subject, change) for change in others)
+
+
+def _supports_other_spaces(subject: Subject, change: Mapping[str, Any]) -> bool:
+    config = subject.changed(change)
+    if config is None or subject.is_addon:
+        return False
+    usual, other = subject.kind(subject.config()), subject.kind(config)
+    return any(
+        usual.supports(case.observation_space, case.action_space)
+        != other.supports(case.observation_space, case.action_space)
+        for case in CASES
+        if case.one_step == subject.is_bandit
+    )
+
+
+def _contexts(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], Case, type[Any]]]:
+    """Settings and environments to look for an effect in, the most likely ones first."""
+    cases: dict[Any, Case] = {}
+    for case in subject.cases:
+        cases.setdefault((type(case.action_space), case.masked), case)
+    first, *later = cases.values()
+    words = set(name.split("_"))
+
+    def likely(setting: Mapping[str, Any]) -> int:
+        return -len(words & {word for option in setting for word in option.split("_")})
+
+    settings = sorted([*subject.settings[1:], *subject.enabled], key=likely)
+    yield {}, first, PolicyGradient
+    if subject.is_addon:
+        yield {}, first, QLearning
+    yield from ((setting, first, PolicyGradient) for setting in settings if likely(setting))
+    yield from (({}, case, PolicyGradient) for case in later)
+    yield from ((setting, first, PolicyGradient) for setting in settings if not likely(setting))
+    yield from ((setting, case, PolicyGradient) for setting, case in product(settings, later))
+
+
+def _others(subject: Subject, name: str) -> list[dict[str, Any]]:
+    """Other values of an option, by its type."""
+    value = getattr(subject.config(), name)
+    declared = get_type_hints(subject.kind.Config)[name]
+    values: list[Any] = []
+    if isinstance(value, bool):
+        values = [not value]
+    elif isinstance(value, float):
+        nearby = [value * 0.5, value * 3] if value else [0.1, 0.001]
+        values = [*nearby, 0.1, 1.0, 0.9, 0.0, value + 5.0]
+    elif isinstance(value, int):
+        values = [value + 1, value // 2, 1, value * 4, 0, 4 * RUN_STEPS]
+    elif isinstance(value, tuple) and value and all(isinstance(one, int) for one in value):
+        values = [(*value, 8), (8,)]
+    elif get_origin(declared) is not None:
+        values = [one[name] for one in subject.switches if name in one]
+    differing = [one for one in values if one != value]
+    return [{name: one} for one in differing]
