@@ -31,6 +31,7 @@ __all__ = ["evaluate"]
     metavar="N",
     help="Number of episodes.",
 )
+@click.option("--env", metavar="ID", default="", help="Environment; default: that of the run.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -63,6 +64,7 @@ __all__ = ["evaluate"]
 def evaluate(
     run: str,
     episodes: int,
+    env: str,
     seed: int,
     checkpoint: str,
     video: bool,
@@ -91,6 +93,7 @@ def evaluate(
 
     done = later.evaluate(
         path,
+        env=env,
         episodes=episodes,
         seed=seed,
         video=video,

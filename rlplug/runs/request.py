@@ -27,6 +27,7 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "preset": "--preset",
         "init_from": "--init-from",
         "addons": "--with",
+        "files": "--data",
         "tags": "--tag",
         "run_name": "--resume-or-start",
     }
