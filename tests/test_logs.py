@@ -258,3 +258,25 @@ def test_a_file_that_is_not_there_is_told_with_the_one_that_is(tmp_path: Path) -
     write(tmp_path / "clicks.parquet", columns())
     with pytest.raises(RequestError, match=r"no file .*Did you mean 'clicks.parquet'"):
         opened(tmp_path / "click.parquet")
+
+
+def test_the_open_bandit_dataset_is_read_with_indicators_of_user_features(tmp_path: Path) -> None:
+    folder = tmp_path / "random" / "all"
+    folder.mkdir(parents=True)
+    names = ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1"
+    lines = [
+        "0,2019-11-24 00:00:01,2,3,0,0.25,b,x",
+        "1,2019-11-24 00:00:02,0,1,1,0.25,a,y",
+        "2,2019-11-24 00:00:03,3,2,0,0.5,c,x",
+    ]
+    (folder / "all.csv").write_text("\n".join([names, *lines]) + "\n")
+    log = opened(folder, format="obd")
+    assert (log.rows, log.num_arms) == (3, 4)
+    rows = log.whole()
+    # Of a, b, c and of x, y the first has no column.
+    assert rows["context"].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert rows["position"].tolist() == [2, 0, 1]
+    assert rows["propensity"].tolist() == [0.25, 0.25, 0.5]
+    assert [batch["reward"].tolist() for batch in log.read(1, 1)] == [[1.0], [0.0]]
+    with pytest.raises(RequestError, match="is no folder of the Open Bandit Dataset"):
+        opened(tmp_path / "random", format="obd")

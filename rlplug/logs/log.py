@@ -17,6 +17,7 @@ from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs.checks import check_block
 from rlplug.logs.files import LogFile, find_files, open_file
+from rlplug.logs.obd import ObdFile, find_obd
 from rlplug.logs.roles import Column, Roles, find_roles
 from rlplug.logs.space_json import space_from_json
 
@@ -139,8 +140,10 @@ class Log:
     @classmethod
     def open(cls, section: DataSection) -> Log:
         """The log of `[data]`; what is wrong with its files, columns or first rows is raised."""
-        paths = find_files(section.files, section.format)
         name = Path(section.files[0]).stem.replace("*", "") or "log"
+        if section.format == "obd":
+            return cls([ObdFile(path) for path in find_obd(section.files)], section, name)
+        paths = find_files(section.files, section.format)
         return cls([open_file(path, section.format) for path in paths], section, name)
 
     @property
