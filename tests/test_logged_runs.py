@@ -232,3 +232,72 @@ def test_bandits_refuse_logs_of_episodes(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table(EPISODES), path)
     with pytest.raises(RequestError, match="it is for bandits"):
         rlplug.run("linucb", data=path, options=OFF)
+
+
+def test_rows_that_the_frozen_copy_disagrees_with_are_not_learned(clicks: Path) -> None:
+    """With uniform propensities of 1/4, accepted rows have the weight 4."""
+    options = {**OFF, "rows_per_update": 500, "offline_evaluation": "accepted"}
+    result = rlplug.run("linucb", data=clicks, options=options)
+    metrics = result.metrics
+    assert 0.15 < metrics["ope/accepted_fraction"] < 0.35
+    fraction = metrics["ope/accepted_fraction"]
+    assert metrics["ope/accepted_per_rejected"] == pytest.approx(fraction / (1 - fraction))
+    assert metrics["ope/importance_weight_mean"] == pytest.approx(4 * fraction)
+    mean = (
+        fraction * metrics["ope/reward_accepted"] + (1 - fraction) * metrics["ope/reward_rejected"]
+    )
+    assert mean == pytest.approx(metrics["ope/reward_all"])
+    # It has learned: what it wants earns more than what was logged.
+    assert metrics["ope/reward_accepted"] > 1 > metrics["ope/reward_all"]
+    assert 0 < metrics["ope/value"] < metrics["ope/reward_accepted"]
+    assert (metrics["ope/slate_size_min"], metrics["ope/slate_size_mean"]) == (4, 4)
+    weight = result.module.model.regressions.weight.sum().item()
+    assert 4 * 3000 * 0.15 < weight < 4 * 3000 * 0.35
+    assert weight % 4 == 0
+    every = rlplug.run("linucb", data=clicks, options={**options, "offline_evaluation": "all"})
+    assert every.module.model.regressions.weight.sum().item() == 3000
+
+
+def test_weights_are_clipped_and_the_copy_renewed_after_so_much_data(clicks: Path) -> None:
+    options = {
+        **OFF,
+        "rows_per_update": 500,
+        "offline_evaluation": "accepted",
+        "max_importance_weight": 2.5,
+        "eval_model_update_critical_weight": 1000.0,
+    }
+    result = rlplug.run("linucb", data=clicks, options=options)
+    # Batches of 500: after 1000, 2000 rows, before the next is weighed.
+    assert result.metrics["ope/renewed"] == 2
+    assert result.module.model.regressions.weight.sum().item() % 2.5 == 0
+
+
+def test_offline_evaluation_of_a_resumed_run_goes_on(home: Path, clicks: Path) -> None:
+    options = {
+        **OFF,
+        "rows_per_update": 100,
+        "offline_evaluation": "accepted",
+        "eval_model_update_critical_weight": 700.0,
+        "checkpoint.every": 1000,
+    }
+    whole = rlplug.run("linucb", data=clicks, addons=[CutOff()], options=options)
+    before = set(home.glob("work/*"))
+    with pytest.raises(ArithmeticError, match="cut off"):
+        rlplug.run("linucb", data=clicks, addons=[CutOff(1500)], options=options)
+    (folder,) = set(home.glob("work/*")) - before
+    resumed = rlplug.resume(folder.name, addons=[CutOff()])
+    for name, value in whole.metrics.items():
+        if name.startswith("ope/"):
+            assert resumed.metrics[name] == value, name
+    assert torch.equal(whole.module.model.regressions.sums, resumed.module.model.regressions.sums)
+
+
+def test_uniform_propensities_are_assumed_only_when_said(tmp_path: Path, clicks: Path) -> None:
+    path = tmp_path / "bare.parquet"
+    parquet.write_table(parquet.read_table(clicks).drop(["propensity"]), path)
+    options = {**OFF, "offline_evaluation": "all"}
+    with pytest.raises(RequestError, match="needs propensities, and log 'bare' has none"):
+        rlplug.run("linucb", data=path, options=options)
+    assumed = rlplug.run("linucb", data=path, options={**options, "assume_uniform": True})
+    logged = rlplug.run("linucb", data=clicks, options=options)
+    assert assumed.metrics["ope/value"] == logged.metrics["ope/value"]

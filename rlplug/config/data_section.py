@@ -42,6 +42,26 @@ class DataSection:
         "For algorithms that learn by minibatches.",
         at_least(1),
     )
+    offline_evaluation: str = option(
+        "off",
+        "Have a frozen copy of the policy act on each batch before it is learned (metrics ope/…). "
+        "accepted: only rows that it agrees with are learned, weighted by 1 / propensity; all: "
+        "all rows are learned as they are.",
+        one_of(("off", "accepted", "all")),
+    )
+    max_importance_weight: float = option(
+        0.0, "Clip the weights 1 / propensity to this; 0 disables.", at_least(0)
+    )
+    eval_model_update_critical_weight: float = option(
+        0.0,
+        "Renew the frozen copy after this much weight of data (rows, unless they are weighted); "
+        "0: for each batch.",
+        at_least(0),
+    )
+    assume_uniform: bool = option(
+        False,
+        "Take the actions of a log without propensities as chosen uniformly among those present.",
+    )
     context: str = _columns("context*", "Features of the context (the observation).")
     arms: str = _columns(
         "arms*", "Features of all arms: a column of lists per arm, or numbers named …_ARM_FEATURE."
@@ -62,15 +82,36 @@ class DataSection:
     truncated: str = _columns("truncated", "Whether the episode was cut off after the step.")
     next_context: str = _columns("next_context*", "Observation after the step.")
 
+    def __attrs_post_init__(self) -> None:
+        idle = [
+            name
+            for name in ("max_importance_weight", "eval_model_update_critical_weight")
+            if getattr(self, name)
+        ]
+        if idle and self.offline_evaluation == "off":
+            raise ValueError(
+                f"{' and '.join(idle)} would have no effect with offline_evaluation = 'off'"
+            )
+
     @property
     def is_used(self) -> bool:
         """Whether the run learns from logs."""
         return bool(self.files)
 
 
+_OTHERS = (
+    "files",
+    "format",
+    "num_arms",
+    "rows_per_update",
+    "shuffle_rows",
+    "offline_evaluation",
+    "max_importance_weight",
+    "eval_model_update_critical_weight",
+    "assume_uniform",
+)
+
 COLUMN_OPTIONS = tuple(
-    field.name
-    for field in attrs.fields(DataSection)
-    if field.name not in ("files", "format", "num_arms", "rows_per_update", "shuffle_rows")
+    field.name for field in attrs.fields(DataSection) if field.name not in _OTHERS
 )
 """The options that name columns."""

@@ -71,6 +71,16 @@ class LogRows:
             return logged
         return None
 
+    def propensity_or_uniform(self, num_arms: int) -> NDArray[Any]:
+        """The propensities, or uniform ones among the arms that were present."""
+        logged = self.propensity
+        if logged is not None:
+            return logged
+        mask = self.get("action_mask")
+        present = numpy.full(len(self), num_arms) if mask is None else (mask != 0).sum(1)
+        uniform: NDArray[Any] = 1.0 / present
+        return uniform
+
     @property
     def observations(self) -> Any:
         """What was chosen from, as the algorithm gets it from an environment."""

@@ -154,7 +154,7 @@ def make_components(
     opened = feed.open(_setting(prepared, environments, learner))
     sampler: Sampler
     if log is not None:
-        sampler = sampler_of(log, config, opened)
+        sampler = sampler_of(log, config, opened, learner)
     else:
         collected = opened.steps_per_collect * environments.num_envs
         _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)

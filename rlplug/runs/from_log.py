@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy
 
 from rlplug.config.data_section import DataSection
 from rlplug.config.sections import EnvSection, RunConfig
@@ -15,8 +16,12 @@ from rlplug.envs.spaces_only import spaces_only
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.feeds import Feed, OpenFeed
 from rlplug.feeds.logged import Logged, OpenLogged, feed_for_log
+from rlplug.learner import Learner
 from rlplug.logs import Log
+from rlplug.plugin import DEFAULT_MODULE
 from rlplug.sampling.log_sampler import LogSampler
+from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from rlplug.seeding import derive
 from rlplug.spaces import describe
 
 __all__ = ["check_spaces", "derive_data", "environments_of", "feed_of", "sampler_of"]
@@ -123,15 +128,45 @@ def feed_of(feed: Feed, data: DataSection, label: str) -> Feed:
     return feed
 
 
-def sampler_of(log: Log, config: RunConfig, feed: OpenFeed) -> LogSampler:
+def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) -> LogSampler:
     """Reads the log as the feed wants it."""
+    data, minibatches = config.data, isinstance(feed, OpenLogged)
     shared: dict[str, Any] = {"steps": config.run.steps, "seed": config.run.seed}
+    if data.offline_evaluation != "off":
+        _check_evaluation(log, data)
+        shared["trains_on_accepted"] = data.offline_evaluation == "accepted"
+        shared["evaluation"] = OfflineEvaluation(
+            learner.modules[DEFAULT_MODULE],
+            random=numpy.random.default_rng(derive(config.run.seed, "offline evaluation")),
+            # A bandit acts by its confidence bound; others explore at random.
+            explores=not minibatches and not config.sampling.optimal,
+            max_weight=data.max_importance_weight,
+            critical_weight=data.eval_model_update_critical_weight,
+            learners=learner.world_size,
+            reduce=learner.all_reduce,
+        )
     if isinstance(feed, OpenLogged):
         return LogSampler(
             log,
             rows=feed.minibatch_size,
-            pool=config.data.shuffle_rows,
+            pool=data.shuffle_rows,
             wants_next=feed.wants_next,
             **shared,
         )
-    return LogSampler(log, rows=config.data.rows_per_update, **shared)
+    return LogSampler(log, rows=data.rows_per_update, **shared)
+
+
+def _check_evaluation(log: Log, data: DataSection) -> None:
+    """Refuse a log that cannot be compared with."""
+    if not log.is_bandit or not log.num_arms:
+        raise RequestError(
+            f"data.offline_evaluation compares single choices among arms; log {log.name!r} has "
+            "others.",
+            "try: leave it out",
+        )
+    if not log.has_propensities and not data.assume_uniform:
+        raise RequestError(
+            f"data.offline_evaluation needs propensities, and log {log.name!r} has none.",
+            "try: --set data.propensity=COLUMN, or --set assume_uniform=true if its actions were "
+            "chosen uniformly at random",
+        )

@@ -14,7 +14,7 @@ from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.config.data_section import DataSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, RequestError
-from rlplug.logs import Log, LogRows
+from rlplug.logs import Log
 from rlplug.ope.judge import Choices, Judgement, judge
 from rlplug.ope.reward_model import RewardModel, mrdr_weights
 from rlplug.registry import Registry
@@ -116,6 +116,13 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
     values |= {"files": list(files), "format": "auto", **options}
+    # What is of training does not matter here.
+    for name in (
+        "offline_evaluation",
+        "max_importance_weight",
+        "eval_model_update_critical_weight",
+    ):
+        values.pop(name, None)
     section, problems = structure(DataSection, values, "data")
     if section is None or problems:
         raise ConfigError("the options of --set", problems, "see: rlplug options data")
@@ -181,7 +188,7 @@ def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
     for rows in log.read(0, _ROWS):
         part = slice(rows.first, rows.first + len(rows))
         rewards[part], logged[part] = rows["reward"], rows["action"]
-        propensities[part] = _propensities(rows, log.num_arms)
+        propensities[part] = rows.propensity_or_uniform(log.num_arms)
         chosen = numpy.asarray(loaded.policy.predict(rows.observations), numpy.int64)
         wanted[part] = chosen
         if "propensities" in rows.columns:
@@ -218,12 +225,3 @@ def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
         unseen=impossible | never[wanted],
         weights=weights if "weight" in log.roles else None,
     )
-
-
-def _propensities(rows: LogRows, num_arms: int) -> Any:
-    """Those of the log, or uniform ones over the arms that were present."""
-    logged = rows.propensity
-    if logged is not None:
-        return logged
-    mask = rows.get("action_mask")
-    return 1.0 / (num_arms if mask is None else mask.sum(1))

@@ -11,6 +11,7 @@ import numpy
 from rlplug.errors import RequestError
 from rlplug.feeds import Experience
 from rlplug.logs import Log, LogRows
+from rlplug.sampling.offline_evaluation import OfflineEvaluation
 from rlplug.seeding import derive
 
 __all__ = ["LogSampler"]
@@ -23,7 +24,8 @@ class LogSampler:
     """Gives the rows of a log as experience: one step of as many environments as rows.
 
     `pool` rows at a time are shuffled, and handed out `rows` at a time; a pool of 1 leaves the
-    rows in order. After its last row the log begins again. The run ends after `steps` rows.
+    rows in order. After its last row the log begins again. The run ends after `steps` rows. With
+    `trains_on_accepted`, rows are weighted as the `evaluation` weighs them.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class LogSampler:
         seed: int,
         pool: int = 1,
         wants_next: bool = False,
+        evaluation: OfflineEvaluation | None = None,
+        trains_on_accepted: bool = False,
     ) -> None:
         self.version = 0
         self.step_seconds = 0.0
@@ -42,6 +46,7 @@ class LogSampler:
         self._shuffles = pool > 1
         self._pool_size = max(pool, rows) if self._shuffles else rows
         self._wants_next = wants_next
+        self._evaluation, self._trains_on_accepted = evaluation, trains_on_accepted
         self._epoch = 0
         self._next_pool = 0
         """Row at which the next pool begins."""
@@ -59,6 +64,12 @@ class LogSampler:
             self._pool = self._read_pool()
         wanted = min(self._rows, max(self._steps - timestep, 1))
         columns = self._pool.take(wanted)
+        if self._evaluation is not None:
+            importance = self._evaluation.weigh(columns, timestep, self._log.num_arms)
+            del columns["propensity"]
+            if self._trains_on_accepted:
+                given = columns.get("weights")
+                columns["weights"] = importance if given is None else given * importance
         rewards = columns["rewards"]
         self._reward_sum += float(rewards.sum())
         self._reward_rows += len(rewards)
@@ -73,6 +84,8 @@ class LogSampler:
         metrics = {"data/reward_mean": self._reward_sum / rows} if rows else {}
         self._reward_sum, self._reward_rows = 0.0, 0
         done = self._next_pool - (0 if self._pool is None else self._pool.left)
+        if self._evaluation is not None:
+            metrics |= self._evaluation.take_metrics()
         return {**metrics, "data/epoch": self._epoch + done / self._log.rows}
 
     def get_state(self, *, environments: bool = True) -> dict[str, Any]:
@@ -84,6 +97,7 @@ class LogSampler:
             "pool": self._next_pool if pool is None else pool.first,
             "used": 0 if pool is None else pool.used,
             "rewards": [self._reward_sum, self._reward_rows],
+            "evaluation": None if self._evaluation is None else self._evaluation.get_state(),
             "not_saved": "",
         }
 
@@ -100,6 +114,8 @@ class LogSampler:
                 f"and {was[2]:,} bytes, now {there[0]} has {there[1]:,} and {there[2]:,}.",
                 "try: the same files, or a new run with --init-from",
             )
+        if self._evaluation is not None and saved["evaluation"] is not None:
+            self._evaluation.set_state(saved["evaluation"])
         self._epoch = saved["epoch"]
         self._reward_sum, self._reward_rows = saved["rewards"]
         self._read_from(saved["pool"])
@@ -164,6 +180,8 @@ class LogSampler:
         for role, name in _LEARNED.items():
             if role in rows.columns:
                 columns[name] = rows[role]
+        if self._evaluation is not None:
+            columns["propensity"] = rows.propensity_or_uniform(self._log.num_arms)
         if not self._log.is_bandit:
             columns |= _ends(rows, following)
         if not self._wants_next:
