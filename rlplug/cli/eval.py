@@ -59,6 +59,9 @@ __all__ = ["evaluate"]
     is_flag=True,
     help="Do not keep the evaluation with the run, nor in MLflow.",
 )
+@click.option(
+    "--record", "recording", metavar="DIR", help="Record the episodes as a log, for --data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
@@ -70,6 +73,7 @@ def evaluate(
     video: bool,
     trust: bool,
     no_record: bool,
+    recording: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
@@ -100,6 +104,7 @@ def evaluate(
         trust=trust,
         record=not no_record,
         console=console,
+        recording=recording,
     )
     if done.not_tracked:
         where = "recorded" if done.recorded is None else "in MLflow"
@@ -123,6 +128,8 @@ def _print(done: Evaluated) -> None:
     }
     if done.video is not None:
         rows["video"] = str(done.video)
+    if done.recording is not None:
+        rows["episodes in"] = str(done.recording)
     if done.recorded is not None:
         rows["recorded"] = str(done.recorded)
     for line in in_columns(rows):

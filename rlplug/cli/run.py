@@ -48,6 +48,11 @@ __all__ = ["run"]
     metavar="FILE",
     help="Learn from logged rows: Parquet, CSV, npz, or a recording; repeatable. See options data.",
 )
+@click.option(
+    "--record",
+    metavar="DIR",
+    help="Record the experience as a log, with the probabilities of actions, for --data.",
+)
 @click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
 @click.option("--seed", type=int, metavar="N", help="Random seed.")
 @click.option(
@@ -276,6 +281,7 @@ def _request(
     algo: str | None,
     env: str | None,
     files: tuple[str, ...],
+    record: str | None,
     steps: int | None,
     seed: int | None,
     preset: str | None,
@@ -303,6 +309,8 @@ def _request(
     }
     if files:
         flags["data"] = {"files": list(files)}
+    if record:
+        flags["sampling"] = {"record": str(Path(record).expanduser().absolute())}
     tracking = {"run_name": name, "tags": parse_tags(tags)}
     flags["tracking"] = {key: value for key, value in tracking.items() if value}
     return Request(

@@ -17,6 +17,7 @@ from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs.checks import check_block
 from rlplug.logs.files import LogFile, find_files, open_file
+from rlplug.logs.minari_file import MinariFile
 from rlplug.logs.obd import ObdFile, find_obd
 from rlplug.logs.roles import Column, Roles, find_roles
 from rlplug.logs.space_json import space_from_json
@@ -153,6 +154,8 @@ class Log:
         name = Path(section.files[0]).stem.replace("*", "") or "log"
         if section.format == "obd":
             return cls([ObdFile(path) for path in find_obd(section.files)], section, name)
+        if section.format == "minari":
+            return cls([MinariFile(one) for one in section.files], section, name)
         paths = find_files(section.files, section.format)
         return cls([open_file(path, section.format) for path in paths], section, name)
 
@@ -181,7 +184,7 @@ class Log:
     def fingerprint(self) -> list[list[Any]]:
         """Name, rows and bytes of each file: a resumed run must read the same."""
         return [
-            [one.path.name, count, one.path.stat().st_size]
+            [one.path.name, count, one.path.stat().st_size if one.path.is_file() else 0]
             for one, count in zip(self._files, self._counts, strict=True)
         ]
 

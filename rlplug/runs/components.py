@@ -30,7 +30,7 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
-from rlplug.sampling import make_sampler
+from rlplug.sampling import make_sampler, recorded
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 from rlplug.trainer import Sampler, Trainer
@@ -159,6 +159,8 @@ def make_components(
         collected = opened.steps_per_collect * environments.num_envs
         _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
         sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
+        if config.sampling.record:
+            sampler = recorded(sampler, config, environments, opened)
     limits = Limits(config)
     trainer = Trainer(
         calls,

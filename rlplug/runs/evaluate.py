@@ -39,6 +39,8 @@ class Evaluated:
     video: Path | None = None
     recorded: Path | None = None
     """The file that keeps the evaluation, if it was recorded."""
+    recording: Path | None = None
+    """The folder that has the episodes, if they were recorded as a log."""
     not_tracked: str = ""
     """Why an evaluation that was to be recorded is not in MLflow; empty if it is."""
 
@@ -55,6 +57,7 @@ def evaluate(
     trust: bool = False,
     record: bool = False,
     console: Console | None = None,
+    recording: Path | str | None = None,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
@@ -62,7 +65,8 @@ def evaluate(
     environment was a callable, and for those that learned from a log. A run
     that was not made here and names code to import, such as a wrapper, needs `trust=True`. With
     `record=True` the evaluation is kept with the run: as a file, and in MLflow as `later_eval/…`
-    at the step of the checkpoint. `console` shows how far it is.
+    at the step of the checkpoint. `console` shows how far it is. `recording` is a folder
+    to record the episodes in, as a log.
     """
     console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
@@ -96,6 +100,8 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            record=None if recording is None else Path(recording).expanduser().absolute(),
+            one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )
         stack.callback(evaluator.close)
         console.episodes_started(episodes, lambda: evaluator.played)
@@ -127,6 +133,7 @@ def evaluate(
         returns=tuple(returns),
         video=file,
         recorded=kept,
+        recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
 

@@ -28,6 +28,7 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "init_from": "--init-from",
         "addons": "--with",
         "files": "--data",
+        "record": "--record",
         "tags": "--tag",
         "run_name": "--resume-or-start",
     }

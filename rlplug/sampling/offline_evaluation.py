@@ -1,4 +1,4 @@
-"""Offline evaluation: a frozen copy of the policy meets each batch of a log before it is learned."""
+"""Offline evaluation: a frozen copy of the policy meets each batch before it is learned."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class WorkerSampler(VectorSampler):
         act.action_mask = mask if everyone or mask is None else mask[envs]
         act.timestep = timestep + int(self._times.sum())
         with self._frozen_weights:
-            acted = self._act(act)
+            acted = self.choose(act)
         if state is not None:
             act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
         actions = to_arrays(acted.actions)

@@ -15,7 +15,10 @@ from rlplug.errors import RunFailedError
 from rlplug.nn import masked
 from rlplug.spaces import whole_numbers
 
-__all__ = ["ArmCounts", "Floats", "highest"]
+__all__ = ["ArmCounts", "Floats", "highest", "present", "tied"]
+
+_DRAWS = 500
+"""Draws by which probabilities are estimated where they are recorded."""
 
 Floats = NDArray[numpy.float64]
 
@@ -67,8 +70,27 @@ class ArmCounts(Module):
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest scores; ties are broken by `act.random`."""
-        arms = self.choose(_rows(act.observations), act.random, act.action_mask)
-        return Acted(arms, extras={"pred_label": self.means()[arms]})
+        rows = _rows(act.observations)
+        arms = self.choose(rows, act.random, act.action_mask)
+        extras = {"pred_label": self.means()[arms]}
+        if act.wants_log_prob:
+            chances = self.probabilities(rows, act)
+            extras["log_prob"] = numpy.log(chances[numpy.arange(rows), arms])
+        return Acted(arms, extras=extras)
+
+    def probabilities(self, rows: int, act: ActInput) -> Floats:
+        """Probability of each arm (rows, arms): estimated by draws, where a rule has no formula.
+
+        The draws have a generator of their own; no arm that is present has the probability 0.
+        """
+        random = numpy.random.default_rng([1, act.timestep])
+        allowed = present(act.action_mask, rows, self.num_arms)
+        hits = allowed.astype(float)
+        each = numpy.arange(rows)
+        for _ in range(_DRAWS):
+            hits[each, self.choose(rows, random, act.action_mask)] += 1
+        estimated: Floats = hits / hits.sum(1, keepdims=True)
+        return estimated
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arm of the highest mean reward; of equal ones, the first."""
@@ -161,6 +183,23 @@ def highest(
     tied = values == values.max(1, keepdims=True)
     drawn: NDArray[numpy.int64] = numpy.where(tied, random.random(values.shape), -1.0).argmax(1)
     return drawn
+
+
+def present(mask: Any, rows: int, arms: int) -> NDArray[numpy.bool_]:
+    """Which arms may be chosen, (rows, arms)."""
+    if mask is None:
+        return numpy.ones((rows, arms), numpy.bool_)
+    given = numpy.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+    allowed: NDArray[numpy.bool_] = given != 0
+    return allowed
+
+
+def tied(values: Floats, allowed: NDArray[numpy.bool_]) -> Floats:
+    """Probabilities of a uniform choice among the best of the arms that are allowed."""
+    values = numpy.where(allowed, numpy.broadcast_to(values, allowed.shape), -numpy.inf)
+    best = values == values.max(1, keepdims=True)
+    shares: Floats = best / best.sum(1, keepdims=True)
+    return shares
 
 
 def _rows(observations: Any) -> int:

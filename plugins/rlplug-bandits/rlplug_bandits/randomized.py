@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy
 
+from rlplug import ActInput
 from rlplug.config.schedule import resolve
 from rlplug_bandits.config import EpsilonGreedyConfig, SoftmaxConfig
-from rlplug_bandits.counts import ArmCounts, Floats
+from rlplug_bandits.counts import ArmCounts, Floats, present, tied
 
 __all__ = ["EpsilonGreedyModule", "SoftmaxModule"]
 
@@ -24,6 +25,14 @@ class EpsilonGreedyModule(ArmCounts):
         scores: Floats = numpy.where(explores, 0.0, self.means())
         return scores
 
+    def probabilities(self, rows: int, act: ActInput) -> Floats:
+        """Epsilon shared by the arms that are present, and the rest by the best of them."""
+        epsilon = float(self.exploration)
+        allowed = present(act.action_mask, rows, self.num_arms)
+        uniform = allowed / allowed.sum(1, keepdims=True)
+        mixed: Floats = epsilon * uniform + (1 - epsilon) * tied(self.means(), allowed)
+        return mixed
+
 
 class SoftmaxModule(ArmCounts):
     """Arms with probabilities proportional to exp(mean / temperature) (Boltzmann exploration)."""
@@ -37,3 +46,11 @@ class SoftmaxModule(ArmCounts):
         noise = random.gumbel(size=(rows, self.num_arms))
         scores: Floats = self.means() / float(self.exploration) + noise
         return scores
+
+    def probabilities(self, rows: int, act: ActInput) -> Floats:
+        """The softmax over the arms that are present."""
+        allowed = present(act.action_mask, rows, self.num_arms)
+        logits = numpy.where(allowed, self.means() / float(self.exploration), -numpy.inf)
+        weights = numpy.exp(logits - logits.max(1, keepdims=True))
+        chances: Floats = weights / weights.sum(1, keepdims=True)
+        return chances

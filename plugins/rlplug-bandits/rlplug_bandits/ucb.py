@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy
 
+from rlplug import ActInput
 from rlplug.config.schedule import resolve
 from rlplug_bandits.config import UCB1Config
-from rlplug_bandits.counts import ArmCounts, Floats
+from rlplug_bandits.counts import ArmCounts, Floats, present, tied
 
 __all__ = ["MetricUCBModule", "UCB1Module"]
 
@@ -30,6 +31,11 @@ class UCB1Module(ArmCounts):
         ratio = log_t / numpy.where(tried, counts, 1.0)
         bound: Floats = self.means() + float(self.exploration) * self.width(ratio)
         return numpy.where(tried, bound, numpy.inf)
+
+    def probabilities(self, rows: int, act: ActInput) -> Floats:
+        """Shared by the arms of the highest bound."""
+        allowed = present(act.action_mask, rows, self.num_arms)
+        return tied(self.scores(rows, act.random), allowed)
 
     def width(self, ratio: Floats) -> Floats:
         """The confidence width of each arm, given ln t / n."""

@@ -73,6 +73,14 @@ class Exploration:
             actions = numpy.where(explores, others, actions)
         return actions
 
+    def log_prob(self, act: ActInput, actions: Any, greedy: Greedy, n_actions: int) -> Any:
+        """Log-probabilities of actions that `choose` gave, for the noise that is drawn now."""
+        epsilon, mask = self.epsilon(act.timestep, act.steps), act.action_mask
+        allowed = n_actions if mask is None else (numpy.asarray(mask) != 0).sum(1)
+        best = numpy.asarray(greedy(act.observations, mask)) == actions
+        with numpy.errstate(divide="ignore"):
+            return numpy.log(epsilon / allowed + (1 - epsilon) * best)
+
 
 def _random_actions(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:
     """Allowed actions, uniformly."""

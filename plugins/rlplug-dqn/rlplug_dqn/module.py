@@ -68,7 +68,12 @@ class DQNModule(Module):
         if self.noisy:
             resample_noise(self.network, act.random)
         actions = self.exploration.choose(act, self._greedy, self.n_actions)
-        return Acted(actions + self.first_action if self.first_action else actions)
+        extras = {}
+        if act.wants_log_prob:
+            extras["log_prob"] = self.exploration.log_prob(
+                act, actions, self._greedy, self.n_actions
+            )
+        return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """Greedy actions."""

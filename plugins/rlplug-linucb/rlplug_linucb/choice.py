@@ -8,9 +8,10 @@ from typing import Any
 import numpy
 from torch import Tensor
 
+from rlplug import Acted
 from rlplug.errors import RunFailedError
 
-__all__ = ["choose", "present_arms"]
+__all__ = ["choose", "present_arms", "with_log_prob"]
 
 _TOLERANCE = 1e-12
 """Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
@@ -39,6 +40,16 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
             draws = random.random((len(rows), values.shape[1]))
             best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
     return best
+
+
+def with_log_prob(acted: Acted, values: Any, mask: Any) -> Acted:
+    """The choice with its log-probability: `choose` takes one of as many arms as are tied."""
+    if mask is not None:
+        values = numpy.where(present_arms(mask), values, -numpy.inf)
+    top = values.max(1)
+    tied = values >= (top - _TOLERANCE * numpy.maximum(1.0, abs(top)))[:, None]
+    acted.extras = {**acted.extras, "log_prob": -numpy.log(tied.sum(1))}
+    return acted
 
 
 def present_arms(mask: Any) -> Any:

@@ -26,7 +26,7 @@ from rlplug_linucb.checks import (
     non_finite,
     non_finite_scores,
 )
-from rlplug_linucb.choice import choose, present_arms
+from rlplug_linucb.choice import choose, present_arms, with_log_prob
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
@@ -76,7 +76,9 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         parsed = self.layout.parse(act.observations, act.action_mask)
-        return self.pick(parsed, self._score(parsed, float(self._alpha[0])), act.random)
+        scores = self._score(parsed, float(self._alpha[0]))
+        acted = self.pick(parsed, scores, act.random)
+        return with_log_prob(acted, scores.ucb, parsed.mask) if act.wants_log_prob else acted
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
+from rlplug.batch.nested import to_arrays
 from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, namespace
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
@@ -20,6 +21,11 @@ from rlplug_linucb.models import DisjointModel, JointModel, Model
 from rlplug_linucb.module import LinUCBModule
 
 __all__ = ["Draws", "LinTSModule"]
+
+_DRAWS = 200
+"""Draws by which a probability is estimated where it is recorded."""
+_ESTIMATE = 1
+"""Tells the generator of estimates from others with the same timestep."""
 
 
 class Draws(NamedTuple):
@@ -47,7 +53,10 @@ class LinTSModule(HasEstimates, Module):
         """The best arms for coefficients drawn from the posterior by `act.random`."""
         bandit = self.bandit
         parsed = bandit.layout.parse(act.observations, act.action_mask)
-        return bandit.pick(parsed, self._draw(parsed, act.random), act.random, "sampled")
+        acted = bandit.pick(parsed, self._draw(parsed, act.random), act.random, "sampled")
+        if act.wants_log_prob:
+            acted.extras = {**acted.extras, "log_prob": self._log_prob(parsed, acted.actions, act)}
+        return acted
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
@@ -93,6 +102,19 @@ class LinTSModule(HasEstimates, Module):
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
         self.bandit.update(observations, actions, rewards, weights)
+
+    def _log_prob(self, parsed: ParsedObservations, actions: Any, act: ActInput) -> Any:
+        """Estimated from draws like the one that was acted on, by a generator of their own.
+
+        The one that was acted on counts, too: no estimate is 0.
+        """
+        random = numpy.random.default_rng([_ESTIMATE, act.timestep])
+        arms = to_arrays(actions)
+        hits = numpy.ones(len(arms))
+        for _ in range(_DRAWS):
+            drawn = self.bandit.pick(parsed, self._draw(parsed, random), random).actions
+            hits += to_arrays(drawn) == arms
+        return numpy.log(hits / (1 + _DRAWS))
 
     # Features that are not finite are found by their scores, which raise an error of their own.
     @numpy.errstate(over="ignore", invalid="ignore")

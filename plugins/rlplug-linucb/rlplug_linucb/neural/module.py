@@ -126,7 +126,9 @@ class NeuralLinUCBModule(HasEstimates, Module):
     def _with_features(self, act: ActInput) -> ActInput:
         mask = mask_in(act.observations, act.action_mask)
         features = self.features(act.observations)
-        return ActInput(features, action_mask=mask, random=act.random)
+        return ActInput(
+            features, action_mask=mask, random=act.random, wants_log_prob=act.wants_log_prob
+        )
 
     # -- learning ------------------------------------------------------------------------------
 
