@@ -62,8 +62,8 @@ def bootstrap(
 ) -> dict[str, Floats]:
     """The estimate on all rows, then on each bootstrap sample, (1 + samples,), by name.
 
-    Rows are counted as often as Poisson variables of mean 1 say, which for many rows is the same as
-    drawing them with replacement (Chamandy et al. 2012), and costs one matrix product. All
+    Few rows are drawn with replacement; many are counted as often as Poisson variables of mean 1
+    say, which is the same for them (Chamandy et al. 2012) and costs one matrix product. All
     estimates see the same samples, so that they can be subtracted.
     """
     # Estimates share columns, such as the importance weights.
@@ -72,13 +72,17 @@ def bootstrap(
     }
     places = {key: place for place, key in enumerate(columns)}
     n = len(next(iter(columns.values())))
-    counts = _PoissonCounts(samples, seed)
+    counts, few = _PoissonCounts(samples, seed), numpy.random.default_rng(seed)
     sums, totals = numpy.zeros((1 + samples, len(columns))), numpy.zeros(1 + samples)
     for start in range(0, n, _ROWS):
         part = slice(start, min(start + _ROWS, n))
         matrix = numpy.stack([column[part] for column in columns.values()], axis=1)
         given = None if weights is None else weights[part]
-        drawn = counts.draw(part.stop - start)
+        drawn = (
+            few.multinomial(n, numpy.full(n, 1 / n), samples) * 1.0
+            if n <= _ROWS
+            else (counts.draw(part.stop - start))
+        )
         if given is not None:
             matrix = matrix * given[:, None]
         sums[0] += matrix.sum(0)
