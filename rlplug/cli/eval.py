@@ -31,6 +31,7 @@ __all__ = ["evaluate"]
     metavar="N",
     help="Number of episodes.",
 )
+@click.option("--env", metavar="ID", default="", help="Environment; default: that of the run.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -58,16 +59,21 @@ __all__ = ["evaluate"]
     is_flag=True,
     help="Do not keep the evaluation with the run, nor in MLflow.",
 )
+@click.option(
+    "--record", "recording", metavar="DIR", help="Record the episodes as a log, for --data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
     run: str,
     episodes: int,
+    env: str,
     seed: int,
     checkpoint: str,
     video: bool,
     trust: bool,
     no_record: bool,
+    recording: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
@@ -91,12 +97,14 @@ def evaluate(
 
     done = later.evaluate(
         path,
+        env=env,
         episodes=episodes,
         seed=seed,
         video=video,
         trust=trust,
         record=not no_record,
         console=console,
+        recording=recording,
     )
     if done.not_tracked:
         where = "recorded" if done.recorded is None else "in MLflow"
@@ -120,6 +128,8 @@ def _print(done: Evaluated) -> None:
     }
     if done.video is not None:
         rows["video"] = format_path(done.video)
+    if done.recording is not None:
+        rows["episodes in"] = format_path(done.recording)
     if done.recorded is not None:
         rows["recorded"] = format_path(done.recorded)
     for line in in_columns(rows):

@@ -20,6 +20,7 @@ from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
 from rlplug.cli.eval import evaluate
 from rlplug.cli.export import export
+from rlplug.cli.ope import ope
 from rlplug.cli.options import options
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
@@ -77,6 +78,7 @@ def cli() -> None:
     rlplug run --algo linucb         train, and record the run in MLflow
     rlplug resume last               go on with a run that was interrupted or killed
     rlplug eval last                 evaluate a trained policy
+    rlplug ope last --data FILE      estimate its value from a log of another policy
     rlplug ui                        look at runs in MLflow
     rlplug runs                      list runs, and how they ended
     rlplug compare RUN RUN           compare runs, or groups of runs
@@ -90,6 +92,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(resume)
 cli.add_command(evaluate)
+cli.add_command(ope)
 cli.add_command(ui)
 cli.add_command(runs)
 cli.add_command(show)

@@ -41,6 +41,18 @@ __all__ = ["run"]
     shell_complete=complete_environments,
     help="Gymnasium id; default: the algorithm's environment.",
 )
+@click.option(
+    "--data",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Learn from logged rows: Parquet, CSV, npz, or a recording; repeatable. See options data.",
+)
+@click.option(
+    "--record",
+    metavar="DIR",
+    help="Record the experience as a log, with the probabilities of actions, for --data.",
+)
 @click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
 @click.option("--seed", type=int, metavar="N", help="Random seed.")
 @click.option(
@@ -138,6 +150,7 @@ def run(
     rlplug run --algo linucb
     rlplug run --config run.toml --seed 1 --set alpha=0.5
     rlplug run --algo a2c --seeds 5      seeds 0 to 4, and what they come to
+    rlplug run --algo linucb --data clicks.parquet      learn from a log
     rlplug options                 options of every run, for --set
     """
     from rlplug.runs.request import find_plugins, layers_of
@@ -277,6 +290,8 @@ def _request(
     name: str | None,
     algo: str | None,
     env: str | None,
+    files: tuple[str, ...],
+    record: str | None,
     steps: int | None,
     seed: int | None,
     preset: str | None,
@@ -304,6 +319,10 @@ def _request(
     flags: dict[str, Any] = {
         "run": {name: value for name, value in values.items() if value not in (None, [])}
     }
+    if files:
+        flags["data"] = {"files": list(files)}
+    if record:
+        flags["sampling"] = {"record": str(Path(record).expanduser().absolute())}
     tracking = {"run_name": name, "tags": parse_tags(tags)}
     flags["tracking"] = {key: value for key, value in tracking.items() if value}
     return Request(

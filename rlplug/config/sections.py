@@ -10,12 +10,14 @@ from typing import Any
 import attrs
 
 from rlplug.config.condition import condition_problem
+from rlplug.config.data_section import DataSection
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
 
 __all__ = [
     "CORE_SECTIONS",
     "CheckpointSection",
     "ComputeSection",
+    "DataSection",
     "EnvSection",
     "EvaluationSection",
     "LearnerSection",
@@ -161,6 +163,10 @@ class SamplingSection:
     force_sync: bool = option(
         False,
         "workers: step all environments in lock-step; the results equal those of in_process.",
+    )
+    record: str = option(
+        "",
+        "Folder to record the experience in, as a log, as in --record; empty: do not.",
     )
     optimal: bool = option(False, "Act without exploration while collecting experience.")
     max_staleness: int = option(
@@ -525,6 +531,7 @@ class RunConfig:
     addons: Mapping[str, Any] = attrs.field(factory=dict)
     """Each add-on's own `Config`, by name, in order."""
     env: EnvSection = attrs.field(factory=EnvSection)
+    data: DataSection = attrs.field(factory=DataSection)
     sampling: SamplingSection = attrs.field(factory=SamplingSection)
     learner: LearnerSection = attrs.field(factory=LearnerSection)
     compute: ComputeSection = attrs.field(factory=ComputeSection)
@@ -537,6 +544,7 @@ class RunConfig:
 CORE_SECTIONS: dict[str, type[Any]] = {
     "run": RunSection,
     "env": EnvSection,
+    "data": DataSection,
     "sampling": SamplingSection,
     "learner": LearnerSection,
     "compute": ComputeSection,

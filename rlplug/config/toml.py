@@ -30,6 +30,9 @@ def as_mapping(config: RunConfig) -> dict[str, Any]:
     if config.addons:
         sections["addons"] = {name: plain(options) for name, options in config.addons.items()}
     for name in CORE_SECTIONS:
+        # Which columns a log would have is no option of a run without one.
+        if name == "data" and not config.data.is_used:
+            continue
         sections.setdefault(name, plain(getattr(config, name)))
     return {name: values for name, values in sections.items() if values}
 

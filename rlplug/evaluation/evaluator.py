@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+from gymnasium import spaces
 
+from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
+from rlplug.feeds import Experience
+from rlplug.logs.recording import Recording
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import Acted, Module
 from rlplug.sampling.policy_io import Columns, PolicyIO
+from rlplug.sampling.recording import ExperienceRecorder
 from rlplug.seeding import derive, forked
 
 __all__ = ["EpisodeRunner", "Evaluator", "evaluate_policy"]
@@ -39,7 +45,12 @@ class Evaluator:
         seed: int,
         check: Callable[[], None] = lambda: None,
         max_episode_steps: int = EvaluationSection().max_episode_steps,
+        record: Path | None = None,
+        one_step: bool = False,
     ) -> None:
+        self._record = record
+        """Folder to record the episodes in."""
+        self._one_step = one_step
         self._make = make
         self._episodes = episodes
         self._parallel = min(parallel, episodes)
@@ -75,6 +86,7 @@ class Evaluator:
         self._scores = None
         if self._environments is None:
             self._environments = self._make(self._parallel)
+        recorder = None if self._record is None else self._recorder(self._record)
         with forked(self._seed), evaluating(module):
             result = evaluate_policy(
                 module,
@@ -86,12 +98,28 @@ class Evaluator:
                 check=self._check,
                 max_steps=self._max_steps,
                 watch=self._watch,
+                recorder=recorder,
             )
+        if recorder is not None:
+            recorder.recording.flush()
         self.result = result
         if result.cut and not self._warned:
             self._warned = True
             self._warn(self._environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
+
+    def _recorder(self, folder: Path) -> ExperienceRecorder:
+        environments = self._environments
+        assert environments is not None
+        space, actions = environments.vector.single_observation_space, environments.action_space
+        recording = Recording(folder, space, actions)
+        recording.start()
+        return ExperienceRecorder(
+            recording,
+            environments.num_envs,
+            is_discrete=isinstance(actions, spaces.Discrete),
+            one_step=self._one_step,
+        )
 
     def _watch(self, scores: EpisodeScores) -> None:
         self._scores = scores
@@ -125,6 +153,7 @@ def evaluate_policy(
     check: Callable[[], None] = lambda: None,
     max_steps: int = EvaluationSection().max_episode_steps,
     watch: Callable[[EpisodeScores], None] = lambda scores: None,
+    recorder: ExperienceRecorder | None = None,
 ) -> EvaluationResult:
     """Returns and lengths of exactly so many episodes.
 
@@ -132,7 +161,7 @@ def evaluate_policy(
     its share of episodes in advance. `check` is called in every step and may raise; `watch` is
     given the scores before the first one.
     """
-    runner = EpisodeRunner(environments, module, normalize, seed, timestep)
+    runner = EpisodeRunner(environments, module, normalize, seed, timestep, recorder)
     scores = EpisodeScores(episodes, environments.num_envs, max_steps)
     watch(scores)
     runner.reset(seed)
@@ -140,7 +169,7 @@ def evaluate_policy(
         check()
         with torch.no_grad():
             acted = module.forward_inference(runner.act)
-        scores.add(*runner.step(acted))
+        scores.add(*runner.step(acted, scores.active))
     return scores.result()
 
 
@@ -154,10 +183,19 @@ class EpisodeRunner:
         normalize: Callable[[Any], Any] | None,
         seed: int,
         timestep: int,
+        recorder: ExperienceRecorder | None = None,
     ) -> None:
+        self._recorder = recorder
         random = numpy.random.default_rng(derive(seed, "acting"))
         during = " of an evaluation"
-        self._io = PolicyIO(environments, module, random=random, normalize=normalize, during=during)
+        self._io = PolicyIO(
+            environments,
+            module,
+            random=random,
+            normalize=normalize,
+            during=during,
+            keep_finals=recorder is not None,
+        )
         self.act = self._io.act
         self.act.timestep = timestep
         self._num_envs = environments.num_envs
@@ -169,9 +207,13 @@ class EpisodeRunner:
         self._taken = 0
         self._io.reset(seed)
 
-    def step(self, acted: Acted) -> tuple[Any, Any, Any]:
-        """Returns which environments stepped (others only reset), the rewards, and which ended."""
+    def step(self, acted: Acted, active: Any = None) -> tuple[Any, Any, Any]:
+        """Returns which environments stepped (others only reset), the rewards, and which ended.
+
+        Where there is a recorder, the steps of `active` environments are recorded.
+        """
         io = self._io
+        seen = {} if self._recorder is None else tree_map(copied, io.current)
         if self.act.state is not None:
             self.act.state = acted.state
         before, self._taken = self._taken, self._taken + self._num_envs
@@ -182,4 +224,22 @@ class EpisodeRunner:
         io.checks.check_observations(io.current["observations"], self._taken)
         ended = outcome["terminated"] | outcome["truncated"]
         stepped = outcome.get("stepped", numpy.ones_like(ended))
+        if self._recorder is not None:
+            self._add(seen, acted, {**outcome, "rewards": rewards}, stepped & active)
         return stepped, rewards.astype(float), ended
+
+    def _add(self, seen: Columns, acted: Acted, outcome: Columns, stepped: Any) -> None:
+        """Record one step of those environments that took one."""
+        io, recorder = self._io, self._recorder
+        assert recorder is not None
+        columns = {**seen, **outcome, "actions": io.clip(to_arrays(acted.actions))}
+        columns.pop("stepped", None)
+        experience = Experience(
+            columns,
+            steps=1,
+            num_envs=self._num_envs,
+            following=io.current,
+            finals=io.autoreset.take_finals(),
+            stepped=stepped,
+        )
+        recorder.record(experience, is_greedy=True)

@@ -1,6 +1,7 @@
 """Feeds: how experience becomes training batches."""
 
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, FinalObservations, OpenFeed, Work
+from rlplug.feeds.logged import Logged
 from rlplug.feeds.replay import Replay
 from rlplug.feeds.rollout import Rollout
 from rlplug.feeds.stream import Stream
@@ -10,6 +11,7 @@ __all__ = [
     "Feed",
     "FeedSetting",
     "FinalObservations",
+    "Logged",
     "OpenFeed",
     "Replay",
     "Rollout",

@@ -155,6 +155,8 @@ class RunInfo:
     """Returns the environment steps taken so far, for progress bars."""
     step: int = 0
     """Environment steps before this start, if the run was resumed."""
+    unit: str = "steps"
+    """What a step is: a run that learns from a log counts its rows."""
     resumed: bool = False
     rerunnable: bool = True
     """False if it was started from Python with plugins or an environment that are not installed."""

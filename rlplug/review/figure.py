@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 __all__ = [
     "COLORS",
     "EVAL_COLOR",
+    "GRID",
     "INK",
+    "QUIET",
     "headed_figure",
     "label_point",
     "save_png",

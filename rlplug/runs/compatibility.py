@@ -12,6 +12,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, long_episodes
 from rlplug.errors import PluginError, RlplugError
 from rlplug.feeds import Stream
+from rlplug.logs import Log
 from rlplug.registry import ALGORITHM, FoundPlugin, Registry
 
 __all__ = ["Compatibility"]
@@ -24,6 +25,8 @@ class Compatibility:
     environments: Environments
     maker: EnvMaker
     config: RunConfig
+    log: Log | None = None
+    """What the run learns from, if not from the environment."""
 
     def unsupported(self, found: FoundPlugin, algorithm: Any, feed: Any) -> str | None:
         """Why an algorithm does not support the environment; None if it does."""
@@ -37,6 +40,8 @@ class Compatibility:
                 "try: return None if it supports the spaces, else the reason as a string",
             )
         if reason is None and _for_bandits(feed):
+            if self.log is not None:
+                return None if self.log.is_bandit else _LONG_LOG
             return long_episodes(
                 self.maker, self.config.env, self.config.run.seed, self.environments.told
             )
@@ -101,6 +106,9 @@ class Compatibility:
             if self.unsupported(found, algorithm, feed) is None:
                 return feed
         return None
+
+
+_LONG_LOG = "it is for bandits, whose episodes have one step; the log has longer ones"
 
 
 def _for_bandits(feed: Any) -> bool:

@@ -21,18 +21,20 @@ from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import settings_kept, without_compiler
+from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.profiler import refuse_short_run
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
-from rlplug.sampling import VectorSampler, make_sampler
+from rlplug.sampling import make_sampler, recorded
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
-from rlplug.trainer import Trainer
+from rlplug.trainer import Sampler, Trainer
 
 __all__ = ["Components", "built", "make_components"]
 
@@ -47,7 +49,7 @@ class Components:
     environments: Environments
     learner: Learner
     feed: OpenFeed
-    sampler: VectorSampler
+    sampler: Sampler
     trainer: Trainer
     limits: Limits
 
@@ -135,8 +137,9 @@ def make_components(
     """
     config, calls = prepared.config, prepared.hooks()
     check_stop_when(config)
-    feed = _feed(prepared)
-    environments = _environments(prepared, maker, feed)
+    log = Log.open(config.data) if config.data.is_used else None
+    feed = feed_of(_feed(prepared), config.data, prepared.algorithm.label)
+    environments = _environments(prepared, maker, feed, log)
     stack.callback(environments.close)
     stack.enter_context(settings_kept())
     if not config.compute.compile:
@@ -155,10 +158,16 @@ def make_components(
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
     opened = feed.open(_setting(prepared, environments, learner))
-    collected = opened.steps_per_collect * environments.num_envs
-    _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
-    refuse_short_run(config.profiler, config.run.steps, collected)
-    sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
+    sampler: Sampler
+    if log is not None:
+        sampler = sampler_of(log, config, opened, learner)
+    else:
+        collected = opened.steps_per_collect * environments.num_envs
+        _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
+        refuse_short_run(config.profiler, config.run.steps, collected)
+        sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
+        if config.sampling.record:
+            sampler = recorded(sampler, config, environments, opened)
     limits = Limits(config)
     trainer = Trainer(
         calls,
@@ -257,21 +266,26 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
     )
 
 
-def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environments:
-    """The training environments, refused if the algorithm does not support them."""
+def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | None) -> Environments:
+    """The training environments, or a log's spaces; refused if the algorithm cannot have them."""
     config = prepared.config
-    environments = make_environments(
-        maker,
-        config.sampling.num_envs,
-        config.env,
-        vectorization=config.sampling.vectorization,
-        max_episode_steps=config.sampling.max_trajectory_length,
-        workers=config.sampling if config.sampling.backend == "workers" else None,
-        seed=config.run.seed,
-    )
+    if log is not None and not maker:
+        environments = environments_of(log)
+    else:
+        environments = make_environments(
+            maker,
+            config.sampling.num_envs,
+            config.env,
+            vectorization=config.sampling.vectorization,
+            max_episode_steps=config.sampling.max_trajectory_length,
+            workers=config.sampling if config.sampling.backend == "workers" else None,
+            seed=config.run.seed,
+        )
     algorithm = prepared.algorithm
     try:
-        compatibility = Compatibility(environments, maker, config)
+        if log is not None:
+            check_spaces(log, environments)
+        compatibility = Compatibility(environments, maker, config, log)
         reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
         if reason is not None:
             raise UnsupportedSpaceError(

@@ -63,7 +63,8 @@ def derive_evaluation(config: RunConfig, feed: Any, layers: Layers) -> RunConfig
     """
     section = config.evaluation
     set_options = [path[1] for path in layers.origins if path[0] == "evaluation" and len(path) > 1]
-    if getattr(feed, "one_step_episodes", False) and not set_options:
+    one_step = getattr(feed, "one_step_episodes", False) and not config.data.is_used
+    if one_step and not set_options:
         layers.put(("evaluation", "episodes"), 0, "default for one-step episodes")
         section = attrs.evolve(section, episodes=0)
     elif "every" not in set_options:

@@ -10,7 +10,7 @@ import attrs
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
-from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import record as record_video
@@ -39,6 +39,8 @@ class Evaluated:
     video: Path | None = None
     recorded: Path | None = None
     """The file that keeps the evaluation, if it was recorded."""
+    recording: Path | None = None
+    """The folder that has the episodes, if they were recorded as a log."""
     not_tracked: str = ""
     """Why an evaluation that was to be recorded is not in MLflow; empty if it is."""
 
@@ -55,13 +57,16 @@ def evaluate(
     trust: bool = False,
     record: bool = False,
     console: Console | None = None,
+    recording: Path | str | None = None,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
     The same seed gives the same episodes for every policy. `env` is needed only for runs whose
-    environment was a callable. A run that was not made here and names code to import, such as a
-    wrapper, needs `trust=True`. With `record=True` the evaluation is kept with the run: as a file,
-    and in MLflow as `later_eval/…` at the step of the checkpoint. `console` shows how far it is.
+    environment was a callable, and for those that learned from a log. A run
+    that was not made here and names code to import, such as a wrapper, needs `trust=True`. With
+    `record=True` the evaluation is kept with the run: as a file, and in MLflow as `later_eval/…`
+    at the step of the checkpoint. `console` shows how far it is. `recording` is a folder
+    to record the episodes in, as a log.
     """
     console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
@@ -95,6 +100,8 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            record=None if recording is None else Path(recording).expanduser().absolute(),
+            one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )
         stack.callback(evaluator.close)
         console.episodes_started(episodes, lambda: evaluator.played)
@@ -109,7 +116,7 @@ def evaluate(
             run_id=loaded.manifest.run_id,
             checkpoint=loaded.path.name,
             step=loaded.manifest.step,
-            environment=loaded.saved.environment["name"],
+            environment=describe_env(env) if env else loaded.saved.environment["name"],
             seed=seed,
             episodes=episodes,
             metrics={name: x for name, x in metrics.items() if name.startswith("eval/")},
@@ -122,10 +129,11 @@ def evaluate(
         step=loaded.manifest.step,
         checkpoint=loaded.path,
         metrics=metrics,
-        environment=loaded.saved.environment["name"],
+        environment=describe_env(env) if env else loaded.saved.environment["name"],
         returns=tuple(returns),
         video=file,
         recorded=kept,
+        recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
 
@@ -147,6 +155,11 @@ def _environments(
             f"run {loaded.manifest.run_id} was trained in {environment['name']!r}, an environment "
             "that was passed from Python.",
             "try: rlplug.evaluate(run, env=...) in Python",
+        )
+    if not env and not config.run.env:
+        raise RequestError(
+            f"run {loaded.manifest.run_id} learned from a log, without an environment.",
+            "try: rlplug eval RUN --env ID, or rlplug ope RUN --data FILE",
         )
     rendering = {"render_mode": "rgb_array"} if render else {}
     arguments = {**config.env.arguments, **environment["arguments"], **rendering}

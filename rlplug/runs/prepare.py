@@ -20,6 +20,7 @@ from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance
 from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
+from rlplug.runs.from_log import derive_data
 from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of
 from rlplug.tracking.source_code import plugin_record
@@ -104,6 +105,7 @@ def prepare(
     if kind.feed is not Algorithm.feed:
         with algorithm.calling("feed"):
             feed = plugin.feed()
+        config = derive_data(config, feed, resolved)
         config = derive_evaluation(config, feed, resolved)
     origins = {".".join(path): origin for path, origin in resolved.origins.items()}
     defaults = algorithm_defaults(kind, algorithm)
@@ -136,6 +138,8 @@ def _default_values(
     """All options as they are by default, or by the preset, with as many steps."""
     defaults.put(("run", "algorithm"), config.run.algorithm, "request")
     defaults.put(("run", "steps"), config.run.steps, "request")
+    if config.data.is_used:
+        defaults.put(("run", "env"), config.run.env, "request")
     default, problems = _structure(defaults, kind, addons, core_owners)
     if problems or default is None:
         # The algorithm's own defaults are not valid; what was asked for is.

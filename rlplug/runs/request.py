@@ -27,6 +27,8 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "preset": "--preset",
         "init_from": "--init-from",
         "addons": "--with",
+        "files": "--data",
+        "record": "--record",
         "tags": "--tag",
         "run_name": "--resume-or-start",
     }

@@ -57,6 +57,7 @@ def run(
     addons: Sequence[str | AddOn] = (),
     config: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
+    data: str | Path | Sequence[str | Path] = (),
     tags: Mapping[str, str] | None = None,
     show: bool = False,
 ) -> RunResult: ...
@@ -71,6 +72,7 @@ def run(
     addons: Sequence[str | AddOn] = (),
     config: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
+    data: str | Path | Sequence[str | Path] = (),
     tags: Mapping[str, str] | None = None,
     show: bool = False,
 ) -> RunResults: ...
@@ -85,6 +87,7 @@ def run(
     addons: Sequence[str | AddOn] = (),
     config: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
+    data: str | Path | Sequence[str | Path] = (),
     tags: Mapping[str, str] | None = None,
     show: bool = False,
 ) -> RunResult | RunResults:
@@ -94,9 +97,10 @@ def run(
     are names or instances; a run with parts that are not installed is recorded as not re-runnable.
     `options` have the keys of `--set`; `config` is a TOML file. `show=True` prints progress.
 
-    `seeds=range(5)`, or 5, gives `RunResults`: each seed has a process of its own, `jobs` of them
-    at a time (0: by cores and `compute.num_threads`). Seeds with parts that are not installed run
-    one after another in this process.
+    `data` are files of logged rows to learn from; `env` is then only evaluated in, and may be left
+    out. `seeds=range(5)`, or 5, gives `RunResults`: each seed has a process of its own, `jobs` of
+    them at a time (0: by cores and `compute.num_threads`). Seeds with parts that are not installed
+    run one after another in this process.
     """
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
     values = {
@@ -111,6 +115,9 @@ def run(
     }
     if seed == 0:
         flags["run"]["seed"] = 0
+    if data:
+        files = [data] if isinstance(data, str | Path) else data
+        flags["data"] = {"files": [str(one) for one in files]}
     if tags:
         flags["tracking"] = {"tags": dict(tags)}
     request = Request(
@@ -340,6 +347,7 @@ def _info(
         feed=components.describe_feed(config.checkpoint),
         device=str(components.learner.device),
         steps=config.run.steps,
+        unit="rows" if config.data.is_used else "steps",
         progress=lambda: trainer.step,
         step=0 if resumed is None else resumed.step,
         resumed=resumed is not None,
@@ -355,6 +363,9 @@ def check(prepared: Prepared) -> str:
 
 
 def _default_env(prepared: Prepared) -> str:
+    if prepared.config.data.is_used:
+        # Empty: the log has the spaces.
+        return prepared.config.run.env
     if not prepared.config.run.env:
         raise RequestError(
             f"{prepared.algorithm.label} has no default environment.", "try: --env ID"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlplug.config.sections import RunConfig, SamplingSection
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
+from rlplug.logs.recording import Recording
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
+from rlplug.sampling.recording import RecordingSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.sampling.workers import WorkerSampler
 
-__all__ = ["make_sampler"]
+__all__ = ["make_sampler", "recorded"]
 
 
 def make_sampler(
@@ -56,6 +59,28 @@ def make_sampler(
         ahead=count > 0 and not is_rollout,
         wants_log_prob=count > 0 and feed.on_policy,
         **shared,
+    )
+
+
+def recorded(
+    sampler: VectorSampler, config: RunConfig, environments: Environments, feed: OpenFeed
+) -> RecordingSampler:
+    """The sampler, its experience recorded in the folder `sampling.record`."""
+    if isinstance(sampler, WorkerSampler):
+        raise RequestError(
+            "experience of worker processes cannot be recorded.",
+            "try: --set sampling.backend=in_process",
+        )
+    recording = Recording(
+        Path(config.sampling.record).expanduser().absolute(),
+        environments.vector.single_observation_space,
+        environments.action_space,
+    )
+    return RecordingSampler(
+        sampler,
+        recording,
+        one_step=not feed.wants_next and not feed.by_environment,
+        is_greedy=config.sampling.optimal,
     )
 
 

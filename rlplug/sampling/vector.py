@@ -15,7 +15,7 @@ from rlplug.envs.sync import INFOS_READ, SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
 from rlplug.nn.arrays import FrozenWeights
-from rlplug.plugin import Module
+from rlplug.plugin import ActInput, Module
 from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
@@ -54,7 +54,9 @@ class VectorSampler:
         self._vector = vector
         self._saver = EnvironmentSaver(vector)
         self._num_envs = environments.num_envs
-        self._act = module.forward_inference if optimal else module.forward_exploration
+        self.choose = module.forward_inference if optimal else module.forward_exploration
+        """How the module acts."""
+        self.num_envs, self.action_space = environments.num_envs, environments.action_space
         self._steps = steps
         self._keep_next = keep_next
         self._min_trajectory = min_trajectory
@@ -189,6 +191,11 @@ class VectorSampler:
         checks.check_observations(self._io.current["observations"], after)
 
     @property
+    def act(self) -> ActInput:
+        """Input of the module's next call."""
+        return self._io.act
+
+    @property
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
         return self._io.step_seconds
@@ -218,7 +225,7 @@ class VectorSampler:
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile, `act` and `step`, of acting and stepping."""
-        self._act = record("act", self._act)
+        self.choose = record("act", self.choose)
         self._step_into = record("step", self._step_into)
         self._io.step_vector = record("step", self._io.step_vector)
 
@@ -266,7 +273,7 @@ class VectorSampler:
         """Let environments of this process write into the buffer directly."""
         io, buffer, views = self._io, self._buffer, self._views
         act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
-        explore, step_into = self._act, self._step_into
+        explore, step_into = self.choose, self._step_into
         observations = io.current["observations"]
         if views is None:
             views = self._views = StepViews(buffer, self._num_envs, observations)
@@ -316,7 +323,7 @@ class VectorSampler:
         """The columns of one step that are known before it is taken."""
         io = self._io
         io.act.timestep = timestep
-        return io.record(self._act(io.act))
+        return io.record(self.choose(io.act))
 
 
 _NOTHING: Columns = {}

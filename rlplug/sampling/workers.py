@@ -122,7 +122,7 @@ class WorkerSampler(VectorSampler):
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile: `step` is waiting for workers, and sending them actions."""
-        self._act = record("act", self._act)
+        self.choose = record("act", self.choose)
         self._receive_steps = record("step", self._receive_steps)
         self._send = record("step", self._send)
 
@@ -187,7 +187,7 @@ class WorkerSampler(VectorSampler):
         act.action_mask = mask if everyone or mask is None else mask[envs]
         act.timestep = timestep + int(self._times.sum())
         with self._frozen_weights:
-            acted = self._act(act)
+            acted = self.choose(act)
         if state is not None:
             act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
         if act.wants_log_prob and "log_prob" not in acted.extras:

@@ -52,6 +52,7 @@ class PlainConsole:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._steps = 0
+        self._unit = "steps"
         self._next = 0
         self._latest: dict[str, float] = {}
         self.activities = Activities(self.say)
@@ -65,7 +66,7 @@ class PlainConsole:
             self.say = lambda line: None  # type: ignore[method-assign] # print no more
 
     def run_started(self, run: RunInfo) -> None:
-        self._steps = run.steps
+        self._steps, self._unit = run.steps, run.unit
         self._next = 0
         self._latest = {}
         self.say(title(run))
@@ -85,7 +86,7 @@ class PlainConsole:
         width = len(f"{self._steps:,}")
         share = f"{min(100 * step // self._steps, 100):>3}%"
         numbers = "  ".join(headline(self._latest))
-        return f"{share}  {step:>{width},} steps  {speed:>9,.0f} steps/s  {numbers}"
+        return f"{share}  {step:>{width},} {self._unit}  {speed:>9,.0f} {self._unit}/s  {numbers}"
 
     def evaluation_finished(self, metrics: Mapping[str, float]) -> None:
         self._latest.update(metrics)

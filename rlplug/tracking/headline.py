@@ -18,6 +18,7 @@ _HEADLINES = {
     RETURN: "return",
     REWARD: "reward",
     "rollout/regret_mean": "regret",
+    "data/reward_mean": "logged reward",
     "eval/return_mean": "eval",
 }
 """Metric → label."""
@@ -31,7 +32,7 @@ def headline(metrics: Mapping[str, float]) -> list[str]:
 def title(run: RunInfo) -> str:
     """What runs where, and how long."""
     names = " + ".join(one.name for one in run.participants)
-    title = f"{names} on {run.environment}, {run.steps:,} steps, seed {run.config.run.seed}"
+    title = f"{names} on {run.environment}, {run.steps:,} {run.unit}, seed {run.config.run.seed}"
     resumed = f", resumed at step {run.step:,}" if run.resumed else ""
     # Enough of the id for `rlplug resume`, should the process be killed.
     return f"{title}, run {run.run_id[:8]}{resumed}"

@@ -107,12 +107,15 @@ class LiveConsole:
 
     def _parts_of_run(self, run: RunInfo, step: int) -> list[Part]:
         numbers = [Part(text, style="cyan") for text in headline(self._latest)]
-        parts = [Part(f"{100 * step // run.steps:>3}%"), Part(f"{step:,}/{run.steps:,} steps", 4)]
+        parts = [
+            Part(f"{100 * step // run.steps:>3}%"),
+            Part(f"{step:,}/{run.steps:,} {run.unit}", 4),
+        ]
         activity = self.activities.long
         if activity is not None:
             return [*parts, Part(str(activity)), *numbers]
         speed = self._speed(step - run.step)
-        parts.append(Part(f"{speed:,.0f}/s", 3))
+        parts.append(Part(f"{speed:,.0f} {run.unit}/s", 3))
         return [*parts, *self._left(run.steps - step, speed), *numbers]
 
     def _parts_of_episodes(self, episodes: int, played: int) -> list[Part]:

@@ -55,6 +55,12 @@ class DQNConfig:
     loss: Literal["huber", "mse"] = option(
         "huber", "TD loss: Huber or mean squared error; not for distributional or quantile."
     )
+    cql_alpha: float = option(
+        0.0,
+        "Coefficient of the conservative penalty of CQL (Kumar et al. 2020), for learning from "
+        "logs; 0 disables.",
+        at_least(0),
+    )
     double: bool = option(False, "Double Q-learning (van Hasselt et al. 2016).")
     dueling: bool = option(
         False,

@@ -14,6 +14,7 @@ from rlplug_dqn.config import DQNConfig
 from rlplug_dqn.module import DQNModule
 
 __all__ = [
+    "conservative_penalty",
     "cross_entropy",
     "distributional_target",
     "dqn_loss",
@@ -44,7 +45,22 @@ def dqn_loss(
     weighted = losses * batch["weights"] if "weights" in batch else losses
     with torch.no_grad():
         metrics = {"q_mean": head.values(predicted).mean(), "surprise": priority.mean()}
-    return Loss(weighted.mean(), metrics, rows={"priority": priority})
+    loss = weighted.mean()
+    if not config.cql_alpha:
+        return Loss(loss, metrics, rows={"priority": priority})
+    penalty = conservative_penalty(
+        fwd_out["q_values"], module.indices(batch["actions"]), batch.get("action_mask")
+    )
+    terms = {"td": loss, "cql": config.cql_alpha * penalty.mean()}
+    return Loss(terms["td"] + terms["cql"], metrics, terms=terms, rows={"priority": priority})
+
+
+def conservative_penalty(q_values: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
+    """log Σ exp Q(s, ·) − Q(s, a) of each row, over the allowed actions (CQL(H), eq. 4)."""
+    chosen = gather_actions(q_values, actions)
+    if mask is not None:
+        q_values = q_values.masked_fill(mask == 0, -torch.inf)
+    return torch.logsumexp(q_values, 1) - chosen
 
 
 def td_targets(module: DQNModule, batch: Batch, gamma: float = 0.99) -> Tensor:

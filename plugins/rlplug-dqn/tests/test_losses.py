@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rlplug_dqn.losses import (
+    conservative_penalty,
     cross_entropy,
     distributional_target,
     gather_actions,
@@ -124,3 +125,12 @@ def test_no_gradient_flows_through_the_weights_of_quantile_losses() -> None:
         return quantile_huber(value, tensor([[0.4, -0.3]], dtype=torch.float64), tensor([0.9]))
 
     assert torch.autograd.gradcheck(loss, (at,))
+
+
+def test_the_conservative_penalty_is_the_gap_to_all_allowed_actions() -> None:
+    values = tensor([[0.0, 0.0], [math.log(3.0), 0.0]])
+    penalties = conservative_penalty(values, tensor([0, 0]), None)
+    assert penalties.tolist() == pytest.approx([math.log(2.0), math.log(4.0 / 3.0)])
+    allowed = tensor([[True, False], [True, True]])
+    masked = conservative_penalty(values, tensor([0, 0]), allowed)
+    assert masked.tolist() == pytest.approx([0.0, math.log(4.0 / 3.0)])

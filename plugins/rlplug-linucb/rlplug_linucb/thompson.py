@@ -26,6 +26,8 @@ __all__ = ["Draws", "LinTSModule"]
 
 _DRAWS = 1000
 """From which probabilities of correlated arms are estimated."""
+_ESTIMATE = 1
+"""Tells the generator of estimates from others with the same timestep."""
 
 
 class Draws(NamedTuple):
@@ -56,7 +58,7 @@ class LinTSModule(HasEstimates, Module):
         draws = self._draw(parsed, act.random)
         acted = bandit.pick(parsed, draws, act.random, "sampled")
         if act.wants_log_prob:
-            return with_log_prob(acted, self._probabilities(parsed, draws, act.random))
+            return with_log_prob(acted, self._probabilities(parsed, draws, act.timestep))
         return acted
 
     def forward_inference(self, act: ActInput) -> Acted:
@@ -104,9 +106,7 @@ class LinTSModule(HasEstimates, Module):
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
         self.bandit.update(observations, actions, rewards, weights)
 
-    def _probabilities(
-        self, parsed: ParsedObservations, draws: Draws, random: numpy.random.Generator
-    ) -> Any:
+    def _probabilities(self, parsed: ParsedObservations, draws: Draws, timestep: int) -> Any:
         """With which each arm is chosen, (n, arms): estimated where draws of arms are correlated.
 
         Those of arms with regressions of their own are independent.
@@ -116,6 +116,8 @@ class LinTSModule(HasEstimates, Module):
             return greedy_probabilities(draws.pred_label, parsed.mask, TOLERANCE)
         if isinstance(self.bandit.model, DisjointModel):
             return gaussian_best(draws.pred_label, v * draws.pred_sigma, parsed.mask)
+        # Of their own, so that nothing else is chosen because probabilities are told.
+        random = numpy.random.default_rng([_ESTIMATE, timestep])
         # One more than how often, so that nothing that was chosen has probability 0.
         wins = greedy_probabilities(draws.sampled, parsed.mask)
         for _ in range(_DRAWS):

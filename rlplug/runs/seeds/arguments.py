@@ -37,6 +37,11 @@ def _of_request(request: Request, flags: Mapping[str, Any], seed: int) -> Iterat
     for name, value in flags["run"].items():
         for one in value if isinstance(value, list) else [value]:
             yield from (FLAGS[name], str(one))
+    for file in flags.get("data", {}).get("files", ()):
+        yield from (FLAGS["files"], file)
+    folder = flags.get("sampling", {}).get("record")
+    if folder:
+        yield from (FLAGS["record"], f"{folder}/seed-{seed}")
     tracking = flags.get("tracking", {})
     for name, value in tracking.get("tags", {}).items():
         yield from (FLAGS["tags"], f"{name}={value}")

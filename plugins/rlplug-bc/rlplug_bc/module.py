@@ -1,0 +1,69 @@
+"""The module of behaviour cloning: a stochastic policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplug import Acted, ActInput, Batch, Module
+from rlplug.batch.nested import to_tensors
+from rlplug.nn import Distribution, make_distribution
+from rlplug.nn.network import Body, Network, NetworkOptions
+from rlplug.spaces import AnySpace
+from rlplug_bc.config import BCConfig
+
+__all__ = ["BCModule"]
+
+
+class BCModule(Module):
+    """A network from observations to the parameters of a distribution over actions."""
+
+    def __init__(
+        self, observation_space: AnySpace, action_space: AnySpace, config: BCConfig
+    ) -> None:
+        super().__init__()
+        self.distribution: Distribution = make_distribution(action_space)
+        options = NetworkOptions(
+            net_arch=config.net_arch,
+            activation=config.activation,
+            ortho_init=False,
+            encoder=config.encoder,
+        )
+        body = Body(observation_space, options)
+        self.network = Network(body, nn.Linear(body.out_features, self.distribution.size))
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """Actions sampled from the policy."""
+        parameters, _ = self.network.act(act.observations)
+        actions = self.distribution.sample(parameters, act.random, act.action_mask)
+        extras = (
+            {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
+        )
+        return Acted(actions, extras=extras)
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        """The most likely actions."""
+        parameters, _ = self.network.act(act.observations)
+        likely = self.distribution.mode(parameters, act.action_mask)
+        return Acted(self.distribution.for_env(likely))
+
+    def forward_export(self, act: ActInput) -> Acted:
+        """The most likely actions, in torch."""
+        parameters, _ = self.network.step(act.observations)
+        return Acted(self.distribution.tensor_mode(parameters, act.action_mask))
+
+    def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`parameters` of the action distribution."""
+        return {"parameters": self.network(batch["observations"])}
+
+    def _log_prob(self, parameters: Any, actions: Any, act: ActInput) -> Any:
+        mask = act.action_mask
+        log_prob = self.distribution.log_prob(
+            torch.as_tensor(parameters),
+            to_tensors(actions),
+            None if mask is None else to_tensors(mask),
+        )
+        return log_prob.numpy(force=True)

@@ -1,0 +1,45 @@
+"""The spaces of a log in place of an environment: there is nothing to step."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlplug.envs.environments import Environments
+from rlplug.errors import RequestError
+
+__all__ = ["SpacesOnly", "spaces_only"]
+
+
+class SpacesOnly(VectorEnv[Any, Any, Any]):
+    """Has the spaces of an environment, and refuses to be stepped."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    num_envs = 1
+
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> None:
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, 1)
+        self.action_space = batch_space(action_space, 1)
+
+    def reset(self, **options: Any) -> NoReturn:
+        """Refused."""
+        raise RequestError("a log cannot be stepped.", "try: --env ID")
+
+    def step(self, actions: Any) -> NoReturn:
+        """Refused."""
+        raise RequestError("a log cannot be stepped.", "try: --env ID")
+
+
+def spaces_only(
+    name: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> Environments:
+    """What a run has in place of environments."""
+    vector = SpacesOnly(observation_space, action_space)
+    return Environments(vector, name, AutoresetMode.SAME_STEP)

@@ -1,0 +1,84 @@
+"""Logged: minibatches of logged rows, for algorithms that learn from other policies' actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import numpy
+
+from rlplug.batch import Batch
+from rlplug.errors import RequestError
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.replay import Replay
+from rlplug.feeds.stream import Stream
+
+__all__ = ["Logged", "OpenLogged", "feed_for_log"]
+
+
+@attrs.frozen(kw_only=True)
+class Logged(Feed):
+    """Learn from each row of a log once per pass over it, in minibatches."""
+
+    batch_size: int = attrs.field(default=256, validator=attrs.validators.ge(1))
+    wants_next: bool = False
+    """Whether batches need `next_observations`."""
+    gamma: float = 0.99
+    """The `discounts` of rows, if they have next observations."""
+
+    def open(self, setting: FeedSetting) -> OpenLogged:
+        """Returns the feed of a run."""
+        if setting.has_memory:
+            raise RequestError(
+                "minibatches of a log are single rows, but the module has memory.",
+                "try: the option without memory",
+            )
+        return OpenLogged(self, double=setting.double)
+
+
+class OpenLogged(OpenFeed):
+    """Makes each minibatch that is read one update."""
+
+    def __init__(self, described: Logged, *, double: bool) -> None:
+        self.wants_next = described.wants_next
+        self.minibatch_size = described.batch_size
+        """Rows that are read per update."""
+        self._gamma = described.gamma
+        self._dtype = numpy.float64 if double else numpy.float32
+
+    def take(self, experience: Experience, step: int) -> Iterable[Work]:
+        """One update with all of it."""
+        columns = {name: self._float(column) for name, column in experience.columns.items()}
+        if self.wants_next:
+            columns["discounts"] = numpy.full(experience.count, self._gamma, self._dtype)
+        return (Work(Batch(columns)),)
+
+    def _float(self, column: Any) -> Any:
+        """Numbers in the learner's precision; observations stay as they are."""
+        if isinstance(column, numpy.ndarray) and column.ndim == 1 and column.dtype.kind == "f":
+            return column.astype(self._dtype, copy=False)
+        return column
+
+
+def feed_for_log(feed: Feed, name: str) -> Feed:
+    """How an algorithm with this feed learns from a log, or why it cannot."""
+    if isinstance(feed, Logged) or (isinstance(feed, Stream) and feed.one_step_episodes):
+        return feed
+    if not isinstance(feed, Replay):
+        raise RequestError(
+            f"{name} learns from its own actions only (its feed is "
+            f"{type(feed).__name__.lower()}): it cannot learn from a log.",
+            "try: --algo linucb, dqn or bc, then --init-from that run",
+        )
+    idle = []
+    if feed.prioritized:
+        idle.append("prioritized=false")
+    if feed.n_step != 1:
+        idle.append("n_step=1")
+    if idle:
+        raise RequestError(
+            f"{name}: rows of a log are drawn uniformly and are single steps.",
+            "try: " + " ".join(f"--set {one}" for one in idle),
+        )
+    return Logged(batch_size=feed.batch_size, gamma=feed.gamma, wants_next=True)

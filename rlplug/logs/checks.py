@@ -1,0 +1,129 @@
+"""Checks of logged rows: the first bad one is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from rlplug.errors import RequestError
+from rlplug.logs.files import bad_row
+from rlplug.logs.roles import Roles
+
+__all__ = ["SUM_TOLERANCE", "check_block"]
+
+SUM_TOLERANCE = 1e-3
+"""By how much the propensities of all arms may miss 1."""
+
+_FINITE = ("context", "arms", "reward", "rewards", "label", "weight", "next_context")
+
+
+def check_block(
+    columns: Mapping[str, NDArray[Any]], roles: Roles, num_arms: int, path: Path, row: int
+) -> None:
+    """Refuse values that cannot be; `columns` by role, `row` is the number of the first."""
+    check = _Block(columns, roles, path, row)
+    for role in _FINITE:
+        if role in columns:
+            check.finite(role)
+    if num_arms:
+        check.actions(num_arms)
+    if "weight" in columns:
+        weight = columns["weight"]
+        check.refuse("weight", weight < 0, lambda one: f"is {one:g}, below 0", weight)
+    if "propensity" in columns:
+        check.probabilities("propensity", above_zero=True)
+    if "action_log_prob" in columns:
+        given = columns["action_log_prob"]
+        # Rounding may leave the logarithm of 1 slightly above 0.
+        bad = ~(numpy.isfinite(given) & (given <= 1e-5))
+        check.refuse("action_log_prob", bad, lambda one: f"is {one}, no log-probability", given)
+    if "propensities" in columns:
+        check.probabilities("propensities", above_zero=False)
+        check.all_arms("propensities", num_arms)
+    if "rewards" in columns:
+        check.all_arms("rewards", num_arms)
+    if "action_mask" in columns:
+        check.presence()
+
+
+class _Block:
+    def __init__(
+        self, columns: Mapping[str, NDArray[Any]], roles: Roles, path: Path, row: int
+    ) -> None:
+        self._columns, self._roles, self._path, self._row = columns, roles, path, row
+
+    def refuse(self, role: str, bad: NDArray[Any], what: Any, values: NDArray[Any]) -> None:
+        """Refuse the first bad row; `what` makes the words of its value."""
+        if not bad.any():
+            return
+        place = tuple(int(index) for index in numpy.argwhere(bad)[0])
+        names = self._roles.columns[role]
+        name = names[min(place[1], len(names) - 1)] if len(place) > 1 else names[0]
+        listed = role in self._roles.lists and len(place) > 1
+        inside = f"(value {place[1]}) " if listed else ""
+        raise bad_row(self._path, self._row + place[0], name, inside + what(values[place]))
+
+    def finite(self, role: str) -> None:
+        values = self._columns[role]
+        if values.dtype.kind != "f":
+            return
+        flat = values.reshape(-1)
+        # The sum of squares is finite if all numbers are: one call instead of a mask.
+        if math.isfinite(numpy.vdot(flat, flat)):
+            return
+        bad = ~numpy.isfinite(values)
+        if role in ("arms", "rewards") and "action_mask" in self._columns:
+            # What absent arms hold is no error.
+            present = self._columns["action_mask"] != 0
+            bad &= present[:, :, None] if values.ndim == 3 else present
+        words = {True: "is missing or NaN", False: "is infinite"}
+        self.refuse(role, bad, lambda one: words[bool(numpy.isnan(one))], values)
+
+    def actions(self, num_arms: int) -> None:
+        actions = self._columns["action"]
+        if actions.dtype.kind == "f":
+            bad = actions != numpy.floor(actions)
+            self.refuse("action", bad, lambda one: f"is {one}, no whole number", actions)
+        bad = (actions < 0) | (actions >= num_arms)
+        last = num_arms - 1
+        self.refuse("action", bad, lambda one: f"is {one}, the arms are 0 to {last}", actions)
+
+    def probabilities(self, role: str, *, above_zero: bool) -> None:
+        given = self._columns[role]
+        low = given > 0 if above_zero else given >= 0
+        bad = ~(low & (given <= 1 + 1e-6))
+
+        def what(one: Any) -> str:
+            if numpy.isnan(one):
+                return "is missing or NaN"
+            return f"is {one:g}, no probability" + (" above 0" if above_zero else "")
+
+        self.refuse(role, bad, what, given)
+
+    def all_arms(self, role: str, num_arms: int) -> None:
+        """One value per arm; of propensities the sum is 1."""
+        given = self._columns[role]
+        if given.shape[1] != num_arms:
+            names = ", ".join(self._roles.columns[role][:4])
+            raise RequestError(
+                f"{self._path.name}: {role} ({names}) are of {given.shape[1]} arms, there are "
+                f"{num_arms}.",
+                "try: one value per arm, or --set data.num_arms=N",
+            )
+        if role == "propensities":
+            sums = given.sum(1)
+            bad = abs(sums - 1) > SUM_TOLERANCE
+            self.refuse(role, bad, lambda one: f"and those of the other arms sum to {one:g}", sums)
+            chosen = given[numpy.arange(len(given)), self._columns["action"].astype(int)]
+            self.refuse(role, chosen <= 0, lambda one: "is 0 for the arm that was chosen", chosen)
+
+    def presence(self) -> None:
+        mask = self._columns["action_mask"]
+        actions = self._columns["action"].astype(int)
+        absent = mask[numpy.arange(len(mask)), actions] == 0
+        self.refuse("action", absent, lambda one: f"is {one}, an arm that is absent there", actions)

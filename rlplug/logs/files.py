@@ -1,0 +1,343 @@
+"""Files of logged rows: Parquet and CSV through pyarrow, npz through NumPy."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+import numpy
+from numpy.typing import NDArray
+
+from rlplug.errors import RequestError, did_you_mean
+from rlplug.logs.roles import Column
+
+__all__ = ["LogFile", "bad_row", "find_files", "open_file", "pyarrow"]
+
+FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".npz": "npz"}
+
+_LINES_SEARCHED = 10_000
+
+_BLOCK = 32_768
+"""Rows that are read at a time."""
+
+
+class LogFile(Protocol):
+    """One file: its columns, its number of rows, and its rows in blocks."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Its columns by name."""
+
+    @property
+    def metadata(self) -> Mapping[bytes, bytes]:
+        """What a Parquet file says of itself."""
+
+    def maximum(self, column: str) -> int:
+        """The largest value of a column of whole numbers; -1 if there is none."""
+
+    def count(self) -> int:
+        """The number of rows."""
+
+    def blocks(
+        self, kinds: Mapping[str, str], first: int
+    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
+        """The rows from `first` on: the number of the block's first row, and columns by name.
+
+        `kinds` are the columns to read, each with the kind of number wanted: `f`, `i` or `b`.
+        """
+
+
+def bad_row(path: Path, row: int, column: str, what: str) -> RequestError:
+    """The error for a value; rows are counted from 0, lines of a CSV file from 1."""
+    where = f"row {row:,}" if path.suffix.lower() != ".csv" else f"line {row + 2:,}"
+    return RequestError(
+        f"{path.name}, {where}: column {column!r} {what}.",
+        "try: leave such rows out of the log, or map the column that is right in [data]",
+    )
+
+
+def find_files(names: Sequence[str], kind: str) -> list[Path]:
+    """The files of these names, folders and patterns, in order."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if _format(one, kind))
+            if not inside:
+                raise RequestError(
+                    f"data.files: folder {name!r} has no file that ends in {', '.join(FORMATS)}.",
+                    f"looked in: {path.absolute()}",
+                )
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            matches = sorted(path.parent.glob(path.name)) if "*" in path.name else []
+            if not matches:
+                beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+                guess = did_you_mean(path.name, beside, sentence=True)
+                raise RequestError(
+                    f"data.files: there is no file {name!r}. {guess}".rstrip(),
+                    f"looked at: {path.absolute()}",
+                )
+            found += matches
+    return [one.absolute() for one in found]
+
+
+def open_file(path: Path, kind: str) -> LogFile:
+    """A file, its columns known."""
+    kind = _format(path, kind)
+    if not kind:
+        raise RequestError(
+            f"data.files: {path.name!r} ends in none of {', '.join(FORMATS)}.",
+            "try: --set data.format=parquet, csv or npz",
+        )
+    if not path.stat().st_size:
+        raise RequestError(f"{path.name} is empty: it has 0 bytes.", f"looked at: {path}")
+    if kind == "npz":
+        return NpzFile(path)
+    return ArrowFile(path, kind)
+
+
+def _format(path: Path, kind: str) -> str:
+    return FORMATS.get(path.suffix.lower(), "") if kind == "auto" else kind
+
+
+def pyarrow(what: str) -> Any:
+    """The package, with its data sets."""
+    try:
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.dataset
+        import pyarrow.parquet
+    except ImportError as error:
+        raise RequestError(
+            f"reading {what} needs pyarrow, which is not installed.",
+            "try: pip install 'rlplug[parquet]'",
+        ) from error
+    return pyarrow
+
+
+class ArrowFile:
+    """A Parquet or CSV file, scanned by pyarrow in blocks of bounded size."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._arrow = arrow = pyarrow(path.name)
+        self.path, self._kind = path, kind
+        try:
+            self._schema = arrow.dataset.dataset(path, format=kind).schema
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise self._bad_value({}, 0, error) from error
+        self.metadata: Mapping[bytes, bytes] = self._schema.metadata or {}
+        columns = {field.name: _column(arrow.types, field.type) for field in self._schema}
+        if kind == "csv":
+            columns = _with_first_text(path, columns)
+        self.columns: Mapping[str, Column] = columns
+
+    def count(self) -> int:
+        try:
+            return int(self._dataset({}).count_rows())
+        except (self._arrow.ArrowInvalid, OSError) as error:
+            raise self._bad_value({}, 0, error) from error
+
+    def blocks(
+        self, kinds: Mapping[str, str], first: int
+    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
+        start, fragments = self._from(kinds, first)
+        for fragment in fragments:
+            batches = fragment.scanner(
+                columns=list(kinds), batch_size=_BLOCK, batch_readahead=2, fragment_readahead=1
+            ).to_batches()
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (self._arrow.ArrowInvalid, OSError) as error:
+                    raise self._bad_value(kinds, start, error) from error
+                if batch is None:
+                    break
+                skipped = min(max(first - start, 0), len(batch))
+                start += len(batch)
+                if skipped == len(batch):
+                    continue
+                rows = batch.slice(skipped)
+                row = start - len(rows)
+                yield row, {name: self._array(rows.column(name), name, row) for name in kinds}
+
+    def maximum(self, column: str) -> int:
+        largest = -1
+        for _, columns in self.blocks({column: "i"}, 0):
+            largest = max(largest, int(columns[column].max(initial=-1)))
+        return largest
+
+    def _from(self, kinds: Mapping[str, str], first: int) -> tuple[int, list[Any]]:
+        """Where reading begins so that `first` is not missed, and what is read from there."""
+        dataset = self._dataset(kinds)
+        if self._kind == "csv" or not first:
+            return 0, [dataset]
+        (fragment,) = dataset.get_fragments()
+        start, groups = 0, list(fragment.row_groups)
+        while groups and start + groups[0].num_rows <= first:
+            start += groups.pop(0).num_rows
+        return start, [fragment.subset(row_group_ids=[one.id for one in groups])] if groups else []
+
+    def _dataset(self, kinds: Mapping[str, str]) -> Any:
+        arrow = self._arrow
+        if self._kind != "csv":
+            return arrow.dataset.dataset(self.path, format="parquet")
+        types = {"f": arrow.float64(), "i": arrow.int64(), "b": arrow.bool_()}
+        convert = arrow.csv.ConvertOptions(
+            column_types={name: types[kind] for name, kind in kinds.items()}
+        )
+        return arrow.dataset.dataset(
+            self.path, format=arrow.dataset.CsvFileFormat(convert_options=convert)
+        )
+
+    def _array(self, column: Any, name: str, row: int) -> NDArray[Any]:
+        """The values as an array (n, …); a missing one is NaN among floats, else refused."""
+        types = self._arrow.types
+        if types.is_list(column.type) or types.is_large_list(column.type):
+            lengths = numpy.diff(column.offsets.to_numpy())
+            if column.null_count or (len(lengths) and (lengths != lengths[0]).any()):
+                wrong = int((lengths != lengths[0]).argmax())
+                what = f"has {lengths[wrong]} values, other rows have {lengths[0]}"
+                if column.null_count:
+                    wrong, what = _first_null(column), "is missing"
+                raise bad_row(self.path, row + wrong, name, what)
+            return self._nested(column, name, row)
+        if types.is_fixed_size_list(column.type):
+            if column.null_count:
+                raise bad_row(self.path, row + _first_null(column), name, "is missing")
+            return self._nested(column, name, row)
+        if column.null_count and not types.is_floating(column.type):
+            raise bad_row(self.path, row + _first_null(column), name, "is missing")
+        array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return array
+
+    def _nested(self, column: Any, name: str, row: int) -> NDArray[Any]:
+        flat = self._array(column.flatten(), name, row)
+        return flat.reshape(len(column), -1, *flat.shape[1:]) if len(column) else flat
+
+    def _bad_value(self, kinds: Mapping[str, str], row: int, error: Exception) -> RequestError:
+        if self._kind == "csv":
+            for line, name, what in _bad_lines(self.path, kinds):
+                return bad_row(self.path, line - 2, name, what)
+        return self._unreadable(error, f" after row {row:,}" if row else "")
+
+    def _unreadable(self, error: Exception, where: str = "") -> RequestError:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "footer" in said or "magic bytes" in said or "Unexpected end" in said:
+            said = f"it ends in the middle, or is something else ({said[:120]})"
+        return RequestError(
+            f"{self.path.name} cannot be read as {self._kind}{where}: {said}",
+            f"looked at: {self.path}",
+        )
+
+
+def _first_null(column: Any) -> int:
+    return int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+
+
+def _column(types: Any, kind: Any) -> Column:
+    inner, is_list = kind, False
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner, is_list = inner.value_type, True
+    letter = ""
+    if types.is_floating(inner):
+        letter = "f"
+    elif types.is_integer(inner):
+        letter = "i"
+    elif types.is_boolean(inner):
+        letter = "b"
+    return Column(kind=letter, type=str(kind), is_list=is_list)
+
+
+def _with_first_text(path: Path, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Columns of text, with the first line that makes them so."""
+    texts = {name: "f" for name, column in columns.items() if not column.kind}
+    found = dict(columns)
+    for line, name, what in _bad_lines(path, texts) if texts else ():
+        if texts.pop(name, None):
+            kind = f"{columns[name].type} (line {line:,} {what.partition(',')[0]})"
+            found[name] = attrs.evolve(columns[name], type=kind)
+        if not texts or line > _LINES_SEARCHED:
+            break
+    return found
+
+
+def _bad_lines(path: Path, kinds: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
+    """Lines that cannot be read, found value by value: number, column and what is wrong."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        rows = csv.reader(stream)
+        header = next(rows, [])
+        for row in rows:
+            if row and len(row) != len(header):
+                yield (
+                    rows.line_num,
+                    header[min(len(row), len(header) - 1)],
+                    f"is not there: the line has {len(row)} values, the header {len(header)}",
+                )
+            for name, text in zip(header, row, strict=False):
+                if name in kinds and not _is_number(text, kinds[name]):
+                    words = {"f": "a number", "i": "a whole number", "b": "true or false"}
+                    yield rows.line_num, name, f"holds {text!r}, expected {words[kinds[name]]}"
+
+
+def _is_number(text: str, kind: str) -> bool:
+    if kind == "b":
+        return text.strip().lower() in ("true", "false", "0", "1", "")
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return False
+    return kind == "f" or (text != "" and value == int(value))
+
+
+class NpzFile:
+    """A NumPy archive; its arrays are read whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata: Mapping[bytes, bytes] = {}
+        try:
+            with path.open("rb") as stream, numpy.load(stream, allow_pickle=False) as archive:
+                self._arrays = {name: archive[name] for name in archive.files}
+        except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+            raise RequestError(
+                f"{path.name} cannot be read as npz: {error}.",
+                "try: numpy.savez(file, context=…, action=…, reward=…), without objects",
+            ) from error
+        self.columns: Mapping[str, Column] = {
+            name: Column(
+                kind={"f": "f", "i": "i", "u": "i", "b": "b"}.get(array.dtype.kind, ""),
+                type=str(array.dtype),
+                is_list=array.ndim > 1,
+            )
+            for name, array in self._arrays.items()
+            if array.ndim
+        }
+
+    def count(self) -> int:
+        lengths = {name: len(self._arrays[name]) for name in self.columns}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise RequestError(
+                f"{self.path.name}: its arrays have different numbers of rows: {shown}."
+            )
+        return next(iter(lengths.values()), 0)
+
+    def blocks(
+        self, kinds: Mapping[str, str], first: int
+    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
+        for start in range(first, self.count(), _BLOCK):
+            yield start, {name: self._arrays[name][start : start + _BLOCK] for name in kinds}
+
+    def maximum(self, column: str) -> int:
+        return int(self._arrays[column].max(initial=-1))

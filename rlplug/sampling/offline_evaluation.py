@@ -1,0 +1,172 @@
+"""Offline evaluation: a frozen copy of the policy meets each batch before it is learned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from rlplug.batch.nested import to_arrays
+from rlplug.plugin import ActInput, Module
+
+__all__ = ["OfflineEvaluation", "Reduce"]
+
+Reduce = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+"""Sums tensors over all learners."""
+
+_COUNTS = ("rows", "accepted", "weight", "weight_accepted", "slates")
+_REWARDS = ("rewards", "rewards_accepted", "weighted_rewards")
+_SUMS = (*_COUNTS, *_REWARDS)
+
+
+class OfflineEvaluation:
+    """Compares the actions of a frozen copy with those of a log (Li et al. 2011).
+
+    Rows where they agree are accepted, with the importance weight 1 / propensity, at most
+    `max_weight` unless that is 0; all others have the weight 0. The copy is renewed after each
+    `critical_weight` of data. `explores`: the copy acts as in training, not greedily.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        *,
+        random: numpy.random.Generator,
+        explores: bool,
+        max_weight: float = 0.0,
+        critical_weight: float = 0.0,
+        learners: int = 1,
+        reduce: Reduce = list,
+    ) -> None:
+        self._module, self._random, self._explores = module, random, explores
+        self._max_weight, self._critical_weight = max_weight, critical_weight
+        self._learners, self._reduce = learners, reduce
+        self._frozen = self._copy()
+        self._since = 0.0
+        """Weight of the data since the copy was made, of all learners."""
+        self._renewed = 0
+        self._window = dict.fromkeys(_SUMS, 0.0)
+        self._all = dict.fromkeys(_SUMS, 0.0)
+        self._smallest, self._largest = numpy.inf, 0.0
+
+    def weigh(self, columns: Mapping[str, Any], timestep: int, num_arms: int) -> Any:
+        """The importance weight of each row; 0 where the copy would have acted otherwise."""
+        if self._since >= self._critical_weight and self._all["rows"]:
+            self._frozen, self._since = self._copy(), 0.0
+            self._renewed += 1
+        act = ActInput(
+            columns["observations"],
+            action_mask=columns.get("action_mask"),
+            timestep=timestep,
+            random=self._random,
+        )
+        frozen = self._frozen
+        with torch.no_grad():
+            acted = (frozen.forward_exploration if self._explores else frozen.forward_inference)(
+                act
+            )
+        accepted = to_arrays(acted.actions) == columns["actions"]
+        importance = accepted / columns["propensity"]
+        if self._max_weight:
+            importance = numpy.minimum(importance, self._max_weight)
+        self._count(columns, accepted, importance, num_arms)
+        return importance
+
+    def _count(
+        self, columns: Mapping[str, Any], accepted: Any, importance: Any, num_arms: int
+    ) -> None:
+        rewards, rows = columns["rewards"], len(accepted)
+        weights = columns.get("weights")
+        weights = numpy.ones(rows) if weights is None else weights
+        mask = columns.get("action_mask")
+        slates = numpy.full(rows, num_arms) if mask is None else (mask != 0).sum(1)
+        self._smallest = min(self._smallest, float(slates.min()))
+        self._largest = max(self._largest, float(slates.max()))
+        effective = weights * importance
+        sums = {
+            "rows": float(rows),
+            "accepted": float(accepted.sum()),
+            "weight": float(weights.sum()),
+            "weight_accepted": float(effective.sum()),
+            "slates": float(slates.sum()),
+            "rewards": float(rewards.sum()),
+            "rewards_accepted": float(rewards[accepted].sum()),
+            "weighted_rewards": float(effective @ rewards),
+        }
+        for name, value in sums.items():
+            self._window[name] += value
+            self._all[name] += value
+        self._since += self._summed([sums["weight"]])[0]
+
+    def take_metrics(self) -> dict[str, float]:
+        """Metrics since the last call, and the estimate over the whole run."""
+        if not self._window["rows"]:
+            return {}
+        local = [*self._window.values(), *self._all.values()]
+        summed = self._summed(local)
+        window, whole = (
+            dict(zip(_SUMS, part, strict=True))
+            for part in (summed[: len(_SUMS)], summed[len(_SUMS) :])
+        )
+        metrics = _metrics(window, "ope")
+        if whole["weight_accepted"]:
+            metrics["ope/value"] = whole["weighted_rewards"] / whole["weight_accepted"]
+        if self._learners > 1:
+            metrics |= _metrics(self._window, "ope/local")
+        metrics["ope/slate_size_min"], metrics["ope/slate_size_max"] = self._smallest, self._largest
+        metrics["ope/renewed"] = float(self._renewed)
+        self._window = dict.fromkeys(_SUMS, 0.0)
+        self._smallest, self._largest = numpy.inf, 0.0
+        return metrics
+
+    def get_state(self) -> dict[str, Any]:
+        """All that the next weights depend on."""
+        return {
+            "frozen": {name: one.clone() for name, one in self._frozen.state_dict().items()},
+            "random": self._random.bit_generator.state,
+            "since": self._since,
+            "renewed": self._renewed,
+            "window": dict(self._window),
+            "all": dict(self._all),
+            "slates": [float(self._smallest), float(self._largest)],
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._frozen = self._copy()
+        self._frozen.load_state_dict(saved["frozen"])
+        self._random.bit_generator.state = saved["random"]
+        self._since, self._renewed = saved["since"], saved["renewed"]
+        self._window, self._all = dict(saved["window"]), dict(saved["all"])
+        self._smallest, self._largest = saved["slates"]
+
+    def _copy(self) -> Module:
+        frozen = copy.deepcopy(self._module)
+        frozen.eval()
+        return frozen
+
+    def _summed(self, values: Sequence[float]) -> list[float]:
+        if self._learners == 1:
+            return list(values)
+        (summed,) = self._reduce([torch.tensor(values, dtype=torch.float64)])
+        return [float(one) for one in summed]
+
+
+def _metrics(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
+    rows, accepted = sums["rows"], sums["accepted"]
+    rejected = rows - accepted
+    metrics = {
+        "accepted_fraction": accepted / rows,
+        "reward_all": sums["rewards"] / rows,
+        "slate_size_mean": sums["slates"] / rows,
+    }
+    if accepted:
+        metrics["reward_accepted"] = sums["rewards_accepted"] / accepted
+        metrics["importance_weight_mean"] = sums["weight_accepted"] / rows
+    if rejected:
+        metrics["reward_rejected"] = (sums["rewards"] - sums["rewards_accepted"]) / rejected
+        metrics["accepted_per_rejected"] = accepted / rejected
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}

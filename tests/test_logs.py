@@ -1,0 +1,282 @@
+"""Logs: files of logged rows, the columns they map to, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pytest
+from gymnasium import spaces
+from pyarrow import parquet
+
+from rlplug.config.data_section import DataSection
+from rlplug.errors import ConfigError, RequestError
+from rlplug.logs import Log
+
+ROWS = 10
+
+
+def columns(rows: int = ROWS, arms: int = 3, dim: int = 2) -> dict[str, Any]:
+    """Row i: context (i, i + 0.5, …), arm i % arms, reward 10 i, propensity 1 / arms."""
+    index = numpy.arange(rows)
+    return {
+        **{f"context_{one}": index + 0.5 * one for one in range(dim)},
+        "action": index % arms,
+        "reward": 10.0 * index,
+        "propensity": numpy.full(rows, 1 / arms),
+    }
+
+
+def write(path: Path, table: Mapping[str, Any], **options: Any) -> Path:
+    if path.suffix == ".csv":
+        names = list(table)
+        lines = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
+        path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    elif path.suffix == ".npz":
+        numpy.savez(path, **table)
+    else:
+        parquet.write_table(pyarrow.table(dict(table)), path, **options)
+    return path
+
+
+def opened(*paths: Path, **options: Any) -> Log:
+    return Log.open(DataSection(files=tuple(map(str, paths)), **options))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
+def test_formats_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    log = opened(write(tmp_path / f"log.{suffix}", columns()))
+    assert (log.rows, log.num_arms, log.is_bandit) == (10, 3, True)
+    assert log.action_space == spaces.Discrete(3)
+    assert log.observation_space.shape == (2,)
+    rows = log.whole()
+    assert rows["context"][3].tolist() == [3.0, 3.5]
+    assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert rows["reward"].tolist() == [10.0 * one for one in range(10)]
+    assert rows.bandit().context is rows["context"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
+@pytest.mark.parametrize("first", [0, 1, 4, 7, 9])
+def test_reading_from_any_row_gives_the_rows_that_follow(
+    tmp_path: Path, suffix: str, first: int
+) -> None:
+    options = {"row_group_size": 3} if suffix == "parquet" else {}
+    one = write(tmp_path / f"a.{suffix}", columns(), **options)
+    two = write(tmp_path / f"b.{suffix}", columns(), **options)
+    log = opened(one, two)
+    batches = list(log.read(first, 4))
+    assert [len(batch) for batch in batches[:-1]] == [4] * (len(batches) - 1)
+    assert batches[0].first == first
+    rewards = numpy.concatenate([batch["reward"] for batch in batches])
+    assert rewards.tolist() == [10.0 * (one % 10) for one in range(first, 20)]
+
+
+def test_columns_are_in_the_order_of_the_numbers_in_their_names(tmp_path: Path) -> None:
+    table = columns(dim=12)
+    shuffled = dict(sorted(table.items(), reverse=True))
+    log = opened(write(tmp_path / "log.parquet", shuffled))
+    assert log.whole()["context"][0].tolist() == [0.5 * one for one in range(12)]
+
+
+def test_lists_are_matrices_and_arms_have_features(tmp_path: Path) -> None:
+    contexts = [[1.0, 2.0], [3.0, 4.0]]
+    arms = [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
+    table = {
+        "context": contexts,
+        "arms": arms,
+        "action_mask": [[1, 1, 0], [1, 0, 1]],
+        "action": [1, 2],
+        "reward": [0.0, 1.0],
+    }
+    log = opened(write(tmp_path / "log.parquet", table))
+    assert log.num_arms == 3
+    assert isinstance(log.observation_space, spaces.Dict)
+    rows = log.whole()
+    assert rows["context"].tolist() == contexts
+    assert rows.bandit().chosen_arm.tolist() == [[2.0], [6.0]]
+    assert sorted(rows.observations) == ["action_mask", "arms", "context"]
+
+
+def test_features_of_arms_may_be_columns(tmp_path: Path) -> None:
+    table: dict[str, Any] = {
+        f"arms_{arm}_{one}": [10.0 * arm + one] for arm in (0, 1, 2) for one in (0, 1)
+    }
+    log = opened(write(tmp_path / "log.csv", {**table, "action": [2], "reward": [1.0]}))
+    assert log.whole()["arms"].tolist() == [[[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]]
+
+
+def test_float32_stays_float32(tmp_path: Path) -> None:
+    table = {
+        name: numpy.float32(one) if "context" in name else one for name, one in columns().items()
+    }
+    log = opened(write(tmp_path / "log.parquet", table))
+    assert log.observation_space.dtype == numpy.float32
+    assert log.whole()["context"].dtype == numpy.float32
+
+
+def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:
+    table = {"user_age": [1.0], "user_size": [2.0], "shown": [1], "clicked": [True]}
+    path = write(tmp_path / "log.parquet", table)
+    log = opened(path, context="user_*", action="shown", reward="clicked", num_arms=5)
+    assert (log.num_arms, log.observation_space.shape) == (5, (2,))
+    assert log.whole()["reward"].tolist() == [1.0]
+
+
+def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", columns())
+    with pytest.raises(ConfigError) as raised:
+        opened(path, action="actoin", reward="click", weight="w")
+    told = str(raised.value)
+    assert "3 problems" in told
+    assert "no column 'actoin' in log.csv, did you mean 'action'?" in told
+    assert "columns of log.csv: context_0, context_1, action, reward, propensity" in told
+
+
+def changed(row: int, **values: Any) -> dict[str, Any]:
+    """The columns with other values in a row."""
+    table = {name: list(column) for name, column in columns().items()}
+    for name, value in values.items():
+        table[name][row] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("row", "values", "told"),
+    [
+        (4, {"propensity": 0.0}, "'propensity' is 0, no probability above 0"),
+        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability above 0"),
+        (9, {"propensity": numpy.nan}, "'propensity' is missing or NaN"),
+        (2, {"action": 3}, "'action' is 3, the arms are 0 to 2"),
+        (2, {"action": -1}, "'action' is -1, the arms are 0 to 2"),
+        (7, {"reward": numpy.nan}, "'reward' is missing or NaN"),
+        (7, {"context_1": numpy.inf}, "'context_1' is infinite"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
+def test_the_first_bad_row_is_named(
+    tmp_path: Path, suffix: str, row: int, values: dict[str, Any], told: str
+) -> None:
+    path = write(tmp_path / f"log.{suffix}", changed(row, **values))
+    with pytest.raises(RequestError) as raised:
+        for _ in opened(path, num_arms=3).read(0, 4):
+            pass
+    where = f"line {row + 2}" if suffix == "csv" else f"row {row}"
+    assert f"log.{suffix}, {where}: column {told}" in str(raised.value)
+
+
+def test_a_missing_propensity_or_action_is_named(tmp_path: Path) -> None:
+    table = {name: list(column) for name, column in columns().items()}
+    for name in ("propensity", "action"):
+        gap = {**table, name: [*table[name][:3], None, *table[name][4:]]}
+        path = write(tmp_path / f"{name}.parquet", gap)
+        with pytest.raises(RequestError, match=f"row 3: column '{name}' is missing"):
+            opened(path, num_arms=3).whole()
+
+
+def test_propensities_that_do_not_sum_to_one_are_named(tmp_path: Path) -> None:
+    table: dict[str, Any] = {f"propensities_{arm}": [1 / 3] * ROWS for arm in range(3)}
+    table["propensities_1"][6] = 0.5
+    table = {**columns(), **table}
+    with pytest.raises(RequestError) as raised:
+        opened(write(tmp_path / "log.parquet", table)).whole()
+    assert "row 6: column 'propensities_0' and those of the other arms sum to 1.16667" in str(
+        raised.value
+    )
+
+
+def test_the_arm_that_was_chosen_must_have_been_present(tmp_path: Path) -> None:
+    table = {**columns(), "action_mask": [[1, 1, 1]] * 4 + [[1, 0, 1]] * 6}
+    with pytest.raises(RequestError, match="row 4: column 'action' is 1, an arm that is absent"):
+        opened(write(tmp_path / "log.parquet", table)).whole()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+def test_a_file_that_ends_in_the_middle_is_named(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"log.{suffix}", columns(rows=1000))
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(RequestError, match=f"log.{suffix} cannot be read as {suffix}"):
+        opened(path)
+
+
+def test_a_csv_file_that_ends_in_the_middle_of_a_line_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", columns())
+    path.write_text(path.read_text()[:-12].rpartition(",")[0])
+    with pytest.raises(RequestError) as raised:
+        opened(path, num_arms=3).whole()
+    assert "log.csv, line 11: column 'propensity' is not there: the line has 4 values" in str(
+        raised.value
+    )
+
+
+def test_text_among_the_numbers_of_a_csv_column_is_named(tmp_path: Path) -> None:
+    # Far beyond the rows from which types are guessed.
+    table = {name: list(column) for name, column in columns(rows=60_000).items()}
+    table["reward"][59_000] = "click"
+    path = write(tmp_path / "log.csv", table)
+    with pytest.raises(RequestError) as raised:
+        for _ in opened(path, num_arms=3).read(0, 8192):
+            pass
+    assert "log.csv, line 59,002: column 'reward' holds 'click', expected a number" in str(
+        raised.value
+    )
+
+
+def test_text_in_the_first_rows_of_a_csv_column_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", changed(3, reward="click"))
+    with pytest.raises(ConfigError, match=r"holds string \(line 5 holds 'click'\), not numbers"):
+        opened(path)
+
+
+def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.parquet", columns())
+    two = write(tmp_path / "b.parquet", columns(dim=3))
+    with pytest.raises(RequestError, match=r"b.parquet has 3 columns for data.context, a.parquet"):
+        opened(tmp_path)
+    without = {name: column for name, column in columns().items() if name != "propensity"}
+    write(two, without)
+    with pytest.raises(RequestError, match=r"b.parquet has no column 'propensity', which a.parq"):
+        opened(one, two)
+    write(two, {**columns(), "reward": ["no"] * ROWS})
+    with pytest.raises(RequestError, match=r"'reward' holds string in b.parquet, double"):
+        opened(one, two)
+
+
+def test_an_empty_log_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.parquet", {name: one[:0] for name, one in columns().items()})
+    with pytest.raises(RequestError, match="the log has no rows"):
+        opened(path)
+    (tmp_path / "none.csv").touch()
+    with pytest.raises(RequestError, match=r"none.csv is empty: it has 0 bytes"):
+        opened(tmp_path / "none.csv")
+
+
+def test_a_file_that_is_not_there_is_told_with_the_one_that_is(tmp_path: Path) -> None:
+    write(tmp_path / "clicks.parquet", columns())
+    with pytest.raises(RequestError, match=r"no file .*Did you mean 'clicks.parquet'"):
+        opened(tmp_path / "click.parquet")
+
+
+def test_the_open_bandit_dataset_is_read_with_indicators_of_user_features(tmp_path: Path) -> None:
+    folder = tmp_path / "random" / "all"
+    folder.mkdir(parents=True)
+    names = ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1"
+    lines = [
+        "0,2019-11-24 00:00:01,2,3,0,0.25,b,x",
+        "1,2019-11-24 00:00:02,0,1,1,0.25,a,y",
+        "2,2019-11-24 00:00:03,3,2,0,0.5,c,x",
+    ]
+    (folder / "all.csv").write_text("\n".join([names, *lines]) + "\n")
+    log = opened(folder, format="obd")
+    assert (log.rows, log.num_arms) == (3, 4)
+    rows = log.whole()
+    # Of a, b, c and of x, y the first has no column.
+    assert rows["context"].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert rows["position"].tolist() == [2, 0, 1]
+    assert rows["propensity"].tolist() == [0.25, 0.25, 0.5]
+    assert [batch["reward"].tolist() for batch in log.read(1, 1)] == [[1.0], [0.0]]
+    with pytest.raises(RequestError, match="is no folder of the Open Bandit Dataset"):
+        opened(tmp_path / "random", format="obd")

@@ -1,0 +1,256 @@
+"""Recordings: what acted, with which probability, read back as a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import torch
+
+import rlplug
+from rlplug import ActInput, AddOn
+from rlplug.config.data_section import DataSection
+from rlplug.errors import RequestError
+from rlplug.logs import Log
+
+pytestmark = pytest.mark.usefixtures("home")
+
+OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def read(folder: Path) -> Any:
+    return Log.open(DataSection(files=(str(folder),)))
+
+
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "linucb": ("LinearBandit-v0", {}),
+    "lints": ("LinearBandit-v0", {}),
+    "epsilon-greedy": ("MultiArmedBandit-v0", {}),
+    "softmax": ("MultiArmedBandit-v0", {}),
+    "dqn": ("CartPole-v1", {"learning_starts": 50}),
+    "ppo": ("CartPole-v1", {"n_steps": 32, "batch_size": 32, "sampling.num_envs": 2}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_recording_changes_nothing_and_holds_probabilities(tmp_path: Path, name: str) -> None:
+    env, options = RUNS[name]
+    arguments: dict[str, Any] = {"steps": 256, "options": {**OFF, **options}}
+    plain = rlplug.run(name, env, **arguments)
+    arguments["options"]["sampling.record"] = str(tmp_path / "log")
+    recorded = rlplug.run(name, env, **arguments)
+    for key, tensor in plain.module.state_dict().items():
+        assert torch.equal(tensor, recorded.module.state_dict()[key]), key
+    log = read(tmp_path / "log")
+    assert log.rows == recorded.step
+    rows = log.whole()
+    propensity = rows["propensity"]
+    assert ((propensity > 0) & (propensity <= 1)).all()
+    assert numpy.allclose(numpy.log(propensity), rows["action_log_prob"])
+    one = gymnasium.make(env if env == "CartPole-v1" else f"rlplug.bandits:{env}")
+    assert log.action_space == one.action_space
+    assert log.observation_space.shape == one.observation_space.shape
+    assert log.is_bandit == (env != "CartPole-v1")
+    assert rows["reward"].mean() == pytest.approx(
+        1.0 if env == "CartPole-v1" else recorded.metrics["rollout/reward_mean"], abs=0.5
+    )
+
+
+def test_next_observations_are_those_that_were_acted_on_next(tmp_path: Path) -> None:
+    options = {**OFF, "learning_starts": 50, "sampling.num_envs": 2}
+    folder = tmp_path / "log"
+    rlplug.run("dqn", "CartPole-v1", steps=200, options={**options, "sampling.record": str(folder)})
+    rows = read(folder).whole()
+    for episode in numpy.unique(rows["episode"]):
+        there = rows["episode"] == episode
+        context, following = rows["context"][there], rows["next_context"][there]
+        assert (following[:-1] == context[1:]).all()
+        assert not rows["terminated"][there][:-1].any()
+    assert rows["terminated"].sum() == len(numpy.unique(rows["episode"])) - 2
+
+
+def test_ties_share_the_probability(tmp_path: Path) -> None:
+    from rlplug_linucb import LinUCBModule
+    from rlplug_linucb.layout import Layout
+
+    module = LinUCBModule(Layout(num_arms=4, context_dim=2))
+    act = ActInput(numpy.ones((3, 2)), random=numpy.random.default_rng(0), wants_log_prob=True)
+    assert numpy.exp(module.forward_exploration(act).extras["log_prob"]).tolist() == [0.25] * 3
+    module.update(numpy.ones((1, 2)), numpy.array([1]), numpy.array([50.0]))
+    acted = module.forward_exploration(act)
+    assert acted.actions.tolist() == [1, 1, 1]
+    assert acted.extras["log_prob"].tolist() == [0.0] * 3
+
+
+def test_lints_estimates_the_share_of_its_draws() -> None:
+    from rlplug_linucb import LinTSModule
+    from rlplug_linucb.layout import Layout
+
+    module = LinTSModule(Layout(num_arms=2, context_dim=1))
+    module.update(numpy.ones((20, 1)), numpy.array([0, 1] * 10), numpy.array([1.0, 0.8] * 10))
+    observations = numpy.ones((4000, 1))
+    act = ActInput(observations, random=numpy.random.default_rng(0), wants_log_prob=True)
+    acted = module.forward_exploration(act)
+    chances = numpy.exp(acted.extras["log_prob"])
+    for arm in (0, 1):
+        # 200 draws: a deviation of 0.035 each, of their mean over 1000 rows much less.
+        share = (acted.actions == arm).mean()
+        assert chances[acted.actions == arm].mean() == pytest.approx(share, abs=0.02)
+
+
+def test_epsilon_greedy_and_softmax_tell_their_probabilities() -> None:
+    from rlplug_bandits.config import EpsilonGreedyConfig, SoftmaxConfig
+    from rlplug_bandits.randomized import EpsilonGreedyModule, SoftmaxModule
+
+    mask = numpy.array([[1, 1, 0, 1]])
+    act = ActInput(numpy.empty((1, 0)), action_mask=mask, random=numpy.random.default_rng(0))
+    greedy = EpsilonGreedyModule(4, EpsilonGreedyConfig(epsilon=0.3))
+    greedy.update([0, 1, 2, 3], [1.0, 2.0, 9.0, 0.0])
+    # Of three arms that are present, 1 is the best.
+    assert greedy.probabilities(1, act)[0].tolist() == pytest.approx([0.1, 0.8, 0.0, 0.1])
+    softmax = SoftmaxModule(4, SoftmaxConfig(temperature=1.0))
+    softmax.update([0, 1, 2, 3], [0.0, numpy.log(2.0), 9.0, 0.0])
+    assert softmax.probabilities(1, act)[0].tolist() == pytest.approx([0.25, 0.5, 0.0, 0.25])
+
+
+def test_dqn_tells_the_probabilities_of_epsilon_greedy(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    options = {
+        **OFF,
+        "learning_starts": 100,
+        "exploration_initial_eps": 0.2,
+        "exploration_final_eps": 0.2,
+        "sampling.record": str(folder),
+    }
+    rlplug.run("dqn", "CartPole-v1", steps=300, options=options)
+    propensity = read(folder).whole()["propensity"]
+    assert (propensity[:100] == 0.5).all()
+    assert set(numpy.round(propensity[100:], 6)) == {0.1, 0.9}
+
+
+class CutOff(AddOn):
+    """Ends the process's part of a run by an error after an update at or after a step."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(None)
+        self.at = at
+
+    def save_state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Nothing is kept: a resumed run is not cut off again."""
+
+    def update_finished(self, step: int) -> None:
+        if self.at and step >= self.at:
+            raise ArithmeticError("cut off")
+
+
+def test_a_resumed_run_records_each_row_once(tmp_path: Path, home: Path) -> None:
+    options = {**OFF, "checkpoint.every": 50}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    arguments: dict[str, Any] = {"env": "LinearBandit-v0", "steps": 200}
+    rlplug.run(
+        "linucb", addons=[CutOff()], options={**options, "sampling.record": str(whole)}, **arguments
+    )
+    before = set((home / "home").glob("work/*"))
+    with pytest.raises(ArithmeticError, match="cut off"):
+        rlplug.run(
+            "linucb",
+            addons=[CutOff(120)],
+            options={**options, "sampling.record": str(cut)},
+            **arguments,
+        )
+    (folder,) = set((home / "home").glob("work/*")) - before
+    rlplug.resume(folder.name, addons=[CutOff()])
+    one, other = read(whole).whole(), read(cut).whole()
+    for name, column in one.columns.items():
+        assert numpy.array_equal(column, other[name]), name
+
+
+def test_evaluations_are_recorded_with_the_command_line(
+    tmp_path: Path, rlplug: Callable[..., Any]
+) -> None:
+    train = ("run", "--algo", "dqn", "--steps", "300", "--set", "learning_starts=100")
+    trained = rlplug(*train, "--set", "tracking.enabled=false", "--quiet")
+    assert trained.code == 0, trained.err
+    folder = tmp_path / "log"
+    done = rlplug("eval", "last", "--episodes", "12", "--record", str(folder), "--no-record")
+    assert done.code == 0, done.err
+    rows = read(folder).whole()
+    assert len(numpy.unique(rows["episode"])) == 12
+    assert (rows["propensity"] == 1).all()
+    mean = len(rows) / 12
+    assert f"length              {mean:.4g}" in done.out
+    again = rlplug("eval", "last", "--record", str(folder), "--no-record")
+    assert (again.code, "has a recording already" in again.err) == (2, True)
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    options = {**OFF, "sampling.record": str(tmp_path / "log"), "sampling.backend": "workers"}
+    with pytest.raises(RequestError, match="worker processes cannot be recorded"):
+        rlplug.run(
+            "dqn",
+            "CartPole-v1",
+            steps=100,
+            options={**options, "sampling.num_envs": 2, "learning_starts": 10},
+        )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_minari_data_sets_are_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    env = gymnasium.make("CartPole-v1")
+    from minari.data_collector import EpisodeBuffer
+
+    buffers = []
+    for seed in (1, 2):
+        seen, _ = env.reset(seed=seed)
+        rows: dict[str, list[Any]] = {
+            "observations": [seen],
+            "actions": [],
+            "rewards": [],
+            "terminations": [],
+            "truncations": [],
+        }
+        ended = False
+        while not ended:
+            action = len(rows["actions"]) % 2
+            seen, reward, ended, cut, _ = env.step(action)
+            for name, value in zip(rows, (seen, action, reward, ended, cut), strict=True):
+                rows[name].append(value)
+        buffers.append(EpisodeBuffer(id=seed - 1, **rows))
+    minari.create_dataset_from_buffers(
+        "cartpole/two-v0",
+        buffers,
+        env="CartPole-v1",
+        eval_env="CartPole-v1",
+        algorithm_name="turns",
+        author="nobody",
+        author_email="nobody@example.org",
+        code_permalink="https://example.org",
+        description="Two episodes.",
+        data_format="arrow",
+    )
+    log = Log.open(DataSection(files=("cartpole/two-v0",), format="minari"))
+    taken = log.whole()
+    assert log.rows == sum(len(one.actions) for one in buffers)
+    first = numpy.array(buffers[0].observations)
+    assert (taken["context"][: len(first) - 1] == first[:-1]).all()
+    assert (taken["next_context"][: len(first) - 1] == first[1:]).all()
+    assert taken["terminated"].sum() == 2
+    options = {**OFF, "data.format": "minari", "batch_size": 16}
+    assert rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options).step == 200
+    with pytest.raises(RequestError, match=r"no local Minari data set 'cartpole/tow-v0'. Did you"):
+        Log.open(DataSection(files=("cartpole/tow-v0",), format="minari"))
