@@ -21,7 +21,9 @@ __all__ = [
     "ChosenDevice",
     "Precision",
     "apply_compute",
+    "beside",
     "choose_device",
+    "device_for_environments",
     "has_convolutions",
     "is_small",
     "settings_kept",
@@ -59,6 +61,29 @@ def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) ->
     if small:
         return ChosenDevice(torch.device("cpu"), "small networks are faster here than over CUDA")
     return ChosenDevice(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
+
+
+def device_for_environments(section: ComputeSection) -> str:
+    """Where to make environments of tensors that can be on several devices."""
+    if section.device != "auto":
+        return section.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def beside(section: ComputeSection, device: torch.device | None, name: str) -> ComputeSection:
+    """`[compute]` on the device that environments of tensors are on; None: they are of arrays."""
+    if device is None:
+        return section
+    wanted = section.device
+    if wanted != "auto" and (
+        torch.device(wanted).type != device.type
+        or torch.device(wanted).index not in (None, device.index)
+    ):
+        raise RequestError(
+            f"environment {name!r} gives tensors on {device}, but compute.device is {wanted!r}.",
+            f"try: --set compute.device={device}",
+        )
+    return attrs.evolve(section, device=str(device))
 
 
 def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:

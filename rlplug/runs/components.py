@@ -20,7 +20,12 @@ from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.device import settings_kept, without_compiler
+from rlplug.learner.device import (
+    beside,
+    device_for_environments,
+    settings_kept,
+    without_compiler,
+)
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.limits import Limits, check_stop_when
@@ -28,7 +33,7 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
-from rlplug.sampling import VectorSampler, make_sampler
+from rlplug.sampling import TensorSampler, VectorSampler, make_sampler
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 from rlplug.trainer import Trainer
@@ -46,7 +51,7 @@ class Components:
     environments: Environments
     learner: Learner
     feed: OpenFeed
-    sampler: VectorSampler
+    sampler: VectorSampler | TensorSampler
     trainer: Trainer
     limits: Limits
 
@@ -141,6 +146,8 @@ def make_components(
     if not config.compute.compile:
         stack.enter_context(without_compiler())
     learner = _learner(calls, environments, prepared)
+    if environments.device is not None:
+        environments = _with_tensors(environments, learner, prepared)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
@@ -215,6 +222,7 @@ def _for_evaluation(
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
         told=training.told,
+        device=device_for_environments(config.compute),
     )
 
 
@@ -247,6 +255,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
         frame_stack=environments.frame_stack,
         num_epoch_samples=config.sampling.num_epoch_samples,
         normalization=environments.normalization,
+        device=environments.device,
     )
 
 
@@ -261,6 +270,8 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed) -> Environmen
         max_episode_steps=config.sampling.max_trajectory_length,
         workers=config.sampling if config.sampling.backend == "workers" else None,
         seed=config.run.seed,
+        tensors=True,
+        device=device_for_environments(config.compute),
     )
     algorithm = prepared.algorithm
     try:
@@ -284,9 +295,21 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
         {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
         seed=config.run.seed,
         learning=config.learner,
-        compute=config.compute,
+        compute=beside(config.compute, environments.device, environments.name),
     )
     return built(learner, prepared)
+
+
+def _with_tensors(environments: Environments, learner: Learner, prepared: Prepared) -> Environments:
+    """Environments of tensors, as arrays if the module does not act on tensors."""
+    if learner.modules[DEFAULT_MODULE].acts_on_tensors:
+        return environments
+    _LOG.warning(
+        "rlplug: %s acts on arrays: each step copies the tensors of environment %r to the host.",
+        prepared.algorithm.label,
+        environments.name,
+    )
+    return environments.as_arrays()
 
 
 def built(learner: Learner, prepared: Prepared) -> Learner:

@@ -10,6 +10,7 @@ from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
+from rlplug.sampling.tensors import TensorSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.sampling.workers import WorkerSampler
 
@@ -18,7 +19,7 @@ __all__ = ["make_sampler"]
 
 def make_sampler(
     config: RunConfig, environments: Environments, module: Module, feed: OpenFeed
-) -> VectorSampler:
+) -> VectorSampler | TensorSampler:
     """A sampler that collects what the feed asks for."""
     options, steps = config.sampling, feed.steps_per_collect
     is_rollout, count = feed.by_environment, options.num_epoch_samples
@@ -38,8 +39,17 @@ def make_sampler(
         "state_interval": feed.state_interval,
         "run_steps": config.run.steps,
         "optimal": options.optimal,
-        "min_trajectory": options.min_trajectory_length,
     }
+    shortest = options.min_trajectory_length
+    if environments.device is not None:
+        if shortest > 1:
+            raise RequestError(
+                f"sampling.min_trajectory_length = {shortest} would have to look at every episode; "
+                f"those of {environments.name!r} stay on {environments.device}.",
+                "try: --set sampling.min_trajectory_length=1",
+            )
+        return TensorSampler(environments, module, **shared)
+    shared["min_trajectory"] = shortest
     if not in_workers:
         return VectorSampler(environments, module, **shared)
     return WorkerSampler(

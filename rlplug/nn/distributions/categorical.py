@@ -40,6 +40,12 @@ class Categorical:
             check_mask(mask)
         return self._actions(masked_array(parameters, mask).argmax(-1))
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        return _tensor_draw(masked(parameters, mask), generator) + self._start
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         return masked(parameters, mask).argmax(-1) + self._start
@@ -107,6 +113,13 @@ class MultiCategorical:
         """The most likely action of each row."""
         return self._actions(self._array_grid(parameters, mask).argmax(-1))
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        drawn = _tensor_draw(self._grid(parameters, mask), generator).reshape(-1, *self._shape)
+        return drawn + torch.as_tensor(self._start, device=drawn.device)
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         indices = self._grid(parameters, mask).argmax(-1).reshape(-1, *self._shape)
@@ -173,6 +186,11 @@ def _draw(logits: NumpyArray, random: numpy.random.Generator) -> NumpyArray:
     noisy: NumpyArray = logits - numpy.log(random.standard_exponential(logits.shape))
     drawn: NumpyArray = noisy.argmax(-1)
     return drawn
+
+
+def _tensor_draw(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """The same in torch."""
+    return (logits - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(-1)
 
 
 def _entropy(logs: Tensor) -> Tensor:

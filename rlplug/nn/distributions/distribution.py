@@ -18,8 +18,9 @@ class Distribution(Protocol):
     """A family of distributions over the actions of one space.
 
     It holds no parameters: a network gives them, `size` numbers for each row. Acting happens in
-    NumPy under the sampler's generator, training in torch. Actions are those of the environment:
-    a Discrete that starts at 3 gives 3 first. Masks are True where an action may be chosen.
+    NumPy under the sampler's generator, in environments of tensors and training in torch. Actions
+    are those of the environment: a Discrete that starts at 3 gives 3 first. Masks are True where an
+    action may be chosen.
     """
 
     @property
@@ -37,6 +38,11 @@ class Distribution(Protocol):
 
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
+
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
 
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` as the environment takes it, in torch."""

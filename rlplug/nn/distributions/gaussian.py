@@ -47,6 +47,14 @@ class Gaussian:
         """The mean of each row, not clipped."""
         return self._actions(parameters[:, : self.deviations])
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        mean, log_std = parameters.chunk(2, -1)
+        drawn = draw_normal(mean, log_std, generator)
+        return drawn.reshape(-1, *self._shape)
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch, clipped to the bounds of the space."""
         mean = parameters[:, : self.deviations].reshape(-1, *self._shape)

@@ -67,6 +67,12 @@ class SquashedGaussian:
         """The squashed mean of each row: the median of its actions."""
         return self._squash(self._normal.mode(parameters))
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        return self.rsample(parameters, generator)[0]
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         scale, middle = (
