@@ -1,4 +1,4 @@
-"""A learner on a GPU reads no number per minibatch; the CPU, where reading is free, stands for it."""
+"""A learner on a GPU reads no number per minibatch; the CPU, where reading is free, stands in."""
 
 from __future__ import annotations
 
