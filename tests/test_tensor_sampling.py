@@ -31,6 +31,8 @@ from rlplug.sampling import TensorSampler, VectorSampler
 from rlplug.testing.tensors import TensorCartPole, TensorPendulum
 
 MODES = ("same_step", "next_step")
+COPIES = ("tensor", "as_tensor", "from_numpy")
+"""Functions of torch that copy from the host, which waits for the device, too."""
 READS = ("cpu", "numpy", "item", "tolist", "__bool__", "__int__", "__float__", "__array__")
 SYNCS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero")
 
@@ -62,15 +64,19 @@ def reads_counted() -> Iterator[list[str]]:
     found: list[str] = []
 
     def counting(name: str, method: Any) -> Any:
-        def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-            found.append(name)
-            return method(self, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # A tensor is taken as it is.
+            if name != "as_tensor" or not isinstance(args[0], Tensor):
+                found.append(name)
+            return method(*args, **kwargs)
 
         return call
 
     with pytest.MonkeyPatch.context() as patch, Counts() as counts:
         for name in READS:
             patch.setattr(Tensor, name, counting(name, getattr(Tensor, name)))
+        for name in COPIES:
+            patch.setattr(torch, name, counting(name, getattr(torch, name)))
         counts.found = found
         yield found
 
@@ -363,6 +369,7 @@ def test_replay_reads_nothing_in_any_step(algorithm: str, mode: str) -> None:
         (TensorCartPole, {}),
         (TensorPendulum, {}),
         (TensorPendulum, {"squash": True, "memory": "lstm"}),
+        (TensorPendulum, {"squash": True}),
     ],
 )
 @pytest.mark.parametrize("mode", MODES)
@@ -380,6 +387,7 @@ def test_rollouts_are_read_once_however_long(env: Any, options: Any, mode: str) 
             made, learner.modules["default"], seed=0, steps=steps, by_environment=True
         )
         sampler.start()
+        sampler.collect(0)
         with reads_counted() as while_collecting:
             sampler.collect(0)
         assert while_collecting == []
@@ -402,9 +410,17 @@ def test_the_guard_sees_what_it_is_for() -> None:
         assert some.sum() > 0
         some[some > 0]
         some.nonzero()
-    assert {"cpu", "numpy", "item", "tolist", "__bool__", "aten::index", "aten::nonzero"} <= set(
-        found
-    )
+        torch.tensor(1.0)
+    assert {
+        "cpu",
+        "numpy",
+        "item",
+        "tolist",
+        "tensor",
+        "__bool__",
+        "aten::index",
+        "aten::nonzero",
+    } <= set(found)
 
 
 # -- what is accepted and refused --------------------------------------------------------------

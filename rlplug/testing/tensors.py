@@ -23,8 +23,14 @@ class _TensorVector(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(
-        self, num_envs: int, device: str, max_episode_steps: int, autoreset: str, width: int
+        self,
+        num_envs: int,
+        device: str,
+        max_episode_steps: int,
+        autoreset: str,
+        bounds: tuple[float, ...],
     ) -> None:
+        """`bounds`: first states are between minus and plus these, one for each column."""
         mode = AutoresetMode[autoreset.upper()]
         self.metadata = {"autoreset_mode": mode}
         self.num_envs = num_envs
@@ -33,7 +39,8 @@ class _TensorVector(VectorEnv[Any, Any, Any]):
         self._same_step = mode == AutoresetMode.SAME_STEP
         self._longest = max_episode_steps
         self._generator = torch.Generator(device)
-        self._state = torch.zeros(num_envs, width, device=device)
+        self._bounds = torch.tensor(bounds, device=device)
+        self._state = torch.zeros(num_envs, len(bounds), device=device)
         self._steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._ended = torch.zeros(num_envs, dtype=torch.bool, device=device)
 
@@ -63,14 +70,10 @@ class _TensorVector(VectorEnv[Any, Any, Any]):
         self._steps = torch.where(restarting, 0, steps)
         return self._observe(self._state), rewards, terminated, truncated, infos
 
-    def _uniform(self, *bounds: float) -> Tensor:
-        """Numbers between minus and plus each of these bounds, one column for each."""
+    def _first_states(self) -> Tensor:
         shape, device = self._state.shape, self._state.device
         drawn = torch.rand(shape, generator=self._generator, device=device)
-        return (2 * drawn - 1) * torch.tensor(bounds, device=device)
-
-    def _first_states(self) -> Tensor:
-        raise NotImplementedError
+        return (2 * drawn - 1) * self._bounds
 
     def _observe(self, state: Tensor) -> Tensor:
         raise NotImplementedError
@@ -94,10 +97,7 @@ class TensorCartPole(_TensorVector):
         high = numpy.array([4.8, numpy.inf, 0.42, numpy.inf], numpy.float32)
         self.single_observation_space = spaces.Box(-high, high)
         self.single_action_space = spaces.Discrete(2)
-        super().__init__(num_envs, device, max_episode_steps, autoreset, 4)
-
-    def _first_states(self) -> Tensor:
-        return self._uniform(0.05, 0.05, 0.05, 0.05)
+        super().__init__(num_envs, device, max_episode_steps, autoreset, (0.05,) * 4)
 
     def _observe(self, state: Tensor) -> Tensor:
         return state
@@ -131,10 +131,7 @@ class TensorPendulum(_TensorVector):
         high = numpy.array([1.0, 1.0, 8.0], numpy.float32)
         self.single_observation_space = spaces.Box(-high, high)
         self.single_action_space = spaces.Box(-2.0, 2.0, (1,))
-        super().__init__(num_envs, device, max_episode_steps, autoreset, 2)
-
-    def _first_states(self) -> Tensor:
-        return self._uniform(math.pi, 1.0)
+        super().__init__(num_envs, device, max_episode_steps, autoreset, (math.pi, 1.0))
 
     def _observe(self, state: Tensor) -> Tensor:
         angle, speed = state.unbind(1)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.arrays import NumpyArray
+from rlplug.nn.distributions.distribution import Constants
 from rlplug.spaces import describe
 
 __all__ = ["Gaussian", "draw_normal", "normal_entropy", "normal_kl", "normal_log_prob"]
@@ -31,6 +32,7 @@ class Gaussian:
                 "try: an environment whose actions are MultiDiscrete, or a Box of floats",
             )
         self._low, self._high = space.low, space.high
+        self._constants = Constants(low=space.low, high=space.high)
         self._shape = space.shape
         self._dtype = space.dtype
         self.deviations = int(numpy.prod(space.shape))
@@ -58,7 +60,7 @@ class Gaussian:
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch, clipped to the bounds of the space."""
         mean = parameters[:, : self.deviations].reshape(-1, *self._shape)
-        low, high = (torch.as_tensor(one, device=mean.device) for one in (self._low, self._high))
+        low, high = (self._constants.on(mean, name) for name in ("low", "high"))
         return mean.to(low.dtype).clamp(low, high)
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
