@@ -61,13 +61,24 @@ class ActInput:
     timestep: int = 0
     """Environment steps so far, summed over environments."""
     random: Any = None
-    """The sampler's `numpy.random.Generator`: the only source of randomness in acting."""
+    """The sampler's `numpy.random.Generator`: the only source of randomness in acting.
+
+    A `torch.Generator` where `in_torch` is set."""
     steps: int = 0
     """Environment steps of the whole run, for exploration that ends with it; 0: not known."""
     wants_log_prob: bool = False
     """Whether `Acted.extras` must hold `log_prob`: weights may have changed when it is learned."""
     drawn: list[float] = field(default_factory=list, init=False, repr=False)
     """What `chance` drew from `random` and has not given away."""
+
+    @property
+    def in_torch(self) -> bool:
+        """Whether observations are tensors on a device, and actions must be.
+
+        So it is for modules that declare `acts_on_tensors`, in environments of tensors. To read a
+        value (`item`, `bool`, `numpy`) would wait for the device in every step.
+        """
+        return isinstance(self.random, torch.Generator)
 
     def chance(self) -> float:
         """One number from [0, 1) out of `random`, which is asked for many at a time.
@@ -94,6 +105,9 @@ class Acted:
 
 class Module(nn.Module):
     """One policy: it acts, and it is trained."""
+
+    acts_on_tensors: bool = False
+    """Whether it acts in torch where `ActInput.in_torch` is set; otherwise, it gets arrays."""
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """Choose actions to learn from."""

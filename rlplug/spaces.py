@@ -57,7 +57,9 @@ def shape_mismatch(space: AnySpace, observation: Any) -> str:
     else:
         # A list has the shape of the array that it becomes.
         found = numpy.shape(observation)
-        return "" if found == space.shape else f"of shape {found}, its space has {space.shape}"
+        if found == space.shape:
+            return ""
+        return f"of shape {tuple(found)}, its space has {space.shape}"
     for part, seen, where in parts:
         mismatch = shape_mismatch(part, seen)
         if mismatch:

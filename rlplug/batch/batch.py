@@ -77,6 +77,15 @@ class Batch(Mapping[str, Any]):
         return self._columns
 
     @property
+    def device(self) -> torch.device:
+        """Where the columns are, which `to` put on one device."""
+        for column in self._columns.values():
+            leaf = next(leaves(column), None)
+            if isinstance(leaf, Tensor):
+                return leaf.device
+        return _CPU
+
+    @property
     def rows(self) -> int:
         """The number of rows of every column."""
         if self._checked:
@@ -267,6 +276,7 @@ def _is_plain(name: str, column: Any, rows: int) -> bool:
     )
 
 
+_CPU = torch.device("cpu")
 _PLAIN = frozenset((Tensor, numpy.ndarray))
 
 _WHOLE_NUMBERS = "?bBhHiIlLqQ"

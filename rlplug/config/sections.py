@@ -378,6 +378,33 @@ class ComputeSection:
     compile: bool = option(
         False, "Compile forward and backward passes with torch.compile; pays off in long runs."
     )
+    compile_part: str = option(
+        "step",
+        "compile: what is compiled: forward pass, loss and gradients in one graph (step), or the "
+        "forward pass alone (model).",
+        one_of(("step", "model")),
+    )
+    compile_mode: str = option(
+        "auto",
+        "compile: mode of torch.compile; auto: reduce-overhead (CUDA graphs) for small networks on "
+        "CUDA, else default.",
+        one_of(
+            ("auto", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+        ),
+    )
+    compile_backend: str = option(
+        "inductor", "compile: backend of torch.compile, such as inductor, cudagraphs or eager."
+    )
+    compile_fullgraph: bool = option(
+        True,
+        "compile: refuse breaks in the graph, and run uncompiled instead; false allows them.",
+    )
+    compile_dynamic: str = option(
+        "auto",
+        "compile: graphs for varying shapes: on, off (one for each), or auto (after the first "
+        "change).",
+        one_of(("auto", "on", "off")),
+    )
     deterministic: str = option(
         "off",
         "Use deterministic algorithms only; where there is none, warn, or raise (strict).",
@@ -391,6 +418,24 @@ class ComputeSection:
         "Number of torch threads on the CPU; 0: automatic (1 for small networks).",
         at_least(0),
     )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse options that have no effect, all at once."""
+        fields = attrs.fields_dict(type(self))
+        problems = [
+            f"{name} = {getattr(self, name)!r} would have no effect with compile = false"
+            for name in fields
+            if name.startswith("compile_")
+            and not self.compile
+            and getattr(self, name) != fields[name].default
+        ]
+        if self.compile_backend != "inductor" and self.compile_mode not in ("auto", "default"):
+            problems.append(
+                f"compile_mode = {self.compile_mode!r} is a mode of the inductor, "
+                f"not of compile_backend = {self.compile_backend!r}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
 
 
 @attrs.frozen(kw_only=True)

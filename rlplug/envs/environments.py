@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import attrs
 import gymnasium
+import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -20,12 +21,17 @@ from rlplug.envs.making import (
     constructor_arguments,
     describe_env,
     find_spec,
+    imported_maker,
     make_native,
     make_one,
+    make_vector,
+    makes_vector,
     native_autoreset_mode,
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector, check_ends
+from rlplug.envs.tensor_normalization import TensorNormalization
+from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
@@ -69,6 +75,19 @@ class Environments:
         """The number of environments."""
         return self.vector.num_envs
 
+    @property
+    def device(self) -> torch.device | None:
+        """Where the tensors of environments of tensors are; None for those of arrays."""
+        return self.vector.device if isinstance(self.vector, TensorVector) else None
+
+    def as_arrays(self) -> Environments:
+        """The same environments of tensors as environments of arrays."""
+        assert isinstance(self.vector, TensorVector)
+        scaling = self.normalization
+        if isinstance(scaling, TensorNormalization):
+            scaling = scaling.of_arrays()
+        return attrs.evolve(self, vector=ArrayVector(self.vector), normalization=scaling)
+
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset all, each from a seed of its own."""
         several = WorkerVector | AsyncVectorEnv
@@ -103,12 +122,16 @@ def make_environments(
     max_episode_steps: int = 0,
     workers: SamplingSection | None = None,
     seed: int = 0,
+    tensors: bool = False,
+    device: str = "cpu",
 ) -> Environments:
     """`num_envs` environments with these options of `[env]`, or with these arguments.
 
-    `training=False` switches off episodic lives. `told` is that of other environments of the run.
-    Episodes are truncated after `max_episode_steps`, if it is not 0. With `workers`, environments
-    are in worker processes with these options, whose generators are seeded from `seed`.
+    Vector environments that take a `device` are made on `device`. Those of tensors stay so with
+    `tensors`; without, they are seen as arrays. `training=False` switches off episodic lives.
+    `told` is that of other environments of the run. Episodes are truncated after
+    `max_episode_steps`, if it is not 0. With `workers`, environments are in worker processes with
+    these options, whose generators are seeded from `seed`.
     """
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise RequestError(
@@ -120,6 +143,8 @@ def make_environments(
     name = describe_env(env)
     spec = None
     if isinstance(env, str):
+        env = imported_maker(env) or env
+    if isinstance(env, str):
         spec = find_spec(env)
         check_arguments(spec, section.arguments)
         if section.atari and "frameskip" not in (constructor_arguments(spec) or ["frameskip"]):
@@ -127,7 +152,8 @@ def make_environments(
     arguments = _arguments(section)
     single = single_env_options(section)
     single += ["sampling.max_trajectory_length"] if max_episode_steps else []
-    if spec is not None and spec.entry_point is None:
+    own_vector = not isinstance(env, str) and makes_vector(env)
+    if own_vector or (spec is not None and spec.entry_point is None):
         _refuse_single(name, single, vectorization, workers)
         vectorization = "native"
     native = (
@@ -136,7 +162,9 @@ def make_environments(
         and _native(spec, name, num_envs, single, vectorization)
     )
     vector: VectorEnv[Any, Any, Any]
-    if native:
+    if own_vector:
+        vector = make_vector(cast(Any, env), name, num_envs, arguments, device)
+    elif native:
         vector = make_native(cast(EnvSpec, spec), name, num_envs, arguments)
     elif vectorization == "native" and spec is None:
         raise _no_native(name, "it was given as a callable")
@@ -163,10 +191,17 @@ def make_environments(
             vector = _asynchronous(make, num_envs)
         else:
             vector = SyncVector([make] * num_envs)
+    found = tensor_vector(vector, name) if own_vector or native else None
+    if found is not None:
+        vector = found if tensors else ArrayVector(found)
     declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-    normalization = None
+    normalization: Normalization | None = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
-        normalization = Normalization(section, vector.single_observation_space, num_envs)
+        space = vector.single_observation_space
+        if isinstance(vector, TensorVector):
+            normalization = TensorNormalization(section, space, num_envs, vector.device)
+        else:
+            normalization = Normalization(section, space, num_envs)
     return Environments(
         vector,
         name,

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -16,7 +17,16 @@ from rlplug.envs.pool import PREFIX, register_pool
 from rlplug.envs.wrappers import Wrap
 from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
 
-__all__ = ["EnvMaker", "describe_env", "find_spec", "make_native", "make_one"]
+__all__ = [
+    "EnvMaker",
+    "describe_env",
+    "find_spec",
+    "imported_maker",
+    "make_native",
+    "make_one",
+    "make_vector",
+    "makes_vector",
+]
 
 EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
 
@@ -40,13 +50,7 @@ def find_spec(env: str) -> EnvSpec:
         register_pool(env)
     package, _, env_id = env.rpartition(":")
     if package:
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise RequestError(
-                f"environment {env!r} names a package that cannot be imported: {error}.",
-                _how_to_import(package.partition(".")[0], error),
-            ) from error
+        _import(env, package)
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
@@ -58,6 +62,51 @@ def find_spec(env: str) -> EnvSpec:
             advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"
         raise RequestError(
             f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
+        ) from error
+
+
+def imported_maker(env: str) -> Callable[..., Any] | None:
+    """The class or function of an import path, `module:Class`; None for ids of Gymnasium."""
+    package, _, name = env.rpartition(":")
+    if not package or not name.isidentifier():
+        return None
+    maker = getattr(_import(env, package), name, None)
+    # An id without a version may look the same.
+    return maker if callable(maker) and name not in gymnasium.registry else None
+
+
+def makes_vector(maker: Callable[..., Any]) -> bool:
+    """Whether a callable makes vector environments: it takes their number, `num_envs`."""
+    try:
+        return "num_envs" in inspect.signature(maker).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def make_vector(
+    maker: Callable[..., Any], name: str, num_envs: int, arguments: Mapping[str, Any], device: str
+) -> Any:
+    """What a callable that takes `num_envs` makes; on this device, if it takes one."""
+    parameters = inspect.signature(maker).parameters
+    if not any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
+        _refuse_unknown(name, list(parameters), set(parameters), arguments)
+    if "device" in parameters:
+        arguments = {"device": device, **arguments}
+    try:
+        return maker(num_envs=num_envs, **arguments)
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise _cannot_make(name, arguments, error) from error
+
+
+def _import(env: str, package: str) -> ModuleType:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise RequestError(
+            f"environment {env!r} names a package that cannot be imported: {error}.",
+            _how_to_import(package.partition(".")[0], error),
         ) from error
 
 
@@ -129,19 +178,23 @@ def make_native(
 def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that the constructor does not take."""
     parameters = constructor_arguments(spec) if arguments else None
-    if parameters is None:
-        return
-    # An argument of gymnasium.make, not of the constructor.
-    known = {*parameters, "max_episode_steps"}
+    if parameters is not None:
+        # An argument of gymnasium.make, not of the constructor.
+        _refuse_unknown(spec.id, parameters, {*parameters, "max_episode_steps"}, arguments)
+
+
+def _refuse_unknown(
+    env: str, parameters: list[str], known: set[str], arguments: Mapping[str, Any]
+) -> None:
     problems = []
     for name in arguments:
         if name not in known:
             guess = did_you_mean(name, known)
-            said = f"{spec.id} takes no such argument" + (f", {guess}" if guess else "")
+            said = f"{env} takes no such argument" + (f", {guess}" if guess else "")
             problems.append(Problem(f"env.{name}", said))
     if problems:
         taken = ", ".join(parameters) or "nothing"
-        raise ConfigError(f"the options of {spec.id}", problems, f"it takes: {taken}")
+        raise ConfigError(f"the options of {env}", problems, f"it takes: {taken}")
 
 
 def constructor_arguments(spec: EnvSpec) -> list[str] | None:

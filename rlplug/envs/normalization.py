@@ -15,11 +15,10 @@ from rlplug.config.sections import EnvSection
 from rlplug.errors import RequestError
 from rlplug.spaces import without_action_mask
 
-__all__ = ["Normalization", "RunningMoments"]
+__all__ = ["EPSILON", "Normalization", "RunningMoments"]
 
-_EPSILON = 1e-8
-
-_OBSERVED = ("observations", "next_observations", "final_observations")
+EPSILON = 1e-8
+"""Added to variances."""
 
 
 class RunningMoments:
@@ -52,6 +51,9 @@ class Normalization:
     Statistics change only in `absorb`, so that a policy learns from the same numbers as it acted
     on. Evaluation and serving do not call it.
     """
+
+    observed = ("observations", "next_observations", "final_observations")
+    """The columns of batches that are normalised as observations."""
 
     def __init__(
         self, section: EnvSection, observation_space: gymnasium.Space[Any], num_envs: int
@@ -99,14 +101,14 @@ class Normalization:
         """Rewards divided by the standard deviation of returns, and clipped."""
         section = self._section
         if section.normalize_reward:
-            rewards = rewards / numpy.sqrt(self._returns.variance + _EPSILON)
+            rewards = rewards / numpy.sqrt(self._returns.variance + EPSILON)
             rewards = _clipped(rewards, section.normalize_clip)
         return _clipped(rewards, section.reward_clip)
 
     def apply(self, columns: dict[str, Any]) -> None:
         """Normalise the columns of a batch in place."""
         if self._moments:
-            for name in _OBSERVED:
+            for name in self.observed:
                 if name in columns:
                     columns[name] = self.observations(to_arrays(columns[name]))
         columns["rewards"] = self.rewards(columns["rewards"])
@@ -170,7 +172,7 @@ class Normalization:
         self._scales = {
             path: (
                 one.mean.astype(numpy.float32),
-                (1.0 / numpy.sqrt(one.variance + _EPSILON)).astype(numpy.float32),
+                (1.0 / numpy.sqrt(one.variance + EPSILON)).astype(numpy.float32),
             )
             for path, one in self._moments.items()
         }

@@ -11,6 +11,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 __all__ = ["difference"]
 
@@ -76,9 +79,19 @@ def _are_equal(one: Any, copy: Any) -> bool | None:
         return None if one.dtype.hasobject else bool(one.tobytes() == copy.tobytes())
     if isinstance(one, numpy.generic):
         return bool(one.tobytes() == copy.tobytes())
+    if isinstance(one, Tensor):
+        same_kind = one.dtype == copy.dtype and one.device == copy.device
+        return same_kind and one.shape == copy.shape and _bytes(one) == _bytes(copy)
+    if isinstance(one, torch.Generator):
+        return bool(torch.equal(one.get_state(), copy.get_state()))
     if isinstance(one, Set):
         return bool(one == copy) or (_has_identities(one) and len(one) == len(copy))
     return None
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    array: NDArray[Any] = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array.tobytes()
 
 
 def _contents(one: Any, copy: Any, path: str) -> list[Pair] | None:

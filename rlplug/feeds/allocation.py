@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import torch
 from gymnasium import spaces
 
 from rlplug.batch.nested import leaves
@@ -57,8 +58,16 @@ def to_indices(space: spaces.Space[Any]) -> Callable[[Any], Any]:
     return lambda column: column
 
 
-def available_memory() -> int | None:
-    """Bytes that this process can still allocate; None if the system does not say."""
+def available_memory(device: torch.device | None = None) -> int | None:
+    """Bytes that this process can still allocate, of a device's own memory if it is not the CPU.
+
+    None if the system does not say.
+    """
+    if device is not None and device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free
+    if device is not None and device.type != "cpu":
+        return None
     known = [found for found in (_system_memory(), _cgroup_memory()) if found is not None]
     return min(known) if known else None
 

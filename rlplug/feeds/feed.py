@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 import numpy
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 
@@ -52,6 +54,8 @@ class FeedSetting:
     num_epoch_samples: int = 0
     """Environment steps of a collection; 0: what the feed asks for."""
     normalization: Normalization | None = None
+    device: torch.device | None = None
+    """Where experience is, if it is tensors; None: arrays."""
 
 
 @dataclass(slots=True)
@@ -166,7 +170,8 @@ class FinalObservations:
 class Experience:
     """Columns with one row per environment and step; valid until the next is collected.
 
-    Rows are ordered by time, or environment by environment.
+    Rows are ordered by time, or environment by environment. All columns are arrays, or all are
+    tensors on one device, which nothing here waits for.
     """
 
     columns: dict[str, Any]
@@ -177,7 +182,10 @@ class Experience:
     following: Mapping[str, Any] = field(default_factory=dict)
     """`observations`, maybe `action_mask`, after the last step, one row per environment."""
     finals: FinalObservations | None = None
-    stepped: NDArray[numpy.bool_] | None = None
+    ends: Any = None
+    """Of tensors: observations with a row for each row, which is the last one of an episode where
+    one ended; None where the next row has it."""
+    stepped: NDArray[numpy.bool_] | Tensor | None = None
     """False where an environment only reset, and in rows beyond `counts`; None if all stepped."""
     counts: Index | None = None
     """Rows of each environment, where they are not equally many; None: `steps` of each.
@@ -192,8 +200,8 @@ class Experience:
 
     @property
     def count(self) -> int:
-        """The number of environment steps."""
-        if self.stepped is None:
+        """The number of environment steps; of tensors, with those that only reset."""
+        if self.stepped is None or isinstance(self.stepped, Tensor):
             return self.steps * self.num_envs
         return int(numpy.count_nonzero(self.stepped))
 
@@ -201,11 +209,10 @@ class Experience:
         """A view of a column with shape (steps, num_envs, …)."""
         return tree_map(self._grid, column)
 
-    def ended(self) -> NDArray[numpy.bool_]:
+    def ended(self) -> Any:
         """Where episodes ended, shape (steps, num_envs)."""
         columns = self.columns
-        ended: NDArray[numpy.bool_] = self._grid(columns["terminated"] | columns["truncated"])
-        return ended
+        return self._grid(columns["terminated"] | columns["truncated"])
 
     def after(self, name: str, times: Index, envs: Index) -> Any:
         """Next `observations` or `action_mask` of these steps, one row each."""
@@ -230,18 +237,39 @@ class Experience:
 
     def next_observations(self) -> Any:
         """The next observations of all rows, in their order."""
+        if isinstance(self.columns["rewards"], Tensor):
+            return tree_map(self._rows, self.next_grid("observations"))
         if self.steps > 1:
             return self.after("observations", *self.times_and_envs())
         following, finals = self.following["observations"], self.finals
         if finals is None:
             return following
 
-        def with_finals(leaf: Any, final: Any) -> Any:
+        def put(leaf: Any, final: Any) -> Any:
             leaf = copied(leaf)
             leaf[finals.indices] = final
             return leaf
 
-        return tree_map(with_finals, following, finals.columns["observations"])
+        return tree_map(put, following, finals.columns["observations"])
+
+    def next_grid(self, name: str) -> Any:
+        """Of tensors, the next `observations` or `action_mask`, shape (steps, num_envs, …)."""
+        finals = self.ends if name == "observations" else None
+        seen, following = self.grid(self.columns[name]), self.following[name]
+
+        def shifted(leaf: Tensor, last: Tensor) -> Tensor:
+            return torch.cat([leaf[1:], last.to(leaf.dtype).unsqueeze(0)])
+
+        later = tree_map(shifted, seen, following)
+        if finals is None:
+            return later
+        ended = self.ended()
+
+        def with_finals(leaf: Tensor, final: Tensor) -> Tensor:
+            where = ended.reshape(*ended.shape, *(1,) * (leaf.dim() - 2))
+            return torch.where(where, final.to(leaf.dtype), leaf)
+
+        return tree_map(with_finals, later, self.grid(finals))
 
     def times_and_envs(self) -> tuple[Index, Index]:
         """Time and environment of each row."""
@@ -251,6 +279,9 @@ class Experience:
         else:
             times, envs = numpy.divmod(order, self.num_envs)
         return times, envs
+
+    def _rows(self, grid: Tensor) -> Tensor:
+        return (grid.transpose(0, 1) if self.by_environment else grid).flatten(0, 1)
 
     def _grid(self, leaf: Any) -> Any:
         shape = leaf.shape[1:]

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import numpy
+import torch
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import leaves, tree_map
@@ -17,6 +18,7 @@ from rlplug.feeds.allocation import available_memory
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
 from rlplug.feeds.priorities import Priorities
 from rlplug.feeds.ring import RingBuffer
+from rlplug.feeds.tensor_ring import TensorPriorities, TensorRing
 from rlplug.feeds.transitions import Transitions
 from rlplug.quantities import format_bytes
 from rlplug.seeding import derive
@@ -94,10 +96,11 @@ class Replay(Feed):
             )
 
     def _bytes(self, setting: FeedSetting) -> int:
-        needed = RingBuffer.bytes_needed(setting, self.buffer_size)
+        ring = RingBuffer if setting.device is None else TensorRing
+        needed = ring.bytes_needed(setting, self.buffer_size)
         if self.prioritized:
             needed += Priorities.bytes_needed(self.buffer_size)
-        left = available_memory()
+        left = available_memory(setting.device)
         if left is not None and needed > left:
             raise RequestError(
                 f"a replay buffer of buffer_size = {self.buffer_size:,} takes "
@@ -116,32 +119,51 @@ class OpenReplay(OpenFeed):
         """Memory of the full buffer."""
         self._described = described
         self._normalization = setting.normalization
-        self._random = numpy.random.default_rng(derive(setting.seed, "replay"))
+        self._seed, self._device = setting.seed, setting.device
+        self._random: Any = numpy.random.default_rng(derive(setting.seed, "replay"))
+        self._ring: Any
+        self._transitions: Any
+        if setting.device is not None:
+            self._random = torch.Generator(setting.device)
+            self._ring = self._transitions = TensorRing(
+                setting, described.buffer_size, described.gamma, described.n_step
+            )
+        else:
+            self._ring = self._array_ring(setting, needed)
+            self._transitions = Transitions(self._ring, described.gamma, described.n_step)
+        self.rows = self._ring
+        self._step = 0
+        self._learn_after = described.learning_starts
+        """The step up to which rows are only stored."""
+        self._priorities: Priorities | TensorPriorities | None = None
+        if described.prioritized:
+            self._priorities = self._make_priorities(setting)
+
+    def _array_ring(self, setting: FeedSetting, needed: int) -> RingBuffer:
         try:
-            self._ring = RingBuffer(setting, described.buffer_size)
+            return RingBuffer(setting, self._described.buffer_size)
         except MemoryError as error:
             raise RequestError(
                 f"there is no memory for a replay buffer of {format_bytes(needed)}.",
                 "try: a smaller buffer_size",
             ) from error
-        self.rows = self._ring
-        self._step = 0
-        self._learn_after = described.learning_starts
-        """The step up to which rows are only stored."""
-        self._transitions = Transitions(self._ring, described.gamma, described.n_step)
-        self._priorities: Priorities | None = None
-        if described.prioritized:
-            rows = self._ring.rows * setting.num_envs
-            beta = described.priority_beta
-            if not isinstance(beta, Schedule):
-                beta = Schedule(((0, beta), (setting.steps, 1.0)))
-            self._priorities = Priorities(
-                rows, alpha=described.priority_alpha, beta=beta, eps=described.priority_eps
-            )
+
+    def _make_priorities(self, setting: FeedSetting) -> Priorities | TensorPriorities:
+        described = self._described
+        beta = described.priority_beta
+        if not isinstance(beta, Schedule):
+            beta = Schedule(((0, beta), (setting.steps, 1.0)))
+        options: Any = {"alpha": described.priority_alpha, "beta": beta}
+        options["eps"] = described.priority_eps
+        if setting.device is not None:
+            return TensorPriorities(self._ring, **options)
+        return Priorities(self._ring.rows * setting.num_envs, **options)
 
     def describe(self) -> str:
         """Size of the buffer and its memory."""
-        return f"replay buffer of {self._described.buffer_size:,} rows, {format_bytes(self.bytes)}"
+        where = "" if self._device is None else f" on {self._device}"
+        size = format_bytes(self.bytes)
+        return f"replay buffer of {self._described.buffer_size:,} rows, {size}{where}"
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """Store experience; after `learning_starts`, draw batches."""
@@ -152,6 +174,9 @@ class OpenReplay(OpenFeed):
         self._step = step
         if step <= self._learn_after or not self._ring.holds_any():
             return iter(())
+        if self._device is not None:
+            # Depends on the step alone, so that the state is the same for every device.
+            self._random.manual_seed(derive(self._seed, "replay", step))
         updates = described.gradient_steps
         updates = experience.count if updates < 0 else updates
         priorities = self._priorities
@@ -191,7 +216,7 @@ class OpenReplay(OpenFeed):
     def get_state_without_rows(self) -> dict[str, Any]:
         """The random generator, and since when rows are learned from."""
         return {
-            "random": self._random.bit_generator.state,
+            "random": None if self._device else self._random.bit_generator.state,
             "step": self._step,
             "learn_after": self._learn_after,
         }
@@ -203,7 +228,8 @@ class OpenReplay(OpenFeed):
 
     def set_state_without_rows(self, saved: Mapping[str, Any], *, empty: bool) -> None:
         """Restore the random generator; an empty buffer is filled again before it is drawn from."""
-        self._random.bit_generator.state = saved["random"]
+        if self._device is None:
+            self._random.bit_generator.state = saved["random"]
         self._step = saved["step"]
         self._learn_after = saved["learn_after"]
         if empty:
@@ -226,14 +252,14 @@ class OpenReplay(OpenFeed):
             if together == 1 and updates > 0:
                 together = max(_DRAWN_AT_ONCE // max(sum(map(_bytes, columns.values())), 1), 1)
 
-    def _by_priority(self, priorities: Priorities, step: int) -> Work:
+    def _by_priority(self, priorities: Any, step: int) -> Work:
         rows, weights = priorities.draw(self._random, self._described.batch_size, step)
         return Work(Batch({**self._columns(rows), "indices": rows, "weights": weights}))
 
     def _columns(self, rows: Any) -> dict[str, Any]:
         normalization = self._normalization
         scale = None if normalization is None else normalization.rewards
-        columns = self._transitions.at(rows, scale)
+        columns: dict[str, Any] = self._transitions.at(rows, scale)
         if normalization is not None:
             for name in ("observations", "next_observations"):
                 columns[name] = normalization.observations(columns[name])

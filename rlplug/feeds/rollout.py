@@ -8,12 +8,14 @@ from typing import Any
 
 import attrs
 import numpy
+from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.tensor_fragments import TensorFragments
 
 __all__ = ["OpenRollout", "Rollout"]
 
@@ -64,15 +66,16 @@ class OpenRollout(OpenFeed):
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """One update with all rows and their fragments."""
         columns = dict(experience.columns)
-        fragments = _Fragments(experience, self.state_interval)
+        on_device = isinstance(columns["rewards"], Tensor)
+        fragments: Any = (TensorFragments if on_device else _Fragments)(
+            experience, self.state_interval
+        )
         if experience.stepped is not None:
             if not experience.stepped.any():
                 return
             columns = tree_map(itemgetter(experience.stepped), columns)
         columns["fragments"] = fragments.spans
-        columns["final_observations"] = experience.after(
-            "observations", fragments.last_times, fragments.envs
-        )
+        columns["final_observations"] = fragments.final_observations()
         if experience.states:
             columns["state"] = fragments.states()
         if self.state_interval:
@@ -114,6 +117,10 @@ class _Fragments:
             stops = real[self.envs * experience.steps + self.last_times]
         self._starts = numpy.concatenate(([0], stops[:-1])).astype(numpy.int64)
         self.spans = numpy.stack((self._starts, stops.astype(numpy.int64)), axis=1)
+
+    def final_observations(self) -> Any:
+        """The observation after each fragment."""
+        return self._experience.after("observations", self.last_times, self.envs)
 
     def states(self) -> Any:
         """The recurrent state before each fragment: stored, or the initial one."""

@@ -21,7 +21,9 @@ __all__ = [
     "ChosenDevice",
     "Precision",
     "apply_compute",
+    "beside",
     "choose_device",
+    "device_for_environments",
     "has_convolutions",
     "is_small",
     "settings_kept",
@@ -59,6 +61,29 @@ def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) ->
     if small:
         return ChosenDevice(torch.device("cpu"), "small networks are faster here than over CUDA")
     return ChosenDevice(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
+
+
+def device_for_environments(section: ComputeSection) -> str:
+    """Where to make environments of tensors that can be on several devices."""
+    if section.device != "auto":
+        return section.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def beside(section: ComputeSection, device: torch.device | None, name: str) -> ComputeSection:
+    """`[compute]` on the device that environments of tensors are on; None: they are of arrays."""
+    if device is None:
+        return section
+    wanted = section.device
+    if wanted != "auto" and (
+        torch.device(wanted).type != device.type
+        or torch.device(wanted).index not in (None, device.index)
+    ):
+        raise RequestError(
+            f"environment {name!r} gives tensors on {device}, but compute.device is {wanted!r}.",
+            f"try: --set compute.device={device}",
+        )
+    return attrs.evolve(section, device=str(device))
 
 
 def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:
@@ -175,6 +200,8 @@ class Precision:
         self.format = _AUTOCAST.get(section.precision)
         self.scaler: torch.amp.GradScaler | None = None
         self._lowest = section.scaler_min_scale
+        self._unread = 0
+        """Updates since the scale was read."""
         _refuse_unfit(section, device)
         if section.precision == "fp16":
             self.scaler = torch.amp.GradScaler(
@@ -196,9 +223,10 @@ class Precision:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     @property
-    def unscaling(self) -> float:
-        """The factor by which gradients of this step are unscaled."""
-        return 1.0 if self.scaler is None else 1.0 / self.scaler.get_scale()
+    def unscaling(self) -> float | Tensor:
+        """The factor by which gradients of this step are unscaled; with fp16 it is not read."""
+        scale = None if self.scaler is None else self.scaler._scale
+        return 1.0 if scale is None else scale.reciprocal()
 
     def overflow_of(self, optimizer: torch.optim.Optimizer) -> Tensor:
         """1 on the device where unscaling found gradients that fp16 could not hold."""
@@ -215,9 +243,16 @@ class Precision:
             scaler.update()
 
     def update_finished(self) -> None:
-        """Raise if the scale fell so low that the loss itself cannot be finite."""
+        """Raise if the scale fell so low that the loss itself cannot be finite.
+
+        On a GPU it is read once in a while: a scale that fell so low does not rise again.
+        """
         if self.scaler is None:
             return
+        self._unread += 1
+        if self.device.type != "cpu" and self._unread < _UPDATES_UNREAD:
+            return
+        self._unread = 0
         scale = self.scaler.get_scale()
         if scale < self._lowest:
             raise RunFailedError(
@@ -227,6 +262,8 @@ class Precision:
 
 
 _PLAIN = nullcontext()
+
+_UPDATES_UNREAD = 100
 
 
 def _refuse_unfit(section: ComputeSection, device: torch.device) -> None:

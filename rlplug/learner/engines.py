@@ -14,14 +14,14 @@ from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine, ArraysTrial
-from rlplug.learner.device import Precision, has_convolutions
-from rlplug.learner.gradients import (
+from rlplug.learner.compiled import (
     CompiledEngine,
-    GradientHooks,
-    TermGradients,
-    TorchEngine,
     can_trace_gradients,
+    check_backend,
+    compiled_forward,
 )
+from rlplug.learner.device import Precision, has_convolutions
+from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
 from rlplug.learner.state import Snapshot, update_digest
@@ -59,6 +59,8 @@ class Engines:
         self._generators = generators
         self._registered_metrics = registered_metrics
         self._torch = TorchEngine(losses, precision, terms)
+        if compute.compile:
+            check_backend(compute)
         can_group = (
             learning.accumulate == 1
             and learning.nonfinite != "stop"
@@ -84,6 +86,9 @@ class Engines:
         elif not self._compute.compile:
             update.engine = self._trial(update)
             update.engine_reason = "not decided before the first minibatch"
+        elif self._compute.compile_part == "model":
+            update.engine = self._compiled_model(update)
+            update.engine_reason = "compute.compile is on"
         elif can_trace_gradients():
             update.engine, update.engine_reason = self._compiled(update), "compute.compile is on"
         else:
@@ -156,13 +161,15 @@ class Engines:
 
     def _leave(self, update: ModuleUpdate, error: Exception) -> None:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        if update.engine.name == "compiled":
+        if update.engine.name.startswith("compiled"):
             _warn_uncompiled(update, reason)
         update.engine, update.engine_reason = self._torch, reason
 
     def _why_torch(self, update: ModuleUpdate) -> str:
         """Why neither arrays nor a compiled graph can do; empty if one of them can."""
-        if self._terms.wanted:
+        if self._terms.wanted and not (
+            self._compute.compile and self._compute.compile_part == "model"
+        ):
             return "gradients per term are wanted"
         if self._compute.compile:
             return ""
@@ -201,7 +208,18 @@ class Engines:
 
     def _compiled(self, update: ModuleUpdate) -> CompiledEngine:
         plugins = [one.name for one in self._calls.implementations(_HOOK)]
-        return CompiledEngine(update, self._losses, self._precision, self._calls.config_of, plugins)
+        return CompiledEngine(
+            update,
+            self._losses,
+            self._precision,
+            self._calls.config_of,
+            plugins,
+            self._compute,
+        )
+
+    def _compiled_model(self, update: ModuleUpdate) -> TorchEngine:
+        forward = compiled_forward(update, self._compute, self._precision.device)
+        return TorchEngine(self._losses, self._precision, self._terms, forward)
 
 
 class GeneratorStates:

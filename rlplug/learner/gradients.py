@@ -8,36 +8,43 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplug.batch import SIDE_TABLES, Batch
-from rlplug.batch.nested import first_leaf
+from rlplug.batch import Batch
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import Precision
-from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
+from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.optim.balance import balanced, summed
 from rlplug.plugin import LearnerView
 
 __all__ = [
-    "CompiledEngine",
     "GradientHooks",
     "TermGradients",
     "TorchEngine",
-    "can_trace_gradients",
+    "add_gradients",
     "like_parameter",
 ]
 
 
 class TorchEngine:
-    """Losses in torch, gradients by autograd."""
+    """Losses in torch, gradients by autograd; `forward`, if given, stands for `forward_train`."""
 
     name = "torch"
 
-    def __init__(self, losses: LossHooks, precision: Precision, terms: TermGradients) -> None:
+    def __init__(
+        self,
+        losses: LossHooks,
+        precision: Precision,
+        terms: TermGradients,
+        forward: Callable[[Batch], Any] | None = None,
+    ) -> None:
         self._losses = losses
         self._precision = precision
         self._terms = terms
+        self._forward = forward
+        if forward is not None:
+            self.name = "compiled model"
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on tensors."""
@@ -50,7 +57,8 @@ class TorchEngine:
             for batch, weight in zip(update.minibatches, update.weights, strict=True):
                 names = update.ready_names
                 with self._precision.autocast():
-                    loss = self._losses(update.member, batch, names)
+                    out = None if self._forward is None else self._forward(batch)
+                    loss = self._losses(update.member, batch, names, fwd_out=out)
                 total = None if loss is None else loss.total.detach()
                 if update.note(loss, total, batch, weight):
                     assert loss is not None
@@ -68,83 +76,6 @@ class TorchEngine:
             torch.autograd.backward(
                 total, None if weight == 1.0 else torch.full_like(total, weight)
             )
-
-
-class CompiledEngine:
-    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
-
-    name = "compiled"
-
-    def __init__(
-        self,
-        update: ModuleUpdate,
-        losses: LossHooks,
-        precision: Precision,
-        config_of: Callable[[str, str], Any],
-        plugins: Sequence[str],
-    ) -> None:
-        self._member = update.member
-        self._losses = losses
-        self._precision = precision
-        self._config_of = config_of
-        self._plugins = plugins
-        self._optimizers = {one.name: one for one in update.member.optimizers}
-        self._shared = update.member.shared_params
-        self._region = torch.compile(self._trace, fullgraph=True)
-
-    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
-        """Run `prepare_batch` on tensors, uncompiled."""
-        return prepare(batch)
-
-    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
-        """Leave the gradients of the module's minibatches in its parameters."""
-        (update,) = group
-        module_id = update.member.module_id
-        configs = {name: self._config_of(name, module_id) for name in self._plugins}
-        for batch, weight in zip(update.minibatches, update.weights, strict=True):
-            names = update.ready_names
-            columns = {
-                name: batch[name]
-                for name in batch
-                if name not in SIDE_TABLES or self._member.sequences
-            }
-            loss, found = self._region(columns, names, configs, self._scale(columns))
-            unpacked = None if loss is None else _unpacked(loss)
-            total = None if unpacked is None else unpacked.total
-            if update.note(unpacked, total, batch, weight):
-                for name, gradients in found.items():
-                    params = self._optimizers[name].params if name else self._shared
-                    _add_gradients(params, gradients, weight)
-            if update.stopped:
-                break
-
-    def _scale(self, columns: dict[str, Any]) -> Tensor | None:
-        scaler = self._precision.scaler
-        if scaler is None:
-            return None
-        scale: Tensor = scaler.scale(torch.ones((), device=first_leaf(columns).device))
-        return scale
-
-    def _trace(
-        self,
-        columns: dict[str, Any],
-        names: tuple[str, ...],
-        configs: dict[str, Any],
-        scale: Tensor | None,
-    ) -> Any:
-        with self._precision.autocast():
-            loss = self._losses.traced(self._member, Batch(columns), names, configs)
-        if loss is None:
-            return None, {}
-        ready = [self._optimizers[name] for name in names]
-        gradients = {}
-        for one in acting_on(ready, loss.named, common=bool(loss.common)):
-            own = loss.for_optimizer(one.name)
-            if own is not None:
-                gradients[one.name] = _traced_gradients(own, one.params, scale)
-        if self._shared:
-            gradients[""] = _traced_gradients(loss.total, self._shared, scale)
-        return _packed(loss), gradients
 
 
 class TermGradients:
@@ -183,9 +114,9 @@ class TermGradients:
                 weighted = gradient if weight == 1.0 else gradient * weight
                 own[name] = own[name] + weighted if name in own else weighted
         total = summed(list(found.values()))
-        _add_gradients([member.named[name] for name in total], list(total.values()), weight)
+        add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
-    def finish(self, update: ModuleUpdate, factor: float) -> None:
+    def finish(self, update: ModuleUpdate, factor: float | Tensor) -> None:
         """Unscale and average as the whole gradient was; balance if asked for."""
         module_id = update.member.module_id
         if not self._terms.get(module_id):
@@ -244,17 +175,7 @@ class GradientHooks:
             member.named[name].grad = like_parameter(gradient, member.named[name])
 
 
-def can_trace_gradients() -> bool:
-    """Whether this torch traces `autograd.grad`; if so, let it."""
-    import torch._dynamo.config as settings
-
-    if not hasattr(settings, "trace_autograd_ops"):
-        return False
-    settings.trace_autograd_ops = True
-    return True
-
-
-def _add_gradients(
+def add_gradients(
     params: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], weight: float
 ) -> None:
     """Add gradients to those of earlier minibatches of the same step."""
@@ -290,7 +211,7 @@ def _per_optimizer(
         passes.append((loss.total, shared))
     for index, (value, params) in enumerate(passes):
         retain = index < len(passes) - 1
-        _add_gradients(params, _autograd(value, params, precision, retain=retain), weight)
+        add_gradients(params, _autograd(value, params, precision, retain=retain), weight)
 
 
 def _per_term(
@@ -354,28 +275,3 @@ def _check_view(plugin: str, names: set[str], view: Mapping[str, Any]) -> None:
             f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
             f"it was shown: {', '.join(sorted(names)) or 'none'}",
         )
-
-
-def _traced_gradients(loss: Tensor, params: Sequence[Any], scale: Tensor | None) -> Any:
-    scaled = loss if scale is None else loss * scale
-    return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=True)
-
-
-def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
-    """What may leave a compiled region: tensors and containers of them."""
-    return (
-        loss.total.detach(),
-        loss.metrics,
-        list(loss.named),
-        len(loss.common),
-        loss.rows,
-        loss.stop,
-    )
-
-
-def _unpacked(packed: tuple[Any, ...]) -> MinibatchLoss:
-    loss = MinibatchLoss()
-    loss.total, loss.metrics, named, common, loss.rows, loss.stop = packed
-    loss.named = dict.fromkeys(named, loss.total)
-    loss.common = [loss.total] * common
-    return loss

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
-from torch import no_grad
+from torch import Tensor, no_grad
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -104,9 +104,7 @@ class Learner(ByHand):
             batch.check()
             known = self.spaces.get(module_id)
             if known is not None and "actions" in batch and isinstance(known[1], _WHOLE_NUMBERS):
-                actions = batch.array("actions")
-                if actions.dtype.kind not in "iub":
-                    whole_numbers(actions, "action")
+                _refuse_fractions(batch)
         wanted = self.modules_to_train
         if isinstance(wanted, str):
             raise RequestError(
@@ -408,6 +406,16 @@ class Learner(ByHand):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
             for name, value in reported.items():
                 metrics[prefix + name] = value
+
+
+def _refuse_fractions(batch: Batch) -> None:
+    """Refuse discrete actions that are no integers; the values of integers are not looked at."""
+    actions = batch.columns["actions"]
+    if isinstance(actions, Tensor) and not actions.is_floating_point():
+        return
+    array = batch.array("actions")
+    if array.dtype.kind not in "iub":
+        whole_numbers(array, "action")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

@@ -51,6 +51,13 @@ class ActingNetwork(nn.Module):
         )
         return answer
 
+    def act_on_tensors(
+        self, observations: Any, state: State | None = None, *, explore: bool = False
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """The same for observations that are tensors on the network's device, as tensors."""
+        with torch.no_grad(), evaluating(self, noisy=explore):
+            return self.step(observations, state)
+
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None
     ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
@@ -68,9 +75,9 @@ class ActingNetwork(nn.Module):
         self, observations: Any, state: State | None, explore: bool
     ) -> tuple[NumpyArray, Mapping[str, NumpyArray] | None]:
         device = device_of(self)
-        with torch.no_grad(), evaluating(self, noisy=explore):
-            before = None if state is None else to_tensors(state, device)
-            values, after = self.step(to_tensors(observations, device), before)
+        before = None if state is None else to_tensors(state, device)
+        seen = to_tensors(observations, device)
+        values, after = self.act_on_tensors(seen, before, explore=explore)
         return to_arrays(values), None if after is None else to_arrays(after)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActingNetwork:

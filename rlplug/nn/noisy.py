@@ -46,9 +46,13 @@ class NoisyLinear(nn.Module):
         spread = functional.linear(features * self.noise_in, self.weight_sigma, self.bias_sigma)
         return mean + spread * self.noise_out
 
-    def resample(self, random: numpy.random.Generator) -> None:
+    def resample(self, random: numpy.random.Generator | torch.Generator) -> None:
         """Draw new noise."""
         for noise in (self.noise_in, self.noise_out):
+            if isinstance(random, torch.Generator):
+                normal = torch.randn(noise.shape, generator=random, device=noise.device)
+                noise.copy_(normal.sign() * normal.abs().sqrt())
+                continue
             drawn = random.standard_normal(noise.shape[0], numpy.float32)
             noise.copy_(torch.from_numpy(numpy.sign(drawn) * numpy.sqrt(numpy.abs(drawn))))
 
@@ -69,7 +73,7 @@ class NoisyLinear(nn.Module):
         return forward
 
 
-def resample_noise(module: nn.Module, random: numpy.random.Generator) -> None:
+def resample_noise(module: nn.Module, random: numpy.random.Generator | torch.Generator) -> None:
     """Draw new noise in all noisy layers of a module."""
     for part in module.modules():
         if isinstance(part, NoisyLinear):

@@ -20,7 +20,12 @@ from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.device import settings_kept, without_compiler
+from rlplug.learner.device import (
+    beside,
+    device_for_environments,
+    settings_kept,
+    without_compiler,
+)
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
@@ -145,6 +150,8 @@ def make_components(
     if not config.compute.compile:
         stack.enter_context(without_compiler())
     learner = _learner(calls, environments, prepared)
+    if environments.device is not None:
+        environments = _with_tensors(environments, learner, prepared)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
@@ -165,9 +172,9 @@ def make_components(
         collected = opened.steps_per_collect * environments.num_envs
         _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
         refuse_short_run(config.profiler, config.run.steps, collected)
-        sampler = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
-        if config.sampling.record:
-            sampler = recorded(sampler, config, environments, opened)
+        module = learner.modules[DEFAULT_MODULE]
+        made = make_sampler(config, environments, module, opened)
+        sampler = recorded(made, config, environments, opened) if config.sampling.record else made
     limits = Limits(config)
     trainer = Trainer(
         calls,
@@ -231,6 +238,7 @@ def _for_evaluation(
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
         told=training.told,
+        device=device_for_environments(config.compute),
     )
 
 
@@ -263,6 +271,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
         frame_stack=environments.frame_stack,
         num_epoch_samples=config.sampling.num_epoch_samples,
         normalization=environments.normalization,
+        device=environments.device,
     )
 
 
@@ -280,6 +289,8 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | No
             max_episode_steps=config.sampling.max_trajectory_length,
             workers=config.sampling if config.sampling.backend == "workers" else None,
             seed=config.run.seed,
+            tensors=True,
+            device=device_for_environments(config.compute),
         )
     algorithm = prepared.algorithm
     try:
@@ -305,9 +316,21 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
         {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
         seed=config.run.seed,
         learning=config.learner,
-        compute=config.compute,
+        compute=beside(config.compute, environments.device, environments.name),
     )
     return built(learner, prepared)
+
+
+def _with_tensors(environments: Environments, learner: Learner, prepared: Prepared) -> Environments:
+    """Environments of tensors, as arrays if the module does not act on tensors."""
+    if learner.modules[DEFAULT_MODULE].acts_on_tensors:
+        return environments
+    _LOG.warning(
+        "rlplug: %s acts on arrays: each step copies the tensors of environment %r to the host.",
+        prepared.algorithm.label,
+        environments.name,
+    )
+    return environments.as_arrays()
 
 
 def built(learner: Learner, prepared: Prepared) -> Learner:

@@ -14,6 +14,7 @@ from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.errors import RequestError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import record as record_video
+from rlplug.learner.device import device_for_environments
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
@@ -169,4 +170,5 @@ def _environments(
         attrs.evolve(config.env, arguments=arguments),
         vectorization="sync" if render else config.sampling.vectorization,
         training=False,
+        device=device_for_environments(config.compute),
     )

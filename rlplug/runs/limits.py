@@ -93,7 +93,7 @@ def _episodes_in(experience: Experience) -> int:
     ended = experience.ended()
     if experience.stepped is not None:
         ended = ended & experience.grid(experience.stepped)
-    return int(numpy.count_nonzero(ended))
+    return int(ended.sum())
 
 
 def check_stop_when(config: RunConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -74,6 +74,10 @@ class LogSampler:
         self._reward_sum += float(rewards.sum())
         self._reward_rows += len(rewards)
         return Experience(columns, steps=1, num_envs=len(rewards))
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make a phase of a profile, `step`, of reading."""
+        self._read_pool = record("step", self._read_pool)  # type: ignore[method-assign] # timed
 
     def absorb(self) -> None:
         """Observations of a log are not normalized."""

@@ -13,6 +13,7 @@ from rlplug.logs.recording import Recording
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
 from rlplug.sampling.recording import RecordingSampler
+from rlplug.sampling.tensors import TensorSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.sampling.workers import WorkerSampler
 
@@ -21,7 +22,7 @@ __all__ = ["make_sampler", "recorded"]
 
 def make_sampler(
     config: RunConfig, environments: Environments, module: Module, feed: OpenFeed
-) -> VectorSampler:
+) -> VectorSampler | TensorSampler:
     """A sampler that collects what the feed asks for."""
     options, steps = config.sampling, feed.steps_per_collect
     is_rollout, count = feed.by_environment, options.num_epoch_samples
@@ -41,8 +42,17 @@ def make_sampler(
         "state_interval": feed.state_interval,
         "run_steps": config.run.steps,
         "optimal": options.optimal,
-        "min_trajectory": options.min_trajectory_length,
     }
+    shortest = options.min_trajectory_length
+    if environments.device is not None:
+        if shortest > 1:
+            raise RequestError(
+                f"sampling.min_trajectory_length = {shortest} would have to look at every episode; "
+                f"those of {environments.name!r} stay on {environments.device}.",
+                "try: --set sampling.min_trajectory_length=1",
+            )
+        return TensorSampler(environments, module, **shared)
+    shared["min_trajectory"] = shortest
     if not in_workers:
         return VectorSampler(environments, module, **shared)
     return WorkerSampler(
@@ -63,9 +73,18 @@ def make_sampler(
 
 
 def recorded(
-    sampler: VectorSampler, config: RunConfig, environments: Environments, feed: OpenFeed
+    sampler: VectorSampler | TensorSampler,
+    config: RunConfig,
+    environments: Environments,
+    feed: OpenFeed,
 ) -> RecordingSampler:
     """The sampler, its experience recorded in the folder `sampling.record`."""
+    if isinstance(sampler, TensorSampler):
+        raise RequestError(
+            f"experience of {environments.name!r} cannot be recorded: it stays on "
+            f"{environments.device}.",
+            "try: rlplug eval RUN --record DIR after the run",
+        )
     if isinstance(sampler, WorkerSampler):
         raise RequestError(
             "experience of worker processes cannot be recorded.",

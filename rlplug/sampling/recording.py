@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -124,6 +124,10 @@ class RecordingSampler:
         act.state = None if act.state is None else tree_map(copied, act.state)
         with torch.no_grad():
             return "log_prob" in self._sampler.choose(act).extras
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile of acting and stepping."""
+        self._sampler.record_phases(record)
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""

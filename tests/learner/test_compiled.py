@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from torch.optim import Adam
 
 from rlplug import Batch, Loss, Module
 from rlplug.config import Schedule
+from rlplug.config.sections import ComputeSection
+from rlplug.errors import RequestError
+from rlplug.learner.compiled import compiled
+from tests.learner.test_compute import net_settings
 
 
 class Net(Module):
@@ -105,3 +110,152 @@ def test_a_plugins_own_error_stays_its_own_under_compilation(make: Any, batch: A
     with pytest.raises(KeyError, match="no such column") as raised:
         learner.update({"default": batch(1.0)}, timestep=1)
     assert "hook 'compute_loss_for_module'" in raised.value.__notes__[0]
+
+
+# -- the options of compute.compile ------------------------------------------------------------
+
+
+@pytest.fixture
+def graphs() -> Iterator[list[Any]]:
+    """The graphs that the backend `counting` was given to compile."""
+    import torch._dynamo as dynamo
+    from torch._dynamo.backends.registry import _BACKENDS, _COMPILER_FNS, register_backend
+
+    found: list[Any] = []
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        found.append(graph)
+        return graph.forward
+
+    dynamo.reset()
+    register_backend(counting, name="counting")
+    yield found
+    for table in (_COMPILER_FNS, _BACKENDS):
+        table.pop("counting", None)
+    dynamo.reset()
+
+
+def squares(self: Any, fwd_out: Any) -> Any:
+    return fwd_out["out"].pow(2).mean()
+
+
+def trained(make: Any, sizes: Sequence[int], loss: Any = squares, **compute: Any) -> Any:
+    settings = {**net_settings(), "compute_loss_for_module": loss}
+    learner = make(**{**settings, "compute": {"compile": True, **compute}} if compute else settings)
+    generator = torch.Generator().manual_seed(0)
+    for step, size in enumerate(sizes):
+        rows = Batch({"x": torch.randn(size, 4, generator=generator)})
+        learner.update({"default": rows}, timestep=step)
+    return learner
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    pairs = zip(
+        one.modules["default"].parameters(), other.modules["default"].parameters(), strict=True
+    )
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("dynamic", "compiled"), [("off", 3), ("on", 1), ("auto", 2)])
+def test_dynamic_says_how_many_shapes_share_a_graph(
+    make: Any, graphs: list[Any], dynamic: str, compiled: int
+) -> None:
+    compute = {"compile_backend": "counting", "compile_dynamic": dynamic}
+    learner = trained(make, (8, 6, 5), **compute)
+    assert learner.engines["default"][0] == "compiled"
+    assert len(graphs) == compiled
+    assert_alike(learner, trained(make, (8, 6, 5)))
+
+
+def test_the_model_alone_may_be_compiled(make: Any, graphs: list[Any]) -> None:
+    learner = trained(make, (8, 8), compile_backend="counting", compile_part="model")
+    assert learner.engines["default"] == ("compiled model", "compute.compile is on")
+    (graph,) = graphs
+    # No loss and no gradient in it.
+    assert not {"pow", "grad"} & {getattr(one.target, "__name__", "") for one in graph.graph.nodes}
+    assert_alike(learner, trained(make, (8, 8)))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_breaks_in_the_graph_are_allowed_or_not(make: Any, graphs: list[Any]) -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        total = fwd_out["out"].pow(2).mean()
+        torch._dynamo.graph_break()
+        return total * 2
+
+    with pytest.warns(UserWarning, match="runs uncompiled"):
+        refused = trained(make, (8, 8), loss, compile_backend="counting")
+    assert refused.engines["default"][0] == "torch"
+    broken = trained(make, (8, 8), loss, compile_backend="counting", compile_fullgraph=False)
+    assert broken.engines["default"][0] == "compiled"
+    assert_alike(broken, refused)
+    assert_alike(broken, trained(make, (8, 8), loss))
+
+
+@pytest.mark.parametrize(
+    ("section", "device", "mode", "uses_graphs"),
+    [
+        ({}, "cpu", None, False),
+        ({}, "cuda", "reduce-overhead", True),
+        ({"compile_backend": "cudagraphs"}, "cuda", None, True),
+        ({"compile_mode": "default"}, "cuda", None, False),
+        ({"compile_mode": "max-autotune"}, "cpu", "max-autotune", True),
+        (
+            {"compile_mode": "max-autotune-no-cudagraphs"},
+            "cuda",
+            "max-autotune-no-cudagraphs",
+            False,
+        ),
+    ],
+)
+def test_the_mode_reaches_torch_and_graphs_are_for_small_networks_on_cuda(
+    make: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    section: dict[str, Any],
+    device: str,
+    mode: str | None,
+    uses_graphs: bool,
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch, "compile", lambda function, **options: given.update(options))
+    update = make(**net_settings()).module_updates["default"]
+    options = ComputeSection(compile=True, **section)
+    _, found = compiled(lambda: None, options, update, torch.device(device))
+    assert (given["mode"], found) == (mode, uses_graphs)
+    # A large network keeps a GPU busy without.
+    monkeypatch.setattr("rlplug.learner.compiled.is_small", lambda modules: False)
+    if not section:
+        _, found = compiled(lambda: None, options, update, torch.device(device))
+        assert (given["mode"], found) == (None, False)
+
+
+def test_what_graphs_write_again_is_copied(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rlplug.learner.compiled as module
+
+    monkeypatch.setattr(module, "_WITH_GRAPHS", ("default",))
+    for part in ("step", "model"):
+        learner = trained(make, (8, 8), compile_backend="aot_eager", compile_part=part)
+        assert learner.engines["default"][0].startswith("compiled")
+        assert_alike(learner, trained(make, (8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compile_mode": "default"}, "compile_mode = 'default' would have no effect with compile"),
+        ({"compile_dynamic": "on"}, "compile_dynamic = 'on' would have no effect with compile ="),
+        (
+            {"compile": True, "compile_backend": "eager", "compile_mode": "max-autotune"},
+            "is a mode of the inductor, not of compile_backend = 'eager'",
+        ),
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ComputeSection(**options)
+
+
+def test_an_unknown_backend_is_refused_with_a_suggestion(make: Any) -> None:
+    with pytest.raises(RequestError, match=r"no backend 'inducter'.*'inductor'"):
+        make(**net_settings(compile=True, compile_backend="inducter"))

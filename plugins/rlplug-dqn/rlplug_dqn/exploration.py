@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import attrs
 import numpy
+import torch
+from torch import Tensor
 
 from rlplug import ActInput
 from rlplug_dqn.config import DQNConfig
@@ -52,6 +54,8 @@ class Exploration:
         """Greedy actions, each replaced by a random one with probability epsilon."""
         observations, mask, random = act.observations, act.action_mask, act.random
         epsilon = self.epsilon(act.timestep, act.steps)
+        if act.in_torch:
+            return _mixed(greedy(observations, mask), epsilon, n_actions, mask, random)
         if epsilon <= 0:
             return greedy(observations, mask)
         count = len(observations) if type(observations) is numpy.ndarray else _count(observations)
@@ -80,6 +84,18 @@ class Exploration:
         allowed = n_actions if mask is None else numpy.asarray(mask != 0).sum(1)
         best = greedy(act.observations, mask) == actions
         return numpy.log(epsilon / allowed + (1.0 - epsilon) * best).astype(numpy.float32)
+
+
+def _mixed(
+    actions: Tensor, epsilon: float, n_actions: int, mask: Tensor | None, random: torch.Generator
+) -> Tensor:
+    """Actions, each replaced by a random one with probability epsilon; no value is read."""
+    drawn = torch.rand((2, *actions.shape), generator=random, device=actions.device)
+    others = (drawn[1] * n_actions).long()
+    if mask is not None:
+        chances = torch.rand(mask.shape, generator=random, device=actions.device)
+        others = chances.masked_fill(mask == 0, -1.0).argmax(1)
+    return torch.where(drawn[0] < epsilon, others, actions)
 
 
 def _random_actions(random: numpy.random.Generator, count: int, n_actions: int, mask: Any) -> Any:

@@ -36,6 +36,7 @@ __all__ = ["DQNModule"]
 class DQNModule(Module):
     """Action values and a target network; acts greedily, or epsilon-greedily to explore."""
 
+    acts_on_tensors = True
     noise: Tensor
     """Seed of the noise of updates and how often it was sampled, so that resumed runs go on."""
 
@@ -67,15 +68,18 @@ class DQNModule(Module):
         """Epsilon-greedy actions."""
         if self.noisy:
             resample_noise(self.network, act.random)
-        actions = self.exploration.choose(act, self._greedy, self.n_actions)
+        greedy = self._greedy_in_torch if act.in_torch else self._greedy
+        actions = self.exploration.choose(act, greedy, self.n_actions)
         extras: dict[str, Any] = {}
         if act.wants_log_prob:
-            found = self.exploration.log_prob(act, actions, self._greedy, self.n_actions)
+            found = self.exploration.log_prob(act, actions, greedy, self.n_actions)
             extras["log_prob"] = found
         return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """Greedy actions."""
+        if act.in_torch:
+            return self.forward_export(act)
         values, _ = self.network.act(act.observations)
         return Acted(greedy(values, act.action_mask) + self.first_action)
 
@@ -108,6 +112,10 @@ class DQNModule(Module):
         network: Any = self._modules["network"]
         values, _ = network.act(observations, explore=self.noisy)
         return greedy(values, mask)
+
+    def _greedy_in_torch(self, observations: Any, mask: Any) -> Tensor:
+        values, _ = self.network.act_on_tensors(observations, explore=self.noisy)
+        return masked(values, mask).argmax(1)
 
 
 def greedy(values: Any, mask: Any) -> Any:

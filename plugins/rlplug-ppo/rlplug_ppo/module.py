@@ -11,6 +11,7 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Batch, Module
 from rlplug.batch.nested import to_tensors
 from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
+from rlplug.nn.modes import evaluating
 from rlplug.spaces import AnySpace, has_images
 
 __all__ = ["ActorCriticModule"]
@@ -23,6 +24,7 @@ class ActorCriticModule(Module):
     the environment gets is clipped to the bounds of the space.
     """
 
+    acts_on_tensors = True
     kl_coef: Tensor
     kl_stops: Tensor
 
@@ -49,6 +51,8 @@ class ActorCriticModule(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """Actions sampled from the policy."""
         network = self.network
+        if act.in_torch:
+            return self._explore_in_torch(act)
         if self.keeps_values:
             return self._act_and_evaluate(act)
         parameters, state = network.act(act.observations, act.state, explore=True)
@@ -61,6 +65,8 @@ class ActorCriticModule(Module):
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions, clipped to the bounds of the space."""
         network = self.network
+        if act.in_torch:
+            return self.forward_export(act)
         parameters, state = network.act(act.observations, act.state)
         likely = network.distribution.mode(parameters, act.action_mask)
         return Acted(network.distribution.for_env(likely), state)
@@ -82,6 +88,21 @@ class ActorCriticModule(Module):
     def initial_state(self, n: int) -> Mapping[str, Any] | None:
         """The state of n fresh episodes; None without memory."""
         return self.network.initial_state(n)
+
+    def _explore_in_torch(self, act: ActInput) -> Acted:
+        network, mask = self.network, act.action_mask
+        extras: dict[str, Any] = {}
+        state = None
+        if self.keeps_values:
+            with evaluating(network):
+                parameters, values = network(act.observations)
+            extras = {"parameters": parameters, "values": values}
+        else:
+            parameters, state = network.act_on_tensors(act.observations, act.state, explore=True)
+        actions = self.distribution.tensor_sample(parameters, act.random, mask)
+        if act.wants_log_prob or self.keeps_values:
+            extras["log_prob"] = self.distribution.log_prob(parameters, actions, mask)
+        return Acted(actions, state, extras)
 
     def _act_and_evaluate(self, act: ActInput) -> Acted:
         parameters, values = self.network.act_and_evaluate(act.observations)

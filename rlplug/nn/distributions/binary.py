@@ -35,6 +35,14 @@ class Binary:
         """The most likely action of each row: the bits that are more likely 1 than 0."""
         return self._actions(masked_array(parameters, mask) > 0)
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        chances = torch.sigmoid(masked(parameters, mask))
+        bits = torch.rand(chances.shape, generator=generator, device=chances.device) < chances
+        return bits.reshape(-1, *self._shape).to(torch.int8)
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         bits = masked(parameters, mask) > 0

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlplug.nn.arrays import Array, NumpyArray, categorical_score
-from rlplug.nn.distributions.distribution import check_mask, masked, masked_array
+from rlplug.nn.distributions.distribution import Constants, check_mask, masked, masked_array
 
 __all__ = ["Categorical", "MultiCategorical"]
 
@@ -39,6 +39,12 @@ class Categorical:
         if mask is not None:
             check_mask(mask)
         return self._actions(masked_array(parameters, mask).argmax(-1))
+
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        return _tensor_draw(masked(parameters, mask), generator) + self._start
 
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
@@ -89,6 +95,7 @@ class MultiCategorical:
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         self._counts = [int(n) for n in space.nvec.reshape(-1)]
         self._start = space.start.astype(numpy.int64)
+        self._constants = Constants(start=self._start)
         self._shape = space.shape
         self._dtype = space.dtype
         self.size = sum(self._counts)
@@ -107,10 +114,17 @@ class MultiCategorical:
         """The most likely action of each row."""
         return self._actions(self._array_grid(parameters, mask).argmax(-1))
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        drawn = _tensor_draw(self._grid(parameters, mask), generator).reshape(-1, *self._shape)
+        return drawn + self._constants.on(drawn, "start")
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         indices = self._grid(parameters, mask).argmax(-1).reshape(-1, *self._shape)
-        return indices + torch.as_tensor(self._start, device=indices.device)
+        return indices + self._constants.on(indices, "start")
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions themselves."""
@@ -162,7 +176,7 @@ class MultiCategorical:
     def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
         indices = actions.long()
         if self._start.any():
-            indices = indices - torch.as_tensor(self._start, device=actions.device)
+            indices = indices - self._constants.on(actions, "start")
         return (
             logs.gather(-1, indices.reshape(indices.shape[0], -1).unsqueeze(-1)).squeeze(-1).sum(-1)
         )
@@ -173,6 +187,11 @@ def _draw(logits: NumpyArray, random: numpy.random.Generator) -> NumpyArray:
     noisy: NumpyArray = logits - numpy.log(random.standard_exponential(logits.shape))
     drawn: NumpyArray = noisy.argmax(-1)
     return drawn
+
+
+def _tensor_draw(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """The same in torch."""
+    return (logits - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(-1)
 
 
 def _entropy(logs: Tensor) -> Tensor:

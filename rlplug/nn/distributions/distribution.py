@@ -11,15 +11,16 @@ from torch import Tensor
 from rlplug.errors import EnvironmentFailedError
 from rlplug.nn.arrays import NumpyArray
 
-__all__ = ["Distribution", "check_mask", "masked", "masked_array"]
+__all__ = ["Constants", "Distribution", "check_mask", "masked", "masked_array"]
 
 
 class Distribution(Protocol):
     """A family of distributions over the actions of one space.
 
     It holds no parameters: a network gives them, `size` numbers for each row. Acting happens in
-    NumPy under the sampler's generator, training in torch. Actions are those of the environment:
-    a Discrete that starts at 3 gives 3 first. Masks are True where an action may be chosen.
+    NumPy under the sampler's generator, in environments of tensors and training in torch. Actions
+    are those of the environment: a Discrete that starts at 3 gives 3 first. Masks are True where an
+    action may be chosen.
     """
 
     @property
@@ -37,6 +38,11 @@ class Distribution(Protocol):
 
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
+
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
 
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` as the environment takes it, in torch."""
@@ -57,6 +63,26 @@ class Distribution(Protocol):
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`, shape (n,)."""
+
+
+class Constants:
+    """Arrays as tensors, copied to each device once: a copy from the host waits for the device."""
+
+    def __init__(self, **arrays: NumpyArray) -> None:
+        self._arrays = arrays
+        self._tensors: dict[tuple[str, torch.device, torch.dtype | None], Tensor] = {}
+
+    def on(self, like: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """One of them where another tensor is."""
+        array, device = self._arrays[name], like.device
+        if torch.compiler.is_compiling():
+            # What is kept here must not be memory of a graph.
+            return torch.as_tensor(array, dtype=dtype, device=device)
+        found = self._tensors.get((name, device, dtype))
+        if found is None:
+            found = torch.as_tensor(array, dtype=dtype, device=device)
+            self._tensors[name, device, dtype] = found
+        return found
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.arrays import NumpyArray
+from rlplug.nn.distributions.distribution import Constants
 from rlplug.spaces import describe
 
 __all__ = [
@@ -38,6 +39,7 @@ class Gaussian:
                 "try: an environment whose actions are MultiDiscrete, or a Box of floats",
             )
         self._low, self._high = space.low, space.high
+        self._constants = Constants(low=space.low, high=space.high)
         self._shape = space.shape
         self._dtype = space.dtype
         self.deviations = int(numpy.prod(space.shape))
@@ -54,10 +56,18 @@ class Gaussian:
         """The mean of each row, not clipped."""
         return self._actions(parameters[:, : self.deviations])
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        mean, log_std = parameters.chunk(2, -1)
+        drawn = mean + log_std.exp() * standard_normal(mean, generator)
+        return drawn.reshape(-1, *self._shape)
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch, clipped to the bounds of the space."""
         mean = parameters[:, : self.deviations].reshape(-1, *self._shape)
-        low, high = (torch.as_tensor(one, device=mean.device) for one in (self._low, self._high))
+        low, high = (self._constants.on(mean, name) for name in ("low", "high"))
         return mean.to(low.dtype).clamp(low, high)
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.arrays import Array, NumpyArray, squashed_draw
+from rlplug.nn.distributions.distribution import Constants
 from rlplug.nn.distributions.gaussian import (
     HALF_LOG_TAU,
     Gaussian,
@@ -54,6 +55,14 @@ class SquashedGaussian:
         flat_low, flat_high = (bound.reshape(-1).astype(float) for bound in (space.low, space.high))
         self._scale = (flat_high - flat_low) / 2
         self._middle = (flat_high + flat_low) / 2
+        self._constants = Constants(
+            low=space.low,
+            high=space.high,
+            scale=self._scale,
+            middle=self._middle,
+            nodes=_NODES,
+            weights=_WEIGHTS,
+        )
         self._log_scale = float(numpy.log(self._scale).sum())
         self._is_unit = bool((self._scale == 1).all() and (self._middle == 0).all())
         self.size, self.deviations = self._normal.size, self._normal.deviations
@@ -70,14 +79,20 @@ class SquashedGaussian:
         """The squashed mean of each row: the median of its actions."""
         return self._squash(self._normal.mode(parameters))
 
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        return self.rsample(parameters, generator)[0]
+
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         scale, middle = (
-            torch.as_tensor(one.reshape(self._shape), device=parameters.device)
-            for one in (self._scale, self._middle)
+            self._constants.on(parameters, name).reshape(self._shape)
+            for name in ("scale", "middle")
         )
         mean = parameters[:, : self.deviations].reshape(-1, *self._shape)
-        low, high = (torch.as_tensor(one, device=mean.device) for one in (self._low, self._high))
+        low, high = (self._constants.on(mean, name) for name in ("low", "high"))
         return (middle + scale * torch.tanh(mean)).to(low.dtype).clamp(low, high)
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
@@ -95,8 +110,9 @@ class SquashedGaussian:
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row, by Gauss-Hermite quadrature with 32 nodes."""
         mean, log_std = _limited(parameters)
-        nodes = torch.as_tensor(_NODES, dtype=mean.dtype, device=mean.device)
-        weights = torch.as_tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device)
+        nodes, weights = (
+            self._constants.on(mean, name, mean.dtype) for name in ("nodes", "weights")
+        )
         numbers = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
         stretched = (_log_slope(numbers) * weights).sum(-1) / math.sqrt(2 * math.pi)
         return normal_entropy(log_std) + stretched.sum(-1) + self._log_scale
@@ -145,10 +161,8 @@ class SquashedGaussian:
         return logs.sum(-1) - self._log_scale
 
     def _stretch(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            torch.as_tensor(self._scale, dtype=like.dtype, device=like.device),
-            torch.as_tensor(self._middle, dtype=like.dtype, device=like.device),
-        )
+        constants = self._constants
+        return constants.on(like, "scale", like.dtype), constants.on(like, "middle", like.dtype)
 
     def _squash(self, numbers: NumpyArray) -> NumpyArray:
         scale, middle = self._scale.reshape(self._shape), self._middle.reshape(self._shape)
