@@ -14,7 +14,7 @@ from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.workers.vector import Received
+from rlplug.envs.workers.lost import Received
 from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
 from rlplug.feeds import Experience, FinalObservations
 from rlplug.plugin import Module
@@ -414,7 +414,7 @@ class WorkerSampler(VectorSampler):
 
     def _save_environments(self) -> SavedEnvironments:
         self._drain()
-        pickled, reason = self._workers.get_state()
+        state, reason = self._workers.get_state()
         if reason:
             return SavedEnvironments(reason=reason)
         shared = self._workers.columns
@@ -429,18 +429,18 @@ class WorkerSampler(VectorSampler):
             "was_reset": self._was_reset,
             "shared": {name: getattr(shared, name) for name in _SHARED},
         }
-        return SavedEnvironments(pickled=pickle.dumps((pickled, beside)))
+        return SavedEnvironments(pickled=pickle.dumps((state, beside)))
 
     def _restore_environments(self, saved: bytes) -> None:
         try:
-            pickled, beside = pickle.loads(saved)
+            state, beside = pickle.loads(saved)
         except Exception as error:
             raise RequestError(
                 f"the saved environments cannot be read: {type(error).__name__}: {error}.",
                 "try: --set checkpoint.save_environments=false --allow-drift, which starts new "
                 "episodes",
             ) from error
-        self._workers.set_state(pickled)
+        self._workers.set_state(state)
         self._io.set_state(beside["io"])
         self._ready, self._stepping = beside["ready"], beside["stepping"]
         self._received, self._acted = beside["received"], beside["acted"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy
@@ -14,8 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from rlplug.envs.row_writer import has_fixed_shapes
+from rlplug.envs.workers.memory import Memory
 from rlplug.errors import RequestError
-from rlplug.quantities import format_bytes
 
 __all__ = ["SharedColumns"]
 
@@ -35,9 +32,9 @@ class SharedColumns:
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         num_envs: int,
-        name: str | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        """Attach to the memory of this name, or allocate some."""
+        """Use this memory, or allocate some."""
         for kind, space in (("observations", observation_space), ("actions", action_space)):
             if not has_fixed_shapes(space):
                 raise RequestError(
@@ -53,13 +50,13 @@ class SharedColumns:
             return None
 
         self._allocate(measured, observation_space, action_space, num_envs)
-        self._memory = _new_memory(size) if name is None else SharedMemory(name)
+        self.memory = Memory(size) if memory is None else memory
         used = 0
 
         def carved(shape: Any, dtype: Any = numpy.float64) -> Any:
             nonlocal used
             used = _aligned(used)
-            array: Any = numpy.ndarray(shape, dtype, self._memory.buf, used)
+            array: Any = numpy.ndarray(shape, dtype, self.memory.content, used)
             used += _bytes(shape, dtype)
             return array
 
@@ -82,48 +79,12 @@ class SharedColumns:
         self.terminated: Any = make((num_envs,), numpy.bool_)
         self.truncated: Any = make((num_envs,), numpy.bool_)
 
-    @property
-    def name(self) -> str:
-        """By which another process attaches to the memory."""
-        return self._memory.name
-
-    def close(self, *, delete: bool = False) -> None:
-        """Detach from the memory; the process that allocated it deletes it."""
+    def close(self) -> None:
+        """Detach from the memory."""
         for name in ("actions", "observations", "finals", "rewards", "seconds"):
             setattr(self, name, None)
         self.terminated = self.truncated = None
-        # Somebody keeps a view of it: the memory is freed with the last one.
-        with contextlib.suppress(BufferError):
-            self._memory.close()
-        if delete:
-            with contextlib.suppress(FileNotFoundError):
-                self._memory.unlink()
-
-
-def _new_memory(size: int) -> SharedMemory:
-    needed = format_bytes(size)
-    try:
-        memory = SharedMemory(create=True, size=size)
-    except OSError as error:
-        raise _none_left(needed, error) from error
-    descriptor = getattr(memory, "_fd", -1)
-    if descriptor >= 0 and hasattr(os, "posix_fallocate"):
-        # Otherwise the first write into memory that is not there would kill the process.
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            memory.close()
-            memory.unlink()
-            raise _none_left(needed, error) from error
-    return memory
-
-
-def _none_left(needed: str, error: OSError) -> RequestError:
-    return RequestError(
-        f"worker processes need {needed} of shared memory, which cannot be had: "
-        f"{error.strerror or error}.",
-        "try: fewer environments, or more shared memory (docker run --shm-size)",
-    )
+        self.memory.close()
 
 
 def _aligned(place: int) -> int:

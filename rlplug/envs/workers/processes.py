@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from rlplug.envs.workers.memory import Memory
 from rlplug.envs.workers.worker import Assignment, main
 
 __all__ = ["Worker", "WorkerStarter", "wait_for"]
@@ -97,12 +98,12 @@ class WorkerStarter:
                 target=_log_lines, args=(self._printed,), name="rlplug-worker-output", daemon=True
             ).start()
 
-    def start(self, assignment: Assignment, number: int) -> Worker:
+    def start(self, assignment: Assignment, memory: Memory, number: int) -> Worker:
         """Start a worker; its first answer says that its environments are made."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=main,
-            args=(theirs, self._ended, self._output, cloudpickle.dumps(assignment)),
+            args=(theirs, self._ended, self._output, memory, cloudpickle.dumps(assignment)),
             name=f"rlplug-worker-{number}",
             daemon=True,
         )

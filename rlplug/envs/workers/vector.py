@@ -20,12 +20,12 @@ from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import other_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers.columns import SharedColumns
+from rlplug.envs.workers.lost import Lost, Received
 from rlplug.envs.workers.processes import Worker, WorkerStarter, wait_for
 from rlplug.envs.workers.worker import BEGUN, STEP, TOGETHER, Assignment, Failure, steps_of
-from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 
-__all__ = ["Lost", "Received", "WorkerVector"]
+__all__ = ["WorkerVector", "WorkersState"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -263,24 +263,30 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 
     # -- state ----------------------------------------------------------------------------------
 
-    def get_state(self) -> tuple[list[bytes], str]:
-        """Pickled environments, or why there are none; no step may be going on."""
+    def get_state(self) -> tuple[WorkersState, str]:
+        """The environments, or why there are none; no step may be going on."""
         for worker in self._workers:
             worker.ask(b"g")
-        saved = [
-            one
-            for worker in self._workers
-            for one in pickle.loads(self._answer(worker, "saving")[1:])
-        ]
+        answers = [pickle.loads(self._answer(worker, "saving")[1:]) for worker in self._workers]
+        saved = [one for environments, _ in answers for one in environments]
         reason = next((one.reason for one in saved if one.reason), "")
-        return ([] if reason else [one.pickled for one in saved]), reason
+        return WorkersState(
+            environments=[] if reason else [one.pickled for one in saved],
+            generators=[generators for _, generators in answers],
+            restarts=self.restarts,
+        ), reason
 
-    def set_state(self, pickled: Sequence[bytes]) -> None:
+    def set_state(self, saved: WorkersState) -> None:
         """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
-        if len(pickled) != self.num_envs:
+        if len(saved.environments) != self.num_envs:
             raise other_environments()
-        for worker, share in zip(self._workers, self._shares, strict=True):
-            worker.ask(b"p", pickle.dumps([pickled[index] for index in share]))
+        self.restarts = saved.restarts
+        # Another number of workers shares them otherwise, and draws otherwise.
+        is_same = len(saved.generators) == len(self._workers)
+        for number, (worker, share) in enumerate(zip(self._workers, self._shares, strict=True)):
+            generators = saved.generators[number] if is_same else None
+            environments = [saved.environments[index] for index in share]
+            worker.ask(b"p", pickle.dumps((environments, generators)))
         for worker in self._workers:
             self._answer(worker, "restoring it")
 
@@ -295,11 +301,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             envs=share,
             num_envs=self.num_envs,
             seed=derive(self._seed, "worker", number, self.restarts),
-            memory=self.columns.name,
             observation_space=self.single_observation_space,
             action_space=self.single_action_space,
         )
-        return self._starter.start(assignment, number)
+        return self._starter.start(assignment, self.columns.memory, number)
 
     def _reset(self, worker: Worker) -> bytes:
         """The answer of a worker that resets its environments."""
@@ -331,55 +336,16 @@ class _Pending:
     """How long the next answer may take."""
 
 
-@attrs.frozen(eq=False)
-class Lost:
-    """Environments whose worker failed."""
+@attrs.frozen(kw_only=True)
+class WorkersState:
+    """What workers go on with."""
 
-    failure: Failure
-    name: str
-    num_envs: int
-    envs: range
-
-    @property
-    def what(self) -> str:
-        """What happened, in one sentence."""
-        failure = self.failure
-        which = f" ({failure.env + 1} of {self.num_envs})" if self.num_envs > 1 else ""
-        return f"environment {self.name!r}{which} failed in {failure.method}: {failure.message}."
-
-    def error(self, restarts: int = 0) -> EnvironmentFailedError:
-        """The error that ends a run."""
-        after = f"after {restarts:,} replacements of workers, " if restarts else ""
-        error = EnvironmentFailedError(
-            after + self.what,
-            "try: fix the environment (--debug shows where); what was recorded stays",
-        )
-        if self.failure.traceback:
-            error.add_note(f"In the worker process:\n{self.failure.traceback.rstrip()}")
-        return error
-
-
-@attrs.frozen(eq=False)
-class Received:
-    """Steps that were taken, and environments that were lost."""
-
-    envs: list[int] = attrs.field(factory=list)
-    infos: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)
-    """Of these environments, and of lost ones after their reset."""
-    lost: list[Lost] = attrs.field(factory=list)
-
-    def add(self, later: Received) -> None:
-        """Add what was received later."""
-        for lost in later.lost:
-            self.lose(lost)
-        self.envs.extend(later.envs)
-        self.infos.extend(later.infos)
-
-    def lose(self, lost: Lost) -> None:
-        """Add lost environments; their rows in shared memory are of their new episodes."""
-        self.envs[:] = [env for env in self.envs if env not in lost.envs]
-        self.infos[:] = [one for one in self.infos if one[0] not in lost.envs]
-        self.lost.append(lost)
+    environments: list[bytes]
+    """A pickle of each."""
+    generators: list[Any]
+    """The global generators of each worker."""
+    restarts: int
+    """How many workers were replaced."""
 
 
 def _put(arrays: Any, rows: Any, values: Any) -> None:
@@ -410,7 +376,7 @@ def _infos(answer: bytes) -> list[tuple[int, dict[str, Any]]]:
 def _end(workers: list[Worker], starter: WorkerStarter, columns: SharedColumns) -> None:
     """End the workers, after their environments were closed."""
     with ExitStack() as stack:
-        stack.callback(columns.close, delete=True)
+        stack.callback(columns.close)
         stack.callback(starter.close)
         for worker in workers:
             worker.ask(b"c")

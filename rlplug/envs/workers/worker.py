@@ -24,6 +24,7 @@ from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, restore_environments
 from rlplug.envs.sync import INFOS_READ, SyncVector
 from rlplug.envs.workers.columns import SharedColumns
+from rlplug.envs.workers.memory import Memory
 from rlplug.errors import FAILURES
 
 __all__ = ["BEGUN", "STEP", "TOGETHER", "Assignment", "Failure", "main", "steps_of"]
@@ -52,8 +53,6 @@ class Assignment:
     """Of all workers."""
     seed: int
     """Of the process's global random number generators."""
-    memory: str
-    """Name of the shared memory."""
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
 
@@ -88,7 +87,7 @@ class _OneEnvironment(SyncVector):
 class _Worker:
     """Answers the requests of the process that started it."""
 
-    def __init__(self, connection: Connection, assignment: Assignment) -> None:
+    def __init__(self, connection: Connection, memory: Memory, assignment: Assignment) -> None:
         self._connection = connection
         self._assignment = assignment
         self._first = assignment.envs.start
@@ -101,7 +100,7 @@ class _Worker:
             assignment.observation_space,
             assignment.action_space,
             assignment.num_envs,
-            assignment.memory,
+            memory,
         )
         self._answers: dict[bytes, Callable[[bytes], bytes]] = {
             STEP: self._step,
@@ -205,11 +204,14 @@ class _Worker:
 
     def _get_state(self, request: bytes) -> bytes:
         """The environments in the middle of their episodes, or why they cannot be saved."""
-        return pickle.dumps([saver.save(None) for saver in self._savers])
+        return pickle.dumps(([saver.save(None) for saver in self._savers], _generators()))
 
     def _set_state(self, request: bytes) -> bytes:
-        for vector, saved in zip(self._vectors, pickle.loads(request), strict=True):
+        environments, generators = pickle.loads(request)
+        for vector, saved in zip(self._vectors, environments, strict=True):
             restore_environments(vector, saved)
+        if generators is not None:
+            _set_generators(*generators)
         return b""
 
     def _close(self) -> None:
@@ -232,8 +234,28 @@ def _read(info: dict[str, Any]) -> dict[str, Any]:
     return {key: info[key] for key in INFOS_READ & info.keys()}
 
 
+def _generators() -> tuple[Any, ...]:
+    """The states of this process's global random number generators."""
+    torch: Any = sys.modules.get("torch")
+    of_torch = None if torch is None else torch.get_rng_state().numpy()
+    return random.getstate(), numpy.random.get_state(), of_torch
+
+
+def _set_generators(of_python: Any, of_numpy: Any, of_torch: Any) -> None:
+    random.setstate(of_python)
+    numpy.random.set_state(of_numpy)
+    if of_torch is not None:
+        import torch
+
+        torch.set_rng_state(torch.from_numpy(of_torch))
+
+
 def main(
-    connection: Connection, alive: Connection, output: Connection | None, assignment: bytes
+    connection: Connection,
+    alive: Connection,
+    output: Connection | None,
+    memory: Memory,
+    assignment: bytes,
 ) -> None:
     """What the process runs. `assignment` is pickled by value: it needs no `__main__`.
 
@@ -257,7 +279,7 @@ def main(
     if torch is not None:
         torch.manual_seed(chosen.seed)
         torch.set_num_threads(1)
-    _Worker(connection, chosen).run()
+    _Worker(connection, memory, chosen).run()
 
 
 def _end_with(alive: Connection) -> None:
