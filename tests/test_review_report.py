@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import socket
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import torch
 
 import rlplug
 from rlplug.review.history import Series
@@ -109,6 +111,34 @@ def test_the_runs_of_a_group_are_listed_and_drawn_by_seed() -> None:
     assert page.index("<p>summary</p>") < page.index("ppo-s1")
 
 
+def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_runs_have() -> None:
+    steps = numpy.array([1_234_567.0, 2_345_678.0])
+    histories = [
+        {"eval/return_mean": Series(steps, numpy.array(values)), **more}
+        for values, more in (([1.0, 2.0], {"own": Series(steps, steps)}), ([3.0, 2.0], {}))
+    ]
+    page = render([reported(seed, history=one) for seed, one in enumerate(histories)])
+    assert "ppo on CartPole-v1, 2 seeds; gamma=1" in page
+    assert data_of(page)["bands"] == {
+        "eval/return_mean": {
+            "steps": [1_234_567, 2_345_678],
+            "mean": [2.0, 2.0],
+            "low": [1.0, 2.0],
+            "high": [3.0, 2.0],
+        }
+    }
+
+
+def test_the_time_of_a_run_is_split_into_parts_largest_first() -> None:
+    seconds = {"step": [1.0, 1.0], "learn": [2.0, 4.0]}
+    steps = numpy.arange(2.0)
+    history = {
+        f"time/{part}_seconds": Series(steps, numpy.array(values))
+        for part, values in seconds.items()
+    }
+    assert "<td>learn 75%, step 25%</td>" in render([reported(history=history)])
+
+
 def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +160,10 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     options = {"evaluation.every": 100, "evaluation.episodes": 1}
     result = rlplug.run("a2c", "CartPole-v1", steps=3000, options=options, addons=[Watch()])
     assert "<b>running</b>" in seen[0]
-    assert "<b>finished</b>" in (result.folder / REPORT).read_text()
+    page = (result.folder / REPORT).read_text()
+    assert "<b>finished</b>" in page
+    assert f"<td>host</td><td>{socket.gethostname()}</td>" in page
+    assert f"torch {torch.__version__}" in page
 
     from mlflow import MlflowClient
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from rlplug.review.provenance import Provenance, read_provenance
 from rlplug.review.report import REPORT, ReportedRun, write_report
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
@@ -60,12 +61,25 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     videos = folder.path / "videos"
     recorded = sorted(videos.glob("best-step-*")) or sorted(videos.glob("last-step-*"))
     config = folder.path / "config.toml"
+    made_of = read_provenance(folder.path)
     return ReportedRun(
         run=run,
         history=details.history,
         plugins=details.plugins,
         checkpoints=details.checkpoints,
+        machine={} if made_of is None else _machine(made_of),
         command=details.command,
         config=config.read_text() if config.is_file() else "",
         video=recorded[-1] if recorded else None,
     )
+
+
+def _machine(made_of: Provenance) -> dict[str, str]:
+    """The machine, the versions of what results depend on, and the commit of the code."""
+    versions = (f"{name} {text}" for name, text in made_of.versions.items() if "source" not in name)
+    facts = {
+        **made_of.machine,
+        "versions": ", ".join(one for one in versions if not one.endswith(" ")),
+        "git commit": made_of.code.get("commit", ""),
+    }
+    return {name: text for name, text in facts.items() if text}
