@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import rlplug
+from rlplug.quantities import format_number
 from rlplug.review.history import Series
 from rlplug.review.record import CheckpointRecord, RunAbout, RunRecord
-from rlplug.review.report import REPORT, ReportedRun, render
+from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
 
 
 def reported(seed: int = 0, **more: Any) -> ReportedRun:
@@ -73,6 +74,20 @@ def test_a_report_names_best_options_plugins_checkpoints_and_what_to_do_next() -
     rows = re.findall(r"(\d+)\s+(\d+|nan)\s+(best|last)?", text[text.index("Checkpoints") :])[:3]
     assert rows == [("3", "7", "best"), ("9", "5", "last"), ("6", "nan", "")]
     assert Links(page).found == []
+
+
+def test_the_ranking_names_the_best_and_the_last_checkpoint() -> None:
+    kept = [
+        CheckpointRecord(step=1_000, score=7.0, marks=["best"]),
+        CheckpointRecord(step=9_000, marks=["last"]),
+    ]
+    lines = checkpoints_text(reported(checkpoints=kept)).splitlines()
+    assert lines[2:6] == [
+        "| step | return | |",
+        "|---:|---:|---|",
+        "| 1,000 | 7 | best |",
+        "| 9,000 |  | last |",
+    ]
 
 
 def test_the_curves_are_in_the_page_without_values_that_are_not_finite() -> None:
@@ -170,3 +185,9 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     there = Path(client.download_artifacts(result.run_id, REPORT, str(tmp_path)))
     assert there.read_text() == (result.folder / REPORT).read_text()
+    ranking = client.download_artifacts(result.run_id, "checkpoints/README.md", str(tmp_path))
+    text = Path(ranking).read_text()
+    assert result.best is not None
+    assert f"| {result.best[0]:,} | {format_number(result.best[1])} | best" in text
+    assert f"| {result.checkpoints[-1]:,} | " in text
+    assert text.count("last |") == 1

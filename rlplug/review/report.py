@@ -19,7 +19,7 @@ from rlplug.review.history import History
 from rlplug.review.record import HEADLINES, CheckpointRecord, RunRecord
 from rlplug.review.statistics import bootstrap_rows
 
-__all__ = ["REPORT", "ReportedRun", "render", "write_report"]
+__all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render", "write_report"]
 
 REPORT = "report.html"
 LARGEST_VIDEO = 5_000_000
@@ -183,11 +183,7 @@ def _body(one: ReportedRun) -> Iterator[str]:
         yield "".join(f"<p>{escape(plugin)}</p>" for plugin in one.plugins)
     if one.checkpoints:
         yield "<h2>Checkpoints</h2>"
-        rows = [
-            (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
-            for kept in sorted(one.checkpoints, key=_rank)
-        ]
-        yield _table(("step", "return", ""), rows, numbers=2)
+        yield _table(("step", "return", ""), _ranked(one), numbers=2)
     yield from _video(one.video)
     times = list(_times(one))
     if times or one.machine:
@@ -225,6 +221,31 @@ def _times(one: ReportedRun) -> Iterator[tuple[str, str]]:
     if total > 0:
         parts = sorted(spent.items(), key=lambda part: -part[1])
         yield "of it", ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts)
+
+
+def checkpoints_text(one: ReportedRun) -> str:
+    """The checkpoints as Markdown, the best first."""
+    rows = [f"| {' | '.join(row)} |" for row in _ranked(one)]
+    return "\n".join(
+        [
+            f"Checkpoints of {one.run.name}, the best first.",
+            "",
+            "| step | return | |",
+            "|---:|---:|---|",
+            *rows,
+            "",
+            f"`rlplug eval {one.run.short}@STEP`, and `rlplug.load` in Python, take each of them.",
+            "",
+        ]
+    )
+
+
+def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
+    """Step, return and marks of each checkpoint, the best first."""
+    return [
+        (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
+        for kept in sorted(one.checkpoints, key=_rank)
+    ]
 
 
 def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
