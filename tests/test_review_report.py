@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+import socket
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import torch
 
 import rlplug
+from rlplug.quantities import format_number
 from rlplug.review.history import Series
 from rlplug.review.record import CheckpointRecord, RunAbout, RunRecord
-from rlplug.review.report import REPORT, ReportedRun, render
+from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
 
 
 def reported(seed: int = 0, **more: Any) -> ReportedRun:
@@ -73,6 +76,20 @@ def test_a_report_names_best_options_plugins_checkpoints_and_what_to_do_next() -
     assert Links(page).found == []
 
 
+def test_the_ranking_names_the_best_and_the_last_checkpoint() -> None:
+    kept = [
+        CheckpointRecord(step=1_000, score=7.0, marks=["best"]),
+        CheckpointRecord(step=9_000, marks=["last"]),
+    ]
+    lines = checkpoints_text(reported(checkpoints=kept)).splitlines()
+    assert lines[2:6] == [
+        "| step | return | |",
+        "|---:|---:|---|",
+        "| 1,000 | 7 | best |",
+        "| 9,000 |  | last |",
+    ]
+
+
 def test_the_curves_are_in_the_page_without_values_that_are_not_finite() -> None:
     data = data_of(render([reported()]))
     assert data["runs"][0]["metrics"] == {"rollout/return_mean": [[0, 1, 2], [1.0, None, 3.0]]}
@@ -109,6 +126,34 @@ def test_the_runs_of_a_group_are_listed_and_drawn_by_seed() -> None:
     assert page.index("<p>summary</p>") < page.index("ppo-s1")
 
 
+def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_runs_have() -> None:
+    steps = numpy.array([1_234_567.0, 2_345_678.0])
+    histories = [
+        {"eval/return_mean": Series(steps, numpy.array(values)), **more}
+        for values, more in (([1.0, 2.0], {"own": Series(steps, steps)}), ([3.0, 2.0], {}))
+    ]
+    page = render([reported(seed, history=one) for seed, one in enumerate(histories)])
+    assert "ppo on CartPole-v1, 2 seeds; gamma=1" in page
+    assert data_of(page)["bands"] == {
+        "eval/return_mean": {
+            "steps": [1_234_567, 2_345_678],
+            "mean": [2.0, 2.0],
+            "low": [1.0, 2.0],
+            "high": [3.0, 2.0],
+        }
+    }
+
+
+def test_the_time_of_a_run_is_split_into_parts_largest_first() -> None:
+    seconds = {"step": [1.0, 1.0], "learn": [2.0, 4.0]}
+    steps = numpy.arange(2.0)
+    history = {
+        f"time/{part}_seconds": Series(steps, numpy.array(values))
+        for part, values in seconds.items()
+    }
+    assert "<td>learn 75%, step 25%</td>" in render([reported(history=history)])
+
+
 def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,10 +175,19 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     options = {"evaluation.every": 100, "evaluation.episodes": 1}
     result = rlplug.run("a2c", "CartPole-v1", steps=3000, options=options, addons=[Watch()])
     assert "<b>running</b>" in seen[0]
-    assert "<b>finished</b>" in (result.folder / REPORT).read_text()
+    page = (result.folder / REPORT).read_text()
+    assert "<b>finished</b>" in page
+    assert f"<td>host</td><td>{socket.gethostname()}</td>" in page
+    assert f"torch {torch.__version__}" in page
 
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     there = Path(client.download_artifacts(result.run_id, REPORT, str(tmp_path)))
     assert there.read_text() == (result.folder / REPORT).read_text()
+    ranking = client.download_artifacts(result.run_id, "checkpoints/README.md", str(tmp_path))
+    text = Path(ranking).read_text()
+    assert result.best is not None
+    assert f"| {result.best[0]:,} | {format_number(result.best[1])} | best" in text
+    assert f"| {result.checkpoints[-1]:,} | " in text
+    assert text.count("last |") == 1

@@ -5,7 +5,7 @@ const chart = document.getElementById("chart"), tip = document.getElementById("t
 const legend = document.getElementById("legend");
 const select = document.getElementById("metric");
 const COLORS = ["#1a6fb5", "#c2410c", "#2f855a", "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563"];
-const GREEDY = "#2f855a";
+const GREEDY = "#2f855a", MEAN = "#4b5563";
 const LEFT = 64, RIGHT = 16, TOP = 10, BOTTOM = 28, HEIGHT = 340;
 let range = null;
 
@@ -28,11 +28,13 @@ function curves(name) {
     const color = COLORS[index % COLORS.length], several = data.runs.length > 1;
     const add = (metric, label, stroke, dots) => {
       const series = run.metrics[metric];
-      if (series) found.push({ label: several ? run.label : label, color: stroke, dots, steps: series[0], values: series[1] });
+      if (series) found.push({ label: several ? run.label : label, color: stroke, dots: dots && !several, thin: several, steps: series[0], values: series[1] });
     };
     add(name, name, several || name !== "eval/return_mean" ? color : GREEDY, name.startsWith("eval/"));
     if (!several && name === data.training) add("eval/return_mean", "eval/return_mean", GREEDY, true);
   });
+  const band = data.bands[name];
+  if (band) found.push({ label: "mean", color: MEAN, dots: name.startsWith("eval/"), steps: band.steps, values: band.mean, low: band.low, high: band.high });
   return found;
 }
 
@@ -58,7 +60,7 @@ function draw() {
   const steps = lines.flatMap((one) => one.steps);
   let [first, last] = range || [Math.min(...steps), Math.max(...steps)];
   if (first === last) { first -= 1; last += 1; }
-  const shown = lines.flatMap((one) => one.values.filter((x, at) => x !== null && one.steps[at] >= first && one.steps[at] <= last));
+  const shown = lines.flatMap((one) => [one.values, one.low || [], one.high || []].flatMap((values) => values.filter((x, at) => x !== null && one.steps[at] >= first && one.steps[at] <= last)));
   let low = Math.min(...shown), high = Math.max(...shown);
   if (!shown.length) { low = 0; high = 1; }
   const pad = (high - low || Math.abs(high) || 1) * 0.06;
@@ -89,8 +91,14 @@ function draw() {
     });
     svg("path", { d, fill: "none", stroke: one.color, "stroke-linejoin": "round", ...attributes }, inside);
   };
+  for (const one of lines.filter((one) => one.low)) {
+    const ends = one.steps.map((step, at) => [step, one.low[at], one.high[at]]).filter(([, low, high]) => low !== null && high !== null);
+    const edge = (rows, column) => rows.map((row) => `${x(row[0]).toFixed(1)},${y(row[column]).toFixed(1)}`);
+    svg("polygon", { points: [...edge(ends, 2), ...edge(ends.reverse(), 1)].join(" "), fill: one.color, opacity: 0.18 }, inside);
+  }
   for (const one of lines) {
-    const noisy = !one.dots && one.values.length >= 20 && !/total|sum|cumulative|best/.test(name);
+    if (one.thin) { path(one, one.values, { "stroke-width": 1, opacity: 0.6 }); continue; }
+    const noisy = !one.dots && !one.low && one.values.length >= 20 && !/total|sum|cumulative|best/.test(name);
     if (noisy) path(one, one.values, { class: "raw", "stroke-width": 1 });
     path(one, noisy ? smooth(one.values) : one.values, { "stroke-width": 2 });
     if (one.dots && one.values.length < 200)
@@ -124,7 +132,8 @@ function draw() {
     cursor.setAttribute("x1", at); cursor.setAttribute("x2", at);
     tip.replaceChildren(...rows.map(({ one, near }) => {
       const line = document.createElement("div");
-      line.textContent = `${one.label}: ${format(one.values[near])} at step ${format(one.steps[near])}`;
+      const interval = one.low ? ` [${format(one.low[near])}, ${format(one.high[near])}]` : "";
+      line.textContent = `${one.label}: ${format(one.values[near])}${interval} at step ${format(one.steps[near])}`;
       line.style.color = one.color;
       return line;
     }));

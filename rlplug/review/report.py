@@ -14,17 +14,20 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.quantities import format_duration, format_number, moment
+from rlplug.review.band import on_common_steps
 from rlplug.review.history import History
 from rlplug.review.record import HEADLINES, CheckpointRecord, RunRecord
+from rlplug.review.statistics import bootstrap_rows
 
-__all__ = ["REPORT", "ReportedRun", "render", "write_report"]
+__all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render", "write_report"]
 
 REPORT = "report.html"
 LARGEST_VIDEO = 5_000_000
 MOST_POINTS = 1_000
 """Values per curve; of longer ones every second, third, … is drawn."""
 
-_TIMES = "time/"
+_PARTS = ("step", "act", "prepare", "learn", "track", "evaluate")
+"""What the time of a run is split into."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +40,7 @@ class ReportedRun:
     """Each plugin with its distribution and version."""
     checkpoints: Sequence[CheckpointRecord] = ()
     machine: Mapping[str, str] = attrs.field(factory=dict)
-    """What it ran on: name → value."""
+    """What it ran on, with versions: name → value."""
     command: str = ""
     config: str = ""
     """All options as TOML."""
@@ -56,7 +59,7 @@ def render(runs: Sequence[ReportedRun], *, title: str = "", table: str = "") -> 
     name = title or runs[0].run.name
     parts = [
         f"<h1>{escape(name)}</h1>",
-        *(_head(runs[0]) if len(runs) == 1 else ()),
+        *(_head(runs[0]) if len(runs) == 1 else (_headline(runs[0], seeds=len(runs)),)),
         table,
         *_chart(),
         *(_body(runs[0]) if len(runs) == 1 else (_members(runs),)),
@@ -94,7 +97,25 @@ def _data(runs: Sequence[ReportedRun]) -> dict[str, object]:
         ],
         "training": training or next((name for name in HEADLINES if name in names), ""),
         "best": runs[0].run.best if len(runs) == 1 else None,
+        "bands": dict(_bands(runs)) if len(runs) > 1 else {},
     }
+
+
+def _bands(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, dict[str, Sequence[float | None]]]]:
+    """Of each metric that all runs have: steps, mean, and the ends of its 95% interval."""
+    for name in runs[0].history:
+        if all(name in one.history for one in runs):
+            steps, rows = on_common_steps([one.history[name] for one in runs])
+            if len(steps):
+                low, high = bootstrap_rows(rows)
+                drawn = {"mean": rows.mean(axis=0), "low": low, "high": high}
+                yield (
+                    name,
+                    {
+                        "steps": _thinned(steps, steps)[0],
+                        **{kind: _thinned(steps, values)[1] for kind, values in drawn.items()},
+                    },
+                )
 
 
 def _thinned(
@@ -111,8 +132,7 @@ def _thinned(
 
 def _head(one: ReportedRun) -> Iterator[str]:
     run, about = one.run, one.run.about
-    options = f"; {escape(about.shown_options)}" if about.options else ""
-    yield f"<p>{escape(about.algorithm)} on {escape(about.env)}, seed {about.seed}{options}</p>"
+    yield _headline(one)
     yield f'<p class="quiet">run {escape(run.run_id)}</p>'
     tiles = []
     if run.best is not None:
@@ -138,6 +158,13 @@ def _head(one: ReportedRun) -> Iterator[str]:
     yield "</div>"
 
 
+def _headline(one: ReportedRun, *, seeds: int = 0) -> str:
+    about = one.run.about
+    options = f"; {escape(about.shown_options)}" if about.options else ""
+    which = f"{seeds} seeds" if seeds else f"seed {about.seed}"
+    return f"<p>{escape(about.algorithm)} on {escape(about.env)}, {which}{options}</p>"
+
+
 def _chart() -> Iterator[str]:
     yield '<h2>Metrics <select id="metric" aria-label="metric"></select></h2>'
     yield '<p class="quiet">Hover for values; drag to zoom, double click to zoom out.</p>'
@@ -156,20 +183,12 @@ def _body(one: ReportedRun) -> Iterator[str]:
         yield "".join(f"<p>{escape(plugin)}</p>" for plugin in one.plugins)
     if one.checkpoints:
         yield "<h2>Checkpoints</h2>"
-        rows = [
-            (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
-            for kept in sorted(one.checkpoints, key=_rank)
-        ]
-        yield _table(("step", "return", ""), rows, numbers=2)
+        yield _table(("step", "return", ""), _ranked(one), numbers=2)
     yield from _video(one.video)
-    times = {name: values[-1] for name, (_, values) in one.history.items() if _TIMES in name}
+    times = list(_times(one))
     if times or one.machine:
         yield "<h2>Time and machine</h2>"
-        shown = {
-            name.removeprefix(_TIMES).replace("_", " "): format_number(x)
-            for name, x in times.items()
-        }
-        yield _table(("", ""), [*shown.items(), *one.machine.items()])
+        yield _table(("", ""), [*times, *one.machine.items()])
     yield "<h2>Go on</h2>"
     run = one.run.short
     finished = one.run.status == "FINISHED"
@@ -183,6 +202,50 @@ def _body(one: ReportedRun) -> Iterator[str]:
     if one.command:
         lines.insert(0, ("started by", one.command))
     yield _table(("", ""), lines, code=True)
+
+
+def _times(one: ReportedRun) -> Iterator[tuple[str, str]]:
+    """How long training took, and what share each part of it had."""
+    whole = one.run.latest.get("time/seconds", 0.0)
+    if whole:
+        speed = f"{one.run.step / whole:,.0f} steps per second"
+        yield "training took", f"{format_duration(whole)}, {speed}"
+    # Each report has the seconds since the one before.
+    names = {part: f"time/{part}_seconds" for part in _PARTS}
+    spent = {
+        part: float(one.history[name].values.sum())
+        for part, name in names.items()
+        if name in one.history
+    }
+    total = sum(spent.values())
+    if total > 0:
+        parts = sorted(spent.items(), key=lambda part: -part[1])
+        yield "of it", ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts)
+
+
+def checkpoints_text(one: ReportedRun) -> str:
+    """The checkpoints as Markdown, the best first."""
+    rows = [f"| {' | '.join(row)} |" for row in _ranked(one)]
+    return "\n".join(
+        [
+            f"Checkpoints of {one.run.name}, the best first.",
+            "",
+            "| step | return | |",
+            "|---:|---:|---|",
+            *rows,
+            "",
+            f"`rlplug eval {one.run.short}@STEP`, and `rlplug.load` in Python, take each of them.",
+            "",
+        ]
+    )
+
+
+def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
+    """Step, return and marks of each checkpoint, the best first."""
+    return [
+        (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
+        for kept in sorted(one.checkpoints, key=_rank)
+    ]
 
 
 def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
@@ -216,6 +279,7 @@ def _members(runs: Sequence[ReportedRun]) -> str:
         (
             one.run.about.seed,
             one.run.name,
+            one.run.short,
             one.run.shown_status,
             f"{one.run.step:,}",
             "" if one.run.best is None else format_number(one.run.best[1]),
@@ -224,7 +288,7 @@ def _members(runs: Sequence[ReportedRun]) -> str:
         for one in runs
     ]
     return "<h2>Runs</h2>" + _table(
-        ("seed", "run", "status", "steps", "best return", "at step"), rows
+        ("seed", "run", "id", "status", "steps", "best return", "at step"), rows
     )
 
 

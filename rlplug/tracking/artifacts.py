@@ -31,6 +31,8 @@ __all__ = [
 
 CHECKPOINTS = "checkpoints"
 PROFILES = "profile"
+RANKING = "README.md"
+"""In that folder, says which of them is the best and which the last one."""
 
 _UPLOADING = ".artifact.uploading."
 """MLflow's prefix of half-written artifacts, which it does not list."""

@@ -1,4 +1,4 @@
-"""`report.html` of a run, written again after evaluations and at its end."""
+"""`report.html` of a run, and the ranking beside its checkpoints; written after evaluations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlplug.review.report import REPORT, ReportedRun, write_report
+from rlplug.durable import write_durably
+from rlplug.review.provenance import Provenance, read_provenance
+from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, write_report
+from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
@@ -19,7 +22,7 @@ class ReportFile:
     """Writes the report of a run from what is in its folder."""
 
     def __init__(
-        self, folder: Path, written: Callable[[Path], None], warn: Callable[[str], None]
+        self, folder: Path, written: Callable[[Path, str], None], warn: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._written = written
@@ -41,12 +44,23 @@ class ReportFile:
             with self._writing:
                 run = RunFolder.read(self._folder)
                 if run is not None:
-                    write_report(file, [reported_run(run)])
+                    reported = reported_run(run)
+                    write_report(file, [reported])
+                    self._rank(reported)
         except Exception as error:
             # A full disk must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
         else:
-            self._written(file)
+            self._written(file, "")
+
+    def _rank(self, reported: ReportedRun) -> None:
+        """Say which checkpoint is which where they are: their folders have only steps."""
+        file = self._folder / CHECKPOINTS / RANKING
+        text = checkpoints_text(reported)
+        known = file.read_text() if file.is_file() else ""
+        if reported.checkpoints and text != known:
+            write_durably(file, text.encode())
+            self._written(file, CHECKPOINTS)
 
     def _write_after(self, before: Callable[[], None]) -> None:
         before()
@@ -60,12 +74,25 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     videos = folder.path / "videos"
     recorded = sorted(videos.glob("best-step-*")) or sorted(videos.glob("last-step-*"))
     config = folder.path / "config.toml"
+    made_of = read_provenance(folder.path)
     return ReportedRun(
         run=run,
         history=details.history,
         plugins=details.plugins,
         checkpoints=details.checkpoints,
+        machine={} if made_of is None else _machine(made_of),
         command=details.command,
         config=config.read_text() if config.is_file() else "",
         video=recorded[-1] if recorded else None,
     )
+
+
+def _machine(made_of: Provenance) -> dict[str, str]:
+    """The machine, the versions of what results depend on, and the commit of the code."""
+    versions = (f"{name} {text}" for name, text in made_of.versions.items() if "source" not in name)
+    facts = {
+        **made_of.machine,
+        "versions": ", ".join(one for one in versions if not one.endswith(" ")),
+        "git commit": made_of.code.get("commit", ""),
+    }
+    return {name: text for name, text in facts.items() if text}

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, files_in, upload_file
+from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
 from rlplug.tracking.deletions import delete_again
 from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
@@ -156,7 +156,7 @@ def _missing(folder: Path, store: Store) -> Iterator[tuple[Path, str]]:
         if (folder / name).is_dir():
             there |= store.files(name)
     for file, into in files_to_upload(folder):
-        fixed = into.partition("/")[0] in _FIXED
+        fixed = into.partition("/")[0] in _FIXED and file.name != RANKING
         if not fixed or there.get(f"{into}/{file.name}") != _size(file):
             yield file, into
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from collections.abc import Callable
@@ -41,7 +40,6 @@ def write_files(summary: Summary, group: Group) -> list[Path]:
         "summary.json": partial(write_durably, folder / "summary.json", content.encode()),
         "summary.md": partial(write_durably, folder / "summary.md", summary.markdown().encode()),
         BAND: partial(_draw, summary, folder / BAND),
-        # The report shows the band.
         REPORT: partial(_report, summary, folder / REPORT),
     }
     return [folder / name for name, write in files.items() if _written(folder / name, write)]
@@ -71,15 +69,7 @@ def _draw(summary: Summary, file: Path) -> None:
 def _report(summary: Summary, file: Path) -> None:
     found = [RunFolder.read(run.folder) for run in summary.finished if run.folder is not None]
     runs = [reported_run(run) for run in found if run is not None]
-    write_report(file, runs, title=summary.group, table=summary.html() + _image(file.parent / BAND))
-
-
-def _image(file: Path) -> str:
-    if not file.exists():
-        return ""
-    content = base64.b64encode(file.read_bytes()).decode()
-    picture = f"data:image/png;base64,{content}"
-    return f'<p><img alt="{file.stem}" style="max-width:100%" src="{picture}"></p>'
+    write_report(file, runs, title=summary.group, table=summary.html())
 
 
 def _curves(summary: Summary) -> tuple[str, dict[str, list[Series]]]:
