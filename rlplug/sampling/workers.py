@@ -61,7 +61,8 @@ class WorkerSampler(VectorSampler):
         if not isinstance(vector, WorkerVector):
             raise TypeError(f"worker processes are needed, not a {type(vector).__name__}")
         self._workers: WorkerVector = vector
-        self._send, self._receive_steps = vector.send, vector.receive
+        self._send = vector.send
+        self._receive_steps, self._receive_all = vector.receive, vector.receive_all
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
         self._module = module
@@ -124,6 +125,7 @@ class WorkerSampler(VectorSampler):
         """Make phases of a profile: `step` is waiting for workers, and sending them actions."""
         self._act = record("act", self._act)
         self._receive_steps = record("step", self._receive_steps)
+        self._receive_all = record("step", self._receive_all)
         self._send = record("step", self._send)
 
     # -- which environments are acted for -------------------------------------------------------
@@ -223,9 +225,10 @@ class WorkerSampler(VectorSampler):
 
     def _receive(self, seconds: float | None) -> None:
         """Wait for steps, and put them into rows."""
-        self._wait(seconds)
         if self._batching.force_sync:
             self._drain()
+        else:
+            self._wait(seconds)
         self._store()
 
     def _wait(self, seconds: float | None) -> None:
@@ -235,8 +238,9 @@ class WorkerSampler(VectorSampler):
 
     def _drain(self) -> None:
         """Wait for all steps that go on."""
-        while self._workers.is_stepping:
-            self._wait(None)
+        began = time.perf_counter()
+        self._received.add(self._receive_all())
+        self._io.step_seconds += time.perf_counter() - began
 
     def _store(self) -> None:
         received, self._received = self._received, Received()
