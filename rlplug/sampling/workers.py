@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
@@ -21,12 +20,12 @@ from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
 from rlplug.sampling.buffers import put_rows
 from rlplug.sampling.policy_io import Columns
+from rlplug.sampling.turns import Envs, Turns
 from rlplug.sampling.vector import VectorSampler
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["WorkerSampler"]
 
-Envs = NDArray[numpy.int64]
 Infos = Mapping[int, list[dict[str, Any]]]
 
 _MOST_SHARES = 4
@@ -68,18 +67,11 @@ class WorkerSampler(VectorSampler):
         self._module = module
         self._io.act.wants_log_prob = wants_log_prob
         self._has_memory = self._io.autoreset.initial_state is not None
-        self._times: Envs = numpy.zeros(num_envs, numpy.int64)
-        """Rows of each environment in the current collection."""
-        self._ready: list[int] = []
-        """Environments to act for, in the order in which they became ready."""
-        self._stepping = numpy.zeros(num_envs, bool)
+        self._turns = Turns(num_envs, batching, steps=rows, count=count, ahead=ahead)
         self._received = Received()
         """What arrived and is in no row yet."""
         self._acted: Columns = {}
         """Columns of the steps that go on, one row for each environment."""
-        self._versions: Envs = numpy.zeros(num_envs, numpy.int64)
-        """The updates that the weights had seen that acted last."""
-        self._last_version = 0
         self._was_reset = numpy.zeros(num_envs, bool)
         """Environments that were reset since their last row, which ended no episode."""
         self._finals: list[tuple[int, int, Columns]] = []
@@ -89,18 +81,17 @@ class WorkerSampler(VectorSampler):
         """Reset the environments, each from a seed of its own under `seed`, or the run's."""
         self._drain()
         self._received = Received()
-        self._stepping[:] = False
         super().start(seed)
-        self._ready = list(range(self._num_envs))
+        self._turns.start()
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        self._times[:] = 0
+        self._turns.collect(self.version)
         self._finals, self._lost, self._experience.states = [], [], []
         try:
             # What arrived while a checkpoint was saved.
             self._store()
-            while not self._is_complete():
+            while not self._turns.is_complete():
                 if self._wait_for_batch():
                     self._act_for_batch(timestep)
                 self._receive(0.0)
@@ -108,7 +99,7 @@ class WorkerSampler(VectorSampler):
                 # A row of the next collection would need the state from before it.
                 self._drain()
                 self._store()
-            while self._ahead and len(self._ready) >= self._least():
+            while self._ahead and self._turns.are_enough_ready():
                 self._act_for_batch(timestep)
         except RlplugError:
             raise
@@ -130,52 +121,26 @@ class WorkerSampler(VectorSampler):
 
     # -- which environments are acted for -------------------------------------------------------
 
-    def _is_complete(self) -> bool:
-        if not self._count:
-            return bool((self._times >= self._steps).all())
-        return int(self._times.sum()) >= self._count and not self._too_old().any()
-
-    def _too_old(self) -> Any:
-        """Steps that would be too many updates old in the next collection."""
-        if not self._batching.max_staleness:
-            return numpy.zeros(0, bool)
-        next_version = 2 * self.version - self._last_version
-        oldest = next_version - self._batching.max_staleness
-        return self._stepping & (self._versions < oldest)
-
-    def _may_step(self) -> list[int]:
-        """Ready environments that may bring more rows."""
-        if self._ahead and self._is_complete():
-            return self._ready
-        return [env for env in self._ready if self._times[env] < self._steps]
-
-    def _least(self) -> int:
-        """The fewest environments to act for: all that may be ready soon, if those are fewer."""
-        soon = int(self._stepping.sum()) + len(self._may_step())
-        return max(min(self._batching.least(self._num_envs), soon), 1)
-
     def _wait_for_batch(self) -> bool:
         """Wait until there are environments to act for; False if the collection is complete."""
-        most, began = self._batching.most(self._num_envs), 0.0
+        began, turns = 0.0, self._turns
         while True:
-            ready = len(self._may_step())
-            if ready >= most or (ready and not self._stepping.any()):
+            if turns.are_most_ready():
                 return True
             seconds: float | None = None
-            if ready >= self._least():
+            if turns.are_enough_ready():
                 now = time.monotonic()
                 began = began or now
                 seconds = began + self._batching.max_wait_time - now
                 if seconds <= 0:
                     return True
             self._receive(seconds)
-            if self._is_complete():
+            if turns.is_complete():
                 return False
 
     def _act_for_batch(self, timestep: int) -> None:
         """Act for environments that are ready, and let them step."""
-        chosen = sorted(self._may_step()[: self._batching.most(self._num_envs)])
-        self._ready = [env for env in self._ready if env not in chosen]
+        chosen = self._turns.choose()
         envs = numpy.array(chosen, numpy.int64)
         io, act = self._io, self._io.act
         everyone = len(envs) == self._num_envs
@@ -187,7 +152,7 @@ class WorkerSampler(VectorSampler):
         seen = seen if everyone else _rows(seen, envs)
         act.observations = seen if io.normalize is None else io.normalize(seen)
         act.action_mask = mask if everyone or mask is None else mask[envs]
-        act.timestep = timestep + int(self._times.sum())
+        act.timestep = timestep + self._turns.taken
         with self._frozen_weights:
             acted = self._act(act)
         if state is not None:
@@ -203,8 +168,7 @@ class WorkerSampler(VectorSampler):
             if name not in self._acted:
                 self._acted[name] = tree_map(self._empty, to_arrays(column))
             put_rows(self._acted[name], envs, column)
-        self._versions[envs] = self.version
-        self._stepping[envs] = True
+        self._turns.acted(chosen)
         self._batch_stats.acted_for(len(envs))
         self._send(envs, io.clip(actions), together=self._batching.force_sync)
 
@@ -213,7 +177,7 @@ class WorkerSampler(VectorSampler):
 
     def _keep_state(self, envs: Envs, state: Any) -> None:
         """Copy the recurrent state of environments that are at the start of a fragment."""
-        numbers, inside = numpy.divmod(self._times[envs], self._state_interval)
+        numbers, inside = numpy.divmod(self._turns.times[envs], self._state_interval)
         states: Any = self._experience.states
         for number in numpy.unique(numbers[inside == 0]).tolist():
             rows = envs[(inside == 0) & (numbers == number)]
@@ -253,7 +217,7 @@ class WorkerSampler(VectorSampler):
             self._store_lost(numpy.array(lost.envs, numpy.int64), infos)
 
     def _store_steps(self, envs: Envs, infos: Infos) -> None:
-        shared, times = self._workers.columns, self._times[envs]
+        shared, times = self._workers.columns, self._turns.times[envs]
         terminated, truncated = shared.terminated[envs], shared.truncated[envs]
         columns = {
             **_rows(self._io.current, envs),
@@ -263,19 +227,19 @@ class WorkerSampler(VectorSampler):
             "truncated": truncated,
         }
         if self._count:
-            columns["version"] = self._versions[envs]
-            self._batch_stats.aged(self.version - self._versions[envs])
+            columns["version"] = self._turns.versions[envs]
+            self._batch_stats.aged(self.version - self._turns.versions[envs])
         self._buffer.write_rows(times, envs, columns)
         self._batch_stats.stepped(shared.seconds[envs])
         ended = envs[terminated | truncated]
         for env in ended.tolist() if self._keep_next else ():
             final = {"observations": _rows(shared.finals, env)}
-            self._finals.append((int(self._times[env]), env, self._with_mask(final, env, infos)))
+            self._finals.append(
+                (int(self._turns.times[env]), env, self._with_mask(final, env, infos))
+            )
         self._begin_episodes(ended)
         self._observe(envs, infos)
-        self._times[envs] += 1
-        self._stepping[envs] = False
-        self._ready += envs.tolist()
+        self._turns.stepped(envs)
 
     def _with_mask(self, final: Columns, env: int, infos: Infos) -> Columns:
         """The final observation of an episode, with its action mask if there are any."""
@@ -293,7 +257,7 @@ class WorkerSampler(VectorSampler):
         """End the episodes of lost environments after their last step, as if truncated there."""
         grids = self._buffer.grids
         for env in envs.tolist():
-            last = int(self._times[env]) - 1
+            last = int(self._turns.times[env]) - 1
             if last < 0:
                 self._was_reset[env] = True
                 self.episode_stats.forget_episode(env)
@@ -304,8 +268,7 @@ class WorkerSampler(VectorSampler):
                     self._finals.append((last, env, _rows(self._io.current, env)))
         self._begin_episodes(envs)
         self._observe(envs, infos)
-        self._stepping[envs] = False
-        self._ready = [env for env in self._ready if env not in envs] + envs.tolist()
+        self._turns.lost(envs)
 
     def _begin_episodes(self, envs: Envs) -> None:
         """Reset the recurrent state of these environments."""
@@ -339,7 +302,7 @@ class WorkerSampler(VectorSampler):
             for env in envs.tolist():
                 mask[env] = masks.get(env, 1)
         if mask is not None:
-            current[ACTION_MASK] = checks.check_mask(mask, None, int(self._times.sum()))
+            current[ACTION_MASK] = checks.check_mask(mask, None, self._turns.taken)
 
     # -- the collection -------------------------------------------------------------------------
 
@@ -349,17 +312,17 @@ class WorkerSampler(VectorSampler):
         steps, columns = self._steps, dict(self._buffer.columns)
         experience.stepped = None
         if self._count:
-            experience.counts = self._times.copy()
+            experience.counts = self._turns.times.copy()
             if not experience.by_environment:
                 # The rows of later times are not used.
-                steps = int(self._times.max())
+                steps = int(self._turns.times.max())
                 end = steps * self._num_envs
                 columns = {
                     name: tree_map(lambda leaf: leaf[:end], column)
                     for name, column in columns.items()
                 }
             self._pad(steps)
-            stepped = numpy.arange(steps)[:, None] < self._times
+            stepped = numpy.arange(steps)[:, None] < self._turns.times
             experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(-1)
         elif steps == 1:
             # Batches of single steps are not copied again.
@@ -372,7 +335,7 @@ class WorkerSampler(VectorSampler):
         )
         self._after_reset = False
         self._was_reset[:] = False
-        self._last_version = self.version
+        self._turns.finish()
         self._count_episodes(experience)
         self._check(experience, timestep)
         if self._min_trajectory > 1:
@@ -382,8 +345,8 @@ class WorkerSampler(VectorSampler):
     def _pad(self, steps: int) -> None:
         """Write the observation to act on next behind the last row of each environment."""
         grids = self._buffer.grids
-        for step in range(int(self._times.min()), steps):
-            envs = numpy.flatnonzero(self._times <= step)
+        for step in range(int(self._turns.times.min()), steps):
+            envs = numpy.flatnonzero(self._turns.times <= step)
             for name, column in self._io.current.items():
                 put_rows(grids[name], (step, envs), _rows(column, envs))
             for name in ("rewards", "terminated", "truncated"):
@@ -424,12 +387,9 @@ class WorkerSampler(VectorSampler):
         shared = self._workers.columns
         beside = {
             "io": self._io.get_state(),
-            "ready": self._ready,
-            "stepping": self._stepping,
+            "turns": self._turns.get_state(),
             "received": self._received,
             "acted": self._acted,
-            "versions": self._versions,
-            "last_version": self._last_version,
             "was_reset": self._was_reset,
             "shared": {name: getattr(shared, name) for name in _SHARED},
         }
@@ -446,9 +406,8 @@ class WorkerSampler(VectorSampler):
             ) from error
         self._workers.set_state(pickled)
         self._io.set_state(beside["io"])
-        self._ready, self._stepping = beside["ready"], beside["stepping"]
+        self._turns.set_state(beside["turns"])
         self._received, self._acted = beside["received"], beside["acted"]
-        self._versions, self._last_version = beside["versions"], beside["last_version"]
         self._was_reset = beside["was_reset"]
         for name, column in beside["shared"].items():
             tree_map(numpy.copyto, getattr(self._workers.columns, name), column)
