@@ -15,10 +15,10 @@ from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.vector import Received
 from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
-from rlplug.feeds import Experience, FinalObservations
+from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
-from rlplug.sampling.buffers import put_rows
+from rlplug.sampling.buffers import finals_of, put_rows, rows_of, with_rows
 from rlplug.sampling.policy_io import Columns
 from rlplug.sampling.turns import Envs, Turns
 from rlplug.sampling.vector import VectorSampler
@@ -147,16 +147,16 @@ class WorkerSampler(VectorSampler):
         state, mask = act.state, io.current.get(ACTION_MASK)
         if state is not None:
             self._keep_state(envs, state)
-            act.state = state if everyone else _rows(state, envs)
+            act.state = state if everyone else rows_of(state, envs)
         seen = io.current["observations"]
-        seen = seen if everyone else _rows(seen, envs)
+        seen = seen if everyone else rows_of(seen, envs)
         act.observations = seen if io.normalize is None else io.normalize(seen)
         act.action_mask = mask if everyone or mask is None else mask[envs]
         act.timestep = timestep + self._turns.taken
         with self._frozen_weights:
             acted = self._act(act)
         if state is not None:
-            act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
+            act.state = acted.state if everyone else with_rows(state, envs, acted.state)
         if act.wants_log_prob and "log_prob" not in acted.extras:
             raise PluginError(
                 f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
@@ -183,7 +183,7 @@ class WorkerSampler(VectorSampler):
             rows = envs[(inside == 0) & (numbers == number)]
             while len(states) <= number:
                 states.append(tree_map(copied, to_arrays(state)))
-            put_rows(states[number], rows, _rows(state, rows))
+            put_rows(states[number], rows, rows_of(state, rows))
 
     # -- what arrives ---------------------------------------------------------------------------
 
@@ -220,8 +220,8 @@ class WorkerSampler(VectorSampler):
         shared, times = self._workers.columns, self._turns.times[envs]
         terminated, truncated = shared.terminated[envs], shared.truncated[envs]
         columns = {
-            **_rows(self._io.current, envs),
-            **_rows(self._acted, envs),
+            **rows_of(self._io.current, envs),
+            **rows_of(self._acted, envs),
             "rewards": shared.rewards[envs],
             "terminated": terminated,
             "truncated": truncated,
@@ -233,7 +233,7 @@ class WorkerSampler(VectorSampler):
         self._batch_stats.stepped(shared.seconds[envs])
         ended = envs[terminated | truncated]
         for env in ended.tolist() if self._keep_next else ():
-            final = {"observations": _rows(shared.finals, env)}
+            final = {"observations": rows_of(shared.finals, env)}
             self._finals.append(
                 (int(self._turns.times[env]), env, self._with_mask(final, env, infos))
             )
@@ -265,7 +265,7 @@ class WorkerSampler(VectorSampler):
                 grids["truncated"][last, env] = True
                 self._lost.append((last, env))
                 if self._keep_next:
-                    self._finals.append((last, env, _rows(self._io.current, env)))
+                    self._finals.append((last, env, rows_of(self._io.current, env)))
         self._begin_episodes(envs)
         self._observe(envs, infos)
         self._turns.lost(envs)
@@ -275,13 +275,13 @@ class WorkerSampler(VectorSampler):
         act, initial = self._io.act, self._io.autoreset.initial_state
         if act.state is not None and len(envs):
             fresh = tree_map(lambda leaf: leaf[[0] * len(envs)], initial)
-            act.state = _with_rows(act.state, envs, fresh)
+            act.state = with_rows(act.state, envs, fresh)
 
     def _observe(self, envs: Envs, infos: Infos) -> None:
         """Make what these environments show now the module's next input."""
         current, checks = self._io.current, self._io.checks
         seen = current["observations"]
-        put_rows(seen, envs, _rows(self._workers.columns.observations, envs))
+        put_rows(seen, envs, rows_of(self._workers.columns.observations, envs))
         masks: dict[int, Any] = {}
         regrets: list[float] = []
         for env in envs.tolist():
@@ -329,7 +329,7 @@ class WorkerSampler(VectorSampler):
             columns = {name: tree_map(copied, column) for name, column in columns.items()}
         experience.columns, experience.steps = columns, steps
         experience.following = tree_map(copied, current) if self._keep_next else {}
-        experience.finals = self._take_finals()
+        experience.finals = finals_of(self._finals, self._num_envs)
         experience.after_reset = self._after_reset or (
             self._was_reset.copy() if self._was_reset.any() else False
         )
@@ -348,23 +348,9 @@ class WorkerSampler(VectorSampler):
         for step in range(int(self._turns.times.min()), steps):
             envs = numpy.flatnonzero(self._turns.times <= step)
             for name, column in self._io.current.items():
-                put_rows(grids[name], (step, envs), _rows(column, envs))
+                put_rows(grids[name], (step, envs), rows_of(column, envs))
             for name in ("rewards", "terminated", "truncated"):
                 grids[name][step, envs] = 0
-
-    def _take_finals(self) -> FinalObservations | None:
-        if not self._finals:
-            return None
-        finals = sorted(self._finals, key=lambda one: one[:2])
-        indices = numpy.array([time * self._num_envs + env for time, env, _ in finals])
-        names = set.intersection(*(set(final) for _, _, final in finals))
-        columns = {
-            name: tree_map(
-                lambda *parts: numpy.stack(parts), *(final[name] for _, _, final in finals)
-            )
-            for name in sorted(names)
-        }
-        return FinalObservations(indices, columns)
 
     def _count_episodes(self, experience: Experience) -> None:
         grid = experience.grid
@@ -414,23 +400,3 @@ class WorkerSampler(VectorSampler):
 
 
 _SHARED = ("observations", "finals", "rewards", "seconds", "terminated", "truncated")
-
-
-def _rows(column: Any, rows: Any) -> Any:
-    """A copy of these rows."""
-    return tree_map(lambda leaf: numpy.array(leaf[rows]) if _is_row(rows) else leaf[rows], column)
-
-
-def _is_row(rows: Any) -> bool:
-    return isinstance(rows, int)
-
-
-def _with_rows(column: Any, rows: Envs, part: Any) -> Any:
-    """A copy of a column with other rows: the old one may be stored."""
-
-    def replaced(leaf: Any, new: Any) -> Any:
-        leaf = copied(leaf)
-        leaf[rows] = to_arrays(new) if isinstance(leaf, numpy.ndarray) else new
-        return leaf
-
-    return tree_map(replaced, column, part)
