@@ -124,7 +124,8 @@ def by_gymnasium(make: Callable[[], Any], num_envs: int, seconds: float) -> tupl
     vector = AsyncVectorEnv([make] * num_envs, shared_memory=True)
     actions = numpy.zeros(num_envs, numpy.int64)
     try:
-        vector.reset(seed=0)
+        # As the samplers do: the same environments sleep for the same times.
+        Environments(vector, "benchmark", AutoresetMode.SAME_STEP).reset(0)
         for _ in range(3):
             vector.step(actions)
         began, steps = time.perf_counter(), 0

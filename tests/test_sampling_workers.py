@@ -500,6 +500,17 @@ def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) ->
     assert sizes(60.0)[:2] == [2, 2]
 
 
+def test_a_wait_ends_when_it_is_over_and_not_with_the_next_answer(open_sampler: Open) -> None:
+    module, batching = Sizes(), Batching(max_wait_time=0.1)
+    sampler = open_sampler(lambda: Late(0.0), num_envs=2, module=module, batching=batching, count=3)
+    one_late(sampler)
+    began = time.monotonic()
+    # Both act, one of them alone twice after a wait: the other needs half a second.
+    sampler.collect(0)
+    assert 0.2 <= time.monotonic() - began < 0.5
+    assert module.sizes == [2, 1, 1]
+
+
 def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
     open_sampler: Open,
 ) -> None:

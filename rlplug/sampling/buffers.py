@@ -1,4 +1,4 @@
-"""Rollout buffer: memory for the steps of one collection, allocated once and reused."""
+"""Rollout buffer: memory for the steps of one collection, allocated once and reused; its rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import builtin_dtype, first_leaf, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, copied, first_leaf, to_arrays, tree_map
 from rlplug.errors import PluginError
+from rlplug.feeds import FinalObservations
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["RolloutBuffer", "StepViews", "put_rows"]
+__all__ = ["RolloutBuffer", "StepViews", "finals_of", "put_rows", "rows_of", "with_rows"]
 
 
 class RolloutBuffer:
@@ -93,3 +94,35 @@ class StepViews:
         self.truncated = list(buffer.allocate("truncated", numpy.zeros(num_envs, bool)))
         self.actions: list[Any] = []
         """Empty until the module's first actions show their shape."""
+
+
+def rows_of(column: Any, rows: Any) -> Any:
+    """A copy of these rows, or of the one of this number."""
+    if isinstance(rows, int):
+        return tree_map(lambda leaf: numpy.array(leaf[rows]), column)
+    return tree_map(lambda leaf: leaf[rows], column)
+
+
+def with_rows(column: Any, rows: Any, part: Any) -> Any:
+    """A copy of a column with other rows: the old one may be stored."""
+
+    def replaced(leaf: Any, new: Any) -> Any:
+        leaf = copied(leaf)
+        leaf[rows] = to_arrays(new) if isinstance(leaf, numpy.ndarray) else new
+        return leaf
+
+    return tree_map(replaced, column, part)
+
+
+def finals_of(finals: list[tuple[int, int, Any]], num_envs: int) -> FinalObservations | None:
+    """Final observations by time and environment, as columns; those that some lack are left out."""
+    if not finals:
+        return None
+    finals = sorted(finals, key=lambda one: one[:2])
+    indices = numpy.array([time * num_envs + env for time, env, _ in finals])
+    names = set.intersection(*(set(final) for _, _, final in finals))
+    columns = {
+        name: tree_map(lambda *parts: numpy.stack(parts), *(final[name] for _, _, final in finals))
+        for name in sorted(names)
+    }
+    return FinalObservations(indices, columns)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
@@ -16,17 +15,17 @@ from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.lost import Received
 from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
-from rlplug.feeds import Experience, FinalObservations
+from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
-from rlplug.sampling.buffers import put_rows
+from rlplug.sampling.buffers import finals_of, put_rows, rows_of, with_rows
 from rlplug.sampling.policy_io import Columns
+from rlplug.sampling.turns import Envs, Turns
 from rlplug.sampling.vector import VectorSampler
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["WorkerSampler"]
 
-Envs = NDArray[numpy.int64]
 Infos = Mapping[int, list[dict[str, Any]]]
 
 _MOST_SHARES = 4
@@ -61,24 +60,18 @@ class WorkerSampler(VectorSampler):
         if not isinstance(vector, WorkerVector):
             raise TypeError(f"worker processes are needed, not a {type(vector).__name__}")
         self._workers: WorkerVector = vector
-        self._send, self._receive_steps = vector.send, vector.receive
+        self._send = vector.send
+        self._receive_steps, self._receive_all = vector.receive, vector.receive_all
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
         self._module = module
         self._io.act.wants_log_prob = wants_log_prob
         self._has_memory = self._io.autoreset.initial_state is not None
-        self._times: Envs = numpy.zeros(num_envs, numpy.int64)
-        """Rows of each environment in the current collection."""
-        self._ready: list[int] = []
-        """Environments to act for, in the order in which they became ready."""
-        self._stepping = numpy.zeros(num_envs, bool)
+        self._turns = Turns(num_envs, batching, steps=rows, count=count, ahead=ahead)
         self._received = Received()
         """What arrived and is in no row yet."""
         self._acted: Columns = {}
         """Columns of the steps that go on, one row for each environment."""
-        self._versions: Envs = numpy.zeros(num_envs, numpy.int64)
-        """The updates that the weights had seen that acted last."""
-        self._last_version = 0
         self._was_reset = numpy.zeros(num_envs, bool)
         """Environments that were reset since their last row, which ended no episode."""
         self._finals: list[tuple[int, int, Columns]] = []
@@ -88,18 +81,17 @@ class WorkerSampler(VectorSampler):
         """Reset the environments, each from a seed of its own under `seed`, or the run's."""
         self._drain()
         self._received = Received()
-        self._stepping[:] = False
         super().start(seed)
-        self._ready = list(range(self._num_envs))
+        self._turns.start()
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        self._times[:] = 0
+        self._turns.collect(self.version)
         self._finals, self._lost, self._experience.states = [], [], []
         try:
             # What arrived while a checkpoint was saved.
             self._store()
-            while not self._is_complete():
+            while not self._turns.is_complete():
                 if self._wait_for_batch():
                     self._act_for_batch(timestep)
                 self._receive(0.0)
@@ -107,7 +99,7 @@ class WorkerSampler(VectorSampler):
                 # A row of the next collection would need the state from before it.
                 self._drain()
                 self._store()
-            while self._ahead and len(self._ready) >= self._least():
+            while self._ahead and self._turns.are_enough_ready():
                 self._act_for_batch(timestep)
         except RlplugError:
             raise
@@ -124,72 +116,47 @@ class WorkerSampler(VectorSampler):
         """Make phases of a profile: `step` is waiting for workers, and sending them actions."""
         self.choose = record("act", self.choose)
         self._receive_steps = record("step", self._receive_steps)
+        self._receive_all = record("step", self._receive_all)
         self._send = record("step", self._send)
 
     # -- which environments are acted for -------------------------------------------------------
 
-    def _is_complete(self) -> bool:
-        if not self._count:
-            return bool((self._times >= self._steps).all())
-        return int(self._times.sum()) >= self._count and not self._too_old().any()
-
-    def _too_old(self) -> Any:
-        """Steps that would be too many updates old in the next collection."""
-        if not self._batching.max_staleness:
-            return numpy.zeros(0, bool)
-        next_version = 2 * self.version - self._last_version
-        oldest = next_version - self._batching.max_staleness
-        return self._stepping & (self._versions < oldest)
-
-    def _may_step(self) -> list[int]:
-        """Ready environments that may bring more rows."""
-        if self._ahead and self._is_complete():
-            return self._ready
-        return [env for env in self._ready if self._times[env] < self._steps]
-
-    def _least(self) -> int:
-        """The fewest environments to act for: all that may be ready soon, if those are fewer."""
-        soon = int(self._stepping.sum()) + len(self._may_step())
-        return max(min(self._batching.least(self._num_envs), soon), 1)
-
     def _wait_for_batch(self) -> bool:
         """Wait until there are environments to act for; False if the collection is complete."""
-        most, began = self._batching.most(self._num_envs), 0.0
+        began, turns = 0.0, self._turns
         while True:
-            ready = len(self._may_step())
-            if ready >= most or (ready and not self._stepping.any()):
+            if turns.are_most_ready():
                 return True
             seconds: float | None = None
-            if ready >= self._least():
+            if turns.are_enough_ready():
                 now = time.monotonic()
                 began = began or now
                 seconds = began + self._batching.max_wait_time - now
                 if seconds <= 0:
                     return True
             self._receive(seconds)
-            if self._is_complete():
+            if turns.is_complete():
                 return False
 
     def _act_for_batch(self, timestep: int) -> None:
         """Act for environments that are ready, and let them step."""
-        chosen = sorted(self._may_step()[: self._batching.most(self._num_envs)])
-        self._ready = [env for env in self._ready if env not in chosen]
+        chosen = self._turns.choose()
         envs = numpy.array(chosen, numpy.int64)
         io, act = self._io, self._io.act
         everyone = len(envs) == self._num_envs
         state, mask = act.state, io.current.get(ACTION_MASK)
         if state is not None:
             self._keep_state(envs, state)
-            act.state = state if everyone else _rows(state, envs)
+            act.state = state if everyone else rows_of(state, envs)
         seen = io.current["observations"]
-        seen = seen if everyone else _rows(seen, envs)
+        seen = seen if everyone else rows_of(seen, envs)
         act.observations = seen if io.normalize is None else io.normalize(seen)
         act.action_mask = mask if everyone or mask is None else mask[envs]
-        act.timestep = timestep + int(self._times.sum())
+        act.timestep = timestep + self._turns.taken
         with self._frozen_weights:
             acted = self.choose(act)
         if state is not None:
-            act.state = acted.state if everyone else _with_rows(state, envs, acted.state)
+            act.state = acted.state if everyone else with_rows(state, envs, acted.state)
         if act.wants_log_prob and "log_prob" not in acted.extras:
             raise PluginError(
                 f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
@@ -201,8 +168,7 @@ class WorkerSampler(VectorSampler):
             if name not in self._acted:
                 self._acted[name] = tree_map(self._empty, to_arrays(column))
             put_rows(self._acted[name], envs, column)
-        self._versions[envs] = self.version
-        self._stepping[envs] = True
+        self._turns.acted(chosen)
         self._batch_stats.acted_for(len(envs))
         self._send(envs, io.clip(actions), together=self._batching.force_sync)
 
@@ -211,21 +177,22 @@ class WorkerSampler(VectorSampler):
 
     def _keep_state(self, envs: Envs, state: Any) -> None:
         """Copy the recurrent state of environments that are at the start of a fragment."""
-        numbers, inside = numpy.divmod(self._times[envs], self._state_interval)
+        numbers, inside = numpy.divmod(self._turns.times[envs], self._state_interval)
         states: Any = self._experience.states
         for number in numpy.unique(numbers[inside == 0]).tolist():
             rows = envs[(inside == 0) & (numbers == number)]
             while len(states) <= number:
                 states.append(tree_map(copied, to_arrays(state)))
-            put_rows(states[number], rows, _rows(state, rows))
+            put_rows(states[number], rows, rows_of(state, rows))
 
     # -- what arrives ---------------------------------------------------------------------------
 
     def _receive(self, seconds: float | None) -> None:
         """Wait for steps, and put them into rows."""
-        self._wait(seconds)
         if self._batching.force_sync:
             self._drain()
+        else:
+            self._wait(seconds)
         self._store()
 
     def _wait(self, seconds: float | None) -> None:
@@ -235,8 +202,9 @@ class WorkerSampler(VectorSampler):
 
     def _drain(self) -> None:
         """Wait for all steps that go on."""
-        while self._workers.is_stepping:
-            self._wait(None)
+        began = time.perf_counter()
+        self._received.add(self._receive_all())
+        self._io.step_seconds += time.perf_counter() - began
 
     def _store(self) -> None:
         received, self._received = self._received, Received()
@@ -249,29 +217,29 @@ class WorkerSampler(VectorSampler):
             self._store_lost(numpy.array(lost.envs, numpy.int64), infos)
 
     def _store_steps(self, envs: Envs, infos: Infos) -> None:
-        shared, times = self._workers.columns, self._times[envs]
+        shared, times = self._workers.columns, self._turns.times[envs]
         terminated, truncated = shared.terminated[envs], shared.truncated[envs]
         columns = {
-            **_rows(self._io.current, envs),
-            **_rows(self._acted, envs),
+            **rows_of(self._io.current, envs),
+            **rows_of(self._acted, envs),
             "rewards": shared.rewards[envs],
             "terminated": terminated,
             "truncated": truncated,
         }
         if self._count:
-            columns["version"] = self._versions[envs]
-            self._batch_stats.aged(self.version - self._versions[envs])
+            columns["version"] = self._turns.versions[envs]
+            self._batch_stats.aged(self.version - self._turns.versions[envs])
         self._buffer.write_rows(times, envs, columns)
         self._batch_stats.stepped(shared.seconds[envs])
         ended = envs[terminated | truncated]
         for env in ended.tolist() if self._keep_next else ():
-            final = {"observations": _rows(shared.finals, env)}
-            self._finals.append((int(self._times[env]), env, self._with_mask(final, env, infos)))
+            final = {"observations": rows_of(shared.finals, env)}
+            self._finals.append(
+                (int(self._turns.times[env]), env, self._with_mask(final, env, infos))
+            )
         self._begin_episodes(ended)
         self._observe(envs, infos)
-        self._times[envs] += 1
-        self._stepping[envs] = False
-        self._ready += envs.tolist()
+        self._turns.stepped(envs)
 
     def _with_mask(self, final: Columns, env: int, infos: Infos) -> Columns:
         """The final observation of an episode, with its action mask if there are any."""
@@ -289,7 +257,7 @@ class WorkerSampler(VectorSampler):
         """End the episodes of lost environments after their last step, as if truncated there."""
         grids = self._buffer.grids
         for env in envs.tolist():
-            last = int(self._times[env]) - 1
+            last = int(self._turns.times[env]) - 1
             if last < 0:
                 self._was_reset[env] = True
                 self.episode_stats.forget_episode(env)
@@ -297,24 +265,23 @@ class WorkerSampler(VectorSampler):
                 grids["truncated"][last, env] = True
                 self._lost.append((last, env))
                 if self._keep_next:
-                    self._finals.append((last, env, _rows(self._io.current, env)))
+                    self._finals.append((last, env, rows_of(self._io.current, env)))
         self._begin_episodes(envs)
         self._observe(envs, infos)
-        self._stepping[envs] = False
-        self._ready = [env for env in self._ready if env not in envs] + envs.tolist()
+        self._turns.lost(envs)
 
     def _begin_episodes(self, envs: Envs) -> None:
         """Reset the recurrent state of these environments."""
         act, initial = self._io.act, self._io.autoreset.initial_state
         if act.state is not None and len(envs):
             fresh = tree_map(lambda leaf: leaf[[0] * len(envs)], initial)
-            act.state = _with_rows(act.state, envs, fresh)
+            act.state = with_rows(act.state, envs, fresh)
 
     def _observe(self, envs: Envs, infos: Infos) -> None:
         """Make what these environments show now the module's next input."""
         current, checks = self._io.current, self._io.checks
         seen = current["observations"]
-        put_rows(seen, envs, _rows(self._workers.columns.observations, envs))
+        put_rows(seen, envs, rows_of(self._workers.columns.observations, envs))
         masks: dict[int, Any] = {}
         regrets: list[float] = []
         for env in envs.tolist():
@@ -335,7 +302,7 @@ class WorkerSampler(VectorSampler):
             for env in envs.tolist():
                 mask[env] = masks.get(env, 1)
         if mask is not None:
-            current[ACTION_MASK] = checks.check_mask(mask, None, int(self._times.sum()))
+            current[ACTION_MASK] = checks.check_mask(mask, None, self._turns.taken)
 
     # -- the collection -------------------------------------------------------------------------
 
@@ -345,30 +312,30 @@ class WorkerSampler(VectorSampler):
         steps, columns = self._steps, dict(self._buffer.columns)
         experience.stepped = None
         if self._count:
-            experience.counts = self._times.copy()
+            experience.counts = self._turns.times.copy()
             if not experience.by_environment:
                 # The rows of later times are not used.
-                steps = int(self._times.max())
+                steps = int(self._turns.times.max())
                 end = steps * self._num_envs
                 columns = {
                     name: tree_map(lambda leaf: leaf[:end], column)
                     for name, column in columns.items()
                 }
             self._pad(steps)
-            stepped = numpy.arange(steps)[:, None] < self._times
+            stepped = numpy.arange(steps)[:, None] < self._turns.times
             experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(-1)
         elif steps == 1:
             # Batches of single steps are not copied again.
             columns = {name: tree_map(copied, column) for name, column in columns.items()}
         experience.columns, experience.steps = columns, steps
         experience.following = tree_map(copied, current) if self._keep_next else {}
-        experience.finals = self._take_finals()
+        experience.finals = finals_of(self._finals, self._num_envs)
         experience.after_reset = self._after_reset or (
             self._was_reset.copy() if self._was_reset.any() else False
         )
         self._after_reset = False
         self._was_reset[:] = False
-        self._last_version = self.version
+        self._turns.finish()
         self._count_episodes(experience)
         self._check(experience, timestep)
         if self._min_trajectory > 1:
@@ -378,26 +345,12 @@ class WorkerSampler(VectorSampler):
     def _pad(self, steps: int) -> None:
         """Write the observation to act on next behind the last row of each environment."""
         grids = self._buffer.grids
-        for step in range(int(self._times.min()), steps):
-            envs = numpy.flatnonzero(self._times <= step)
+        for step in range(int(self._turns.times.min()), steps):
+            envs = numpy.flatnonzero(self._turns.times <= step)
             for name, column in self._io.current.items():
-                put_rows(grids[name], (step, envs), _rows(column, envs))
+                put_rows(grids[name], (step, envs), rows_of(column, envs))
             for name in ("rewards", "terminated", "truncated"):
                 grids[name][step, envs] = 0
-
-    def _take_finals(self) -> FinalObservations | None:
-        if not self._finals:
-            return None
-        finals = sorted(self._finals, key=lambda one: one[:2])
-        indices = numpy.array([time * self._num_envs + env for time, env, _ in finals])
-        names = set.intersection(*(set(final) for _, _, final in finals))
-        columns = {
-            name: tree_map(
-                lambda *parts: numpy.stack(parts), *(final[name] for _, _, final in finals)
-            )
-            for name in sorted(names)
-        }
-        return FinalObservations(indices, columns)
 
     def _count_episodes(self, experience: Experience) -> None:
         grid = experience.grid
@@ -420,12 +373,9 @@ class WorkerSampler(VectorSampler):
         shared = self._workers.columns
         beside = {
             "io": self._io.get_state(),
-            "ready": self._ready,
-            "stepping": self._stepping,
+            "turns": self._turns.get_state(),
             "received": self._received,
             "acted": self._acted,
-            "versions": self._versions,
-            "last_version": self._last_version,
             "was_reset": self._was_reset,
             "shared": {name: getattr(shared, name) for name in _SHARED},
         }
@@ -442,32 +392,11 @@ class WorkerSampler(VectorSampler):
             ) from error
         self._workers.set_state(state)
         self._io.set_state(beside["io"])
-        self._ready, self._stepping = beside["ready"], beside["stepping"]
+        self._turns.set_state(beside["turns"])
         self._received, self._acted = beside["received"], beside["acted"]
-        self._versions, self._last_version = beside["versions"], beside["last_version"]
         self._was_reset = beside["was_reset"]
         for name, column in beside["shared"].items():
             tree_map(numpy.copyto, getattr(self._workers.columns, name), column)
 
 
 _SHARED = ("observations", "finals", "rewards", "seconds", "terminated", "truncated")
-
-
-def _rows(column: Any, rows: Any) -> Any:
-    """A copy of these rows."""
-    return tree_map(lambda leaf: numpy.array(leaf[rows]) if _is_row(rows) else leaf[rows], column)
-
-
-def _is_row(rows: Any) -> bool:
-    return isinstance(rows, int)
-
-
-def _with_rows(column: Any, rows: Envs, part: Any) -> Any:
-    """A copy of a column with other rows: the old one may be stored."""
-
-    def replaced(leaf: Any, new: Any) -> Any:
-        leaf = copied(leaf)
-        leaf[rows] = to_arrays(new) if isinstance(leaf, numpy.ndarray) else new
-        return leaf
-
-    return tree_map(replaced, column, part)
