@@ -24,17 +24,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import attrs
-from mutants_hand import HAND
 from mutants_rules import RULES, planted_by_rules
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / ".mutants"
+HAND = Path(__file__).with_name("mutants_hand.toml")
 SECONDS = 900
 """Wall-clock time of one mutant."""
 PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -118,8 +119,8 @@ def main() -> None:
 
 def chosen(said: argparse.Namespace) -> Iterator[Mutant]:
     """The mutants written by hand, and a sample of those by rules."""
-    for plugin, file, before, after in HAND:
-        if plugin in said.plugin and (found := by_hand(plugin, file, before, after)):
+    for bug in tomllib.loads(HAND.read_text())["bug"]:
+        if bug["plugin"] in said.plugin and (found := by_hand(**bug)):
             yield found
     if said.hand:
         return
@@ -145,7 +146,7 @@ def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant | None:
         return None
     source = path.read_text()
     if source.count(before) != 1:
-        print(f"mutants_hand.py: {plugin} {file} has {source.count(before)} times {before!r}")
+        print(f"mutants_hand.toml: {plugin} {file} has {source.count(before)} times {before!r}")
         return None
     line = source[: source.index(before)].count("\n") + 1
     planted = source.replace(before, after)

@@ -23,6 +23,7 @@ from rlplug.testing.checks import (
     devices,
     distributions,
     effects,
+    entropy,
     learners,
     learning,
     options,
@@ -169,6 +170,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
     _check(probes.check_remembers_the_sign, "algorithm"),
+    _check(entropy.check_entropy_bonus_keeps_policies_random, "algorithm"),
+    _check(entropy.check_values_include_entropy, "algorithm"),
     *(
         Check(
             name=f"variants_solve_{probe.name}",
