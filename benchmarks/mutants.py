@@ -6,9 +6,9 @@ python benchmarks/mutants.py --hand                       only those written by 
 python benchmarks/mutants.py --list                       what would be planted
 
 Each bug is planted in a copy of the plugin's package that stands before the installed one on the
-path of a process of its own. There the checks of `rlplug plugins check --slow` run until one fails,
-the quick ones first. Mutants that survive are compared with the original: those whose updates, feeds
-and actions are equal to the bit in all settings change nothing, and are listed apart.
+path of a process of its own. There the checks of `rlplug plugins check --slow` run until one
+fails, the quick ones first. Mutants that survive are compared with the original: those whose
+updates, feeds and actions are equal to the bit in all settings change nothing, and are listed apart.
 Results are kept in `.mutants/` by the text of mutant and kit, so that a run that was ended goes on.
 """
 
@@ -222,7 +222,7 @@ def summary(results: Sequence[tuple[Mutant, dict[str, Any]]]) -> None:
         quick = [one for one in found if one["quick"]]
         if counted:
             print(
-                f"{name:18} {len(counted):4} mutants, found {len(found) / len(counted):.0%}, by the "
+                f"{name:18} {len(counted):4} mutants, found {len(found) / len(counted):.0%}, by "
                 f"quick checks {len(quick) / len(counted):.0%}, {len(own) - len(counted)} equal"
             )
 

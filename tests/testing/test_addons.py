@@ -176,6 +176,23 @@ class NoOptimizer(Curiosity):
         return None
 
 
+class UnlearnsWhatItSaw(Curiosity):
+    def compute_loss_for_module(self, extra, batch):
+        return -self.error(extra, batch).mean()
+
+
+class PenalizesTheNew(Curiosity):
+    def prepare_batch(self, extra, config, batch):
+        bonus = config.scale * self.error(extra, batch)
+        return {"rewards": batch["rewards"] - bonus.to(batch["rewards"].dtype)}
+
+
+class NeedsNextObservations(Curiosity):
+    def error(self, extra, batch):
+        there = batch["next_observations"].to(extra.weight)
+        return ((extra(there) - there) ** 2).mean(1)
+
+
 def test_an_add_on_that_claims_no_neutral_options_has_none() -> None:
     class Silent(AddOn):
         """Does nothing."""
@@ -186,6 +203,9 @@ def test_an_add_on_that_claims_no_neutral_options_has_none() -> None:
 
 
 MUTANTS = [
+    (UnlearnsWhatItSaw, "bonus_is_larger_for_what_is_new", "the signs of the bonus"),
+    (PenalizesTheNew, "bonus_is_larger_for_what_is_new", "than for what is new"),
+    (NeedsNextObservations, "works_or_refuses_with_every_algorithm", "RolloutGradient"),
     (NotNeutral, "neutral_options_change_nothing", "PolicyGradient without it"),
     (OrderMatters, "order_makes_no_difference_when_neutral", "in both orders"),
     (DropsGradients, "works_or_refuses_with_every_algorithm", "vanish"),
