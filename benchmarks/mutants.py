@@ -6,10 +6,10 @@ python benchmarks/mutants.py --hand                       only those written by 
 python benchmarks/mutants.py --list                       what would be planted
 
 Each bug is planted in a copy of the plugin's package that stands before the installed one on the
-path of a process of its own. There the checks of `rlplug plugins check --slow` run until one fails,
-the quick ones first. Mutants that survive are compared with the original: those whose updates, feeds
-and actions are equal to the bit in all settings change nothing, and are listed apart.
-Results are kept in `.mutants/` by the text of mutant and kit, so that a run that was ended goes on.
+path of a process of its own. There the checks of `rlplug plugins check --slow` run until one
+fails, the quick ones first. Mutants that survive are compared with the original: those whose
+updates, feeds and actions are equal to the bit in all settings change nothing, and are listed apart.
+Results are kept in `.mutants/` by the text of mutant and kit: a run that was ended goes on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import attrs
-from mutants_hand import HAND
 from mutants_rules import RULES, planted_by_rules
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / ".mutants"
+HAND = Path(__file__).with_name("mutants_hand.toml")
 SECONDS = 900
 """Wall-clock time of one mutant."""
 PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -118,8 +119,8 @@ def main() -> None:
 
 def chosen(said: argparse.Namespace) -> Iterator[Mutant]:
     """The mutants written by hand, and a sample of those by rules."""
-    for plugin, file, before, after in HAND:
-        if plugin in said.plugin and (found := by_hand(plugin, file, before, after)):
+    for bug in tomllib.loads(HAND.read_text())["bug"]:
+        if bug["plugin"] in said.plugin and (found := by_hand(**bug)):
             yield found
     if said.hand:
         return
@@ -145,7 +146,7 @@ def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant | None:
         return None
     source = path.read_text()
     if source.count(before) != 1:
-        print(f"mutants_hand.py: {plugin} {file} has {source.count(before)} times {before!r}")
+        print(f"mutants_hand.toml: {plugin} {file} has {source.count(before)} times {before!r}")
         return None
     line = source[: source.index(before)].count("\n") + 1
     planted = source.replace(before, after)
@@ -221,7 +222,7 @@ def summary(results: Sequence[tuple[Mutant, dict[str, Any]]]) -> None:
         quick = [one for one in found if one["quick"]]
         if counted:
             print(
-                f"{name:18} {len(counted):4} mutants, found {len(found) / len(counted):.0%}, by the "
+                f"{name:18} {len(counted):4} mutants, found {len(found) / len(counted):.0%}, by "
                 f"quick checks {len(quick) / len(counted):.0%}, {len(own) - len(counted)} equal"
             )
 

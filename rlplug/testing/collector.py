@@ -147,7 +147,10 @@ class Collector:
             action = actions[index]
             if isinstance(self.action_space, spaces.Discrete):
                 action = int(action)
-            elif isinstance(self.action_space, spaces.Box):
+            elif (
+                isinstance(self.action_space, spaces.Box)
+                and numpy.shape(action) == self.action_space.shape
+            ):
                 # As in a run: what a plugin stores may lie beyond the bounds.
                 action = numpy.clip(action, self.action_space.low, self.action_space.high)
             observation, reward, terminated[index], truncated[index], info = environment.step(

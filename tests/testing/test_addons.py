@@ -56,9 +56,13 @@ class Curiosity(AddOn):
         return torch.optim.SGD(extra.parameters(), lr=config.learning_rate)
 
     def error(self, extra, batch):
-        here, there = (
-            batch[name].to(extra.weight) for name in ("observations", "next_observations")
-        )
+        if "next_observations" not in batch:
+            extended = batch.extended()
+            here, there = extended.split(extended["observations"].to(extra.weight))
+        else:
+            here, there = (
+                batch[name].to(extra.weight) for name in ("observations", "next_observations")
+            )
         return ((extra(here) - there) ** 2).mean(1)
 
     def prepare_batch(self, extra, config, batch):
@@ -71,7 +75,15 @@ class Curiosity(AddOn):
 
 def test_add_ons_that_shrink_gradients_or_add_a_bonus_pass_all_that_applies() -> None:
     for kind, passed_by in (
-        (Shrink, {"is_found_once", "every_parameter_learns"}),
+        (
+            Shrink,
+            {
+                "bonus_is_larger_for_what_is_new",
+                "every_parameter_learns",
+                "is_found_once",
+                "losses_have_a_lower_bound",
+            },
+        ),
         (Curiosity, {"is_found_once"}),
     ):
         subject = Subject.of(kind)
@@ -81,6 +93,7 @@ def test_add_ons_that_shrink_gradients_or_add_a_bonus_pass_all_that_applies() ->
         assert (
             unchecked
             - {"learns_on_a_gpu", "importing_is_quiet", "another_process_gives_the_same_numbers"}
+            - {"targets_follow", "evaluated_module_follows_the_trained_one"}
             == passed_by
         )
 
@@ -163,6 +176,23 @@ class NoOptimizer(Curiosity):
         return None
 
 
+class UnlearnsWhatItSaw(Curiosity):
+    def compute_loss_for_module(self, extra, batch):
+        return -self.error(extra, batch).mean()
+
+
+class PenalizesTheNew(Curiosity):
+    def prepare_batch(self, extra, config, batch):
+        bonus = config.scale * self.error(extra, batch)
+        return {"rewards": batch["rewards"] - bonus.to(batch["rewards"].dtype)}
+
+
+class NeedsNextObservations(Curiosity):
+    def error(self, extra, batch):
+        there = batch["next_observations"].to(extra.weight)
+        return ((extra(there) - there) ** 2).mean(1)
+
+
 def test_an_add_on_that_claims_no_neutral_options_has_none() -> None:
     class Silent(AddOn):
         """Does nothing."""
@@ -173,6 +203,9 @@ def test_an_add_on_that_claims_no_neutral_options_has_none() -> None:
 
 
 MUTANTS = [
+    (UnlearnsWhatItSaw, "bonus_is_larger_for_what_is_new", "the signs of the bonus"),
+    (PenalizesTheNew, "bonus_is_larger_for_what_is_new", "than for what is new"),
+    (NeedsNextObservations, "works_or_refuses_with_every_algorithm", "RolloutGradient"),
     (NotNeutral, "neutral_options_change_nothing", "PolicyGradient without it"),
     (OrderMatters, "order_makes_no_difference_when_neutral", "in both orders"),
     (DropsGradients, "works_or_refuses_with_every_algorithm", "vanish"),

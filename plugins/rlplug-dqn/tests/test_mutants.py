@@ -150,7 +150,71 @@ class AcceptsEverything(DQN):
         return None
 
 
+class WeightsForgotten(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        ones = {"weights": torch.ones_like(batch["rewards"])}
+        return super().compute_loss_for_module(module, config, batch.with_columns(ones), fwd_out)
+
+
+class PrioritiesInverted(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module, config, batch, fwd_out)
+        return Loss(loss.value, rows={"priority": 1 / (loss.rows["priority"] + 1e-2)})
+
+
+class DiscountsForgotten(DQN):
+    def prepare_batch(self, module, config, batch):
+        fixed = {"discounts": torch.full_like(batch["rewards"], config.gamma)}
+        return super().prepare_batch(module, config, batch.with_columns(fixed))
+
+
+class NextMaskForgotten(DQN):
+    def prepare_batch(self, module, config, batch):
+        if "next_action_mask" in batch:
+            free = {"next_action_mask": torch.ones_like(batch["next_action_mask"])}
+            batch = batch.with_columns(free)
+        return super().prepare_batch(module, config, batch)
+
+
+class TargetUnused(DQN):
+    def prepare_batch(self, module, config, batch):
+        target, module.target = module.target, module.network
+        try:
+            return super().prepare_batch(module, config, batch)
+        finally:
+            module.target = target
+
+
+class DoubleTheWrongWay(DQN):
+    def prepare_batch(self, module, config, batch):
+        after = batch["next_observations"]
+        best = module.head.values(module.target(after)).argmax(1, keepdim=True)
+        values = module.q_values(after).gather(1, best)[:, 0]
+        future = batch["discounts"] * values * ~batch["terminated"]
+        return {"targets": batch["rewards"] + future}
+
+
+class TwoStepsAtOnce(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        rolled = {"targets": batch["targets"].roll(1)}
+        return super().compute_loss_for_module(module, config, batch.with_columns(rolled), fwd_out)
+
+
+class EpsilonNeverFalls(WithModule):
+    class Planted(DQNModule):
+        def forward_exploration(self, act):
+            act.timestep = 0
+            return super().forward_exploration(act)
+
+
 MUTANTS = [
+    (WeightsForgotten, "importance_weights_scale_the_loss", "weights twice as large"),
+    (PrioritiesInverted, "priorities_grow_with_errors", "not its inverse"),
+    (DiscountsForgotten, "updates_depend_on_every_column", "'discounts'"),
+    (NextMaskForgotten, "masks_of_next_actions_are_used", "next_action_mask"),
+    (TargetUnused, "targets_are_used", "nothing reads it"),
+    (TwoStepsAtOnce, "rows_are_learned_one_by_one", "roll"),
+    (EpsilonNeverFalls, "every_option_has_an_effect", "'exploration_fraction'"),
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on the next one"),
@@ -174,3 +238,7 @@ MUTANTS = [
 
 
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+test_a_planted_bug_in_double_q_learning_is_caught = mutant_test(
+    [(DoubleTheWrongWay, "targets_are_used", "it only chooses actions")],
+    variants=({"double": True},),
+)

@@ -157,7 +157,31 @@ class KeepsAPlainTensor(WithModule):
             super().update(observations, actions, rewards, weights)
 
 
+class WeightsSquared(WithModule):
+    class Planted(LinUCBModule):
+        def update(self, observations, actions, rewards, weights=None):
+            squared = None if weights is None else numpy.asarray(weights) ** 2
+            super().update(observations, actions, rewards, squared)
+
+
+class LearnsTheFirstRowOnly(WithModule):
+    class Planted(LinUCBModule):
+        def update(self, observations, actions, rewards, weights=None):
+            weights = None if weights is None else weights[:1]
+            super().update(observations[:1], actions[:1], rewards[:1], weights)
+
+
+class EachLearnerAlone(LinUCB):
+    def additional_update(self, module, config, batch, learner):
+        module.update(batch.array("observations"), batch.array("actions"), batch.array("rewards"))
+        return {}
+
+
 MUTANTS = [
+    (WeightsSquared, "weights_count_rows", "a row of weight 2 and two such rows"),
+    (WeightsSquared, "equals_its_reference", "pred_label as rlplug_linucb.reference:ridge"),
+    (LearnsTheFirstRowOnly, "rows_may_be_split_into_batches", "from a batch and from its halves"),
+    (EachLearnerAlone, "two_learners_stay_the_same", "learner.all_reduce"),
     (MaskForgotten, "masks_are_respected", "under the mask"),
     (MaskForgotten, "finds_the_best_arm_that_is_present", "is absent"),
     (NeverExplores, "solves_known_best_arm", "exploration"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import attrs
 import numpy
 import torch
 from rlplug_ppo import PPO, ActorCriticModule
@@ -103,7 +104,23 @@ class KeepsTheCoefficientToItself(PPO):
         return super().additional_update(module, config, batch, metrics, learner)
 
 
+class NotDividedByTheDeviation(PPO):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        centred = {"advantages": batch["advantages"] - batch["advantages"].mean()}
+        others = attrs.evolve(config, normalize_advantage=False)
+        return super().compute_loss_for_module(module, others, batch.with_columns(centred), fwd_out)
+
+
+class MaskForgottenInLogProbs(WithModule):
+    class Planted(ActorCriticModule):
+        def _log_prob(self, parameters, actions, act):
+            act.action_mask = None
+            return super()._log_prob(parameters, actions, act)
+
+
 MUTANTS = [
+    (NotDividedByTheDeviation, "advantages_are_normalized", "does not depend on the scale"),
+    (MaskForgottenInLogProbs, "log_probs_are_those_of_actions", "by its log-probability"),
     (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap", "after a terminated step"),
     (TakesTimeLimitsForFailures, "truncated_steps_bootstrap", "like steps in mid-episode"),
     (LeaksAcrossFragments, "fragments_do_not_leak", "'advantages' of the first episode"),

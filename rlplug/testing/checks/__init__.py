@@ -23,6 +23,7 @@ from rlplug.testing.checks import (
     devices,
     distributions,
     effects,
+    entropy,
     learners,
     learning,
     options,
@@ -113,6 +114,7 @@ CHECKS: tuple[Check, ...] = (
     _check(distributions.check_log_probs_are_those_of_actions, "algorithm"),
     _check(distributions.check_acting_and_training_agree_on_log_probs, "algorithm"),
     _check(acting.check_masks_are_respected, "algorithm"),
+    _check(addon_effects.check_evaluated_module_follows_the_trained_one, "addon"),
     _check(learning.check_metrics_are_finite_numbers),
     _check(learning.check_every_parameter_learns),
     _check(learning.check_hooks_move_no_parameter),
@@ -153,7 +155,6 @@ CHECKS: tuple[Check, ...] = (
     _check(addons.check_neutral_options_change_nothing, "addon"),
     _check(addons.check_order_makes_no_difference_when_neutral, "addon"),
     _check(addons.check_works_or_refuses_with_every_algorithm, "addon"),
-    _check(addon_effects.check_evaluated_module_follows_the_trained_one, "addon"),
     _check(addon_effects.check_bonus_is_larger_for_what_is_new, "addon"),
     _check(addon_effects.check_losses_have_a_lower_bound, "addon"),
     _check(addon_effects.check_the_algorithm_still_learns, "addon"),
@@ -169,6 +170,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
     _check(probes.check_remembers_the_sign, "algorithm"),
+    _check(entropy.check_entropy_bonus_keeps_policies_random, "algorithm"),
+    _check(entropy.check_values_include_entropy, "algorithm"),
     *(
         Check(
             name=f"variants_solve_{probe.name}",

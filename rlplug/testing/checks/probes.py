@@ -32,6 +32,7 @@ __all__ = [
     "check_remembers_the_sign",
     "solves",
     "solves_with_variants",
+    "train",
 ]
 
 NUM_ENVS = 8
@@ -92,7 +93,7 @@ def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
             raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
     largest = max((abs(answer.value or 0.0) for answer in answers), default=1.0)
     for attempt in range(ATTEMPTS):
-        module = _train(
+        module = train(
             subject,
             probe.make,
             steps=probe.steps * (1 + attempt),
@@ -120,7 +121,7 @@ def check_finds_the_best_arm_that_is_present(subject: Subject) -> None:
     right = 0.0
     # A network may be slow to tell the arms apart: it gets a second, longer run.
     for attempt in range(ATTEMPTS):
-        module = _train(subject, AbsentBestArm, steps=6_000 * (1 + attempt), seed=attempt)
+        module = train(subject, AbsentBestArm, steps=6_000 * (1 + attempt), seed=attempt)
         act = ActInput(stacked, stacked["action_mask"], random=numpy.random.default_rng(0))
         chosen = to_array(module.forward_inference(act).actions)
         right = max(right, float((chosen == present.argmax(1)).mean()))
@@ -143,7 +144,7 @@ def check_remembers_the_sign(subject: Subject) -> None:
     means = []
     # Training sometimes gets stuck in one direction; without memory every seed fails.
     for seed in range(3):
-        module = _train(subject, TMaze, steps=8_000, seed=seed)
+        module = train(subject, TMaze, steps=8_000, seed=seed)
         collector = Collector(case, module, seed=1, num_envs=16)
         collector.collect(40, greedy=True)
         earned = [reward for reward in collector.rewards if reward]
@@ -264,7 +265,7 @@ def _values(module: Module, batch: Batch) -> Tensor | None:
     return None
 
 
-def _train(
+def train(
     subject: Subject,
     make: Callable[[], gymnasium.Env[Any, Any]],
     *,
