@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from rlplug.cli.ablate import ablate
 from rlplug.cli.best import best
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
@@ -89,6 +90,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(ablate)
 cli.add_command(evaluate)
 cli.add_command(ui)
 cli.add_command(runs)
