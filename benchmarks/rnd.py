@@ -63,13 +63,13 @@ class Maze(gymnasium.Env[Any, Any]):
 
 OPTIONS: dict[str, Any] = {
     "learning_rate": 1e-3,
-    "gamma": 0.99,
+    "gamma": 0.95,
     "batch_size": 64,
     "buffer_size": 50_000,
     "learning_starts": 500,
     "train_freq": 1,
     "gradient_steps": 1,
-    "target_update_interval": 100,
+    "target_update_interval": 50,
     "exploration_fraction": 0.2,
     "exploration_final_eps": 0.05,
     "double": True,

@@ -19,6 +19,7 @@ from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
 from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
+from rlplug.cli.doctor import doctor
 from rlplug.cli.eval import evaluate
 from rlplug.cli.export import export
 from rlplug.cli.options import options
@@ -105,6 +106,7 @@ cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 cli.add_command(version)
+cli.add_command(doctor)
 cli.add_command(completion)
 
 
