@@ -1,8 +1,9 @@
 """DQN in a maze whose only reward is at its end, with and without `--with rnd`.
 
-    python benchmarks/rnd.py [--seeds 1-5] [--steps 15000] [--rooms 3]
+    python benchmarks/rnd.py [--seeds 1-5] [--steps 20000] [--rooms 4]
 
-Random actions reach the end in less than one of a thousand episodes. A seed has solved the maze if
+Random actions reach the end in about two of a thousand episodes. The bonus ends with the run, so
+that the policy of the end looks for the reward alone. A seed has solved the maze if
 the policy of its last evaluation reaches the end. Exits with 1 unless four of five seeds do with
 RND, and at most one of five without.
 """
@@ -28,7 +29,7 @@ class Maze(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": []}
 
-    def __init__(self, rooms: int = 3, size: int = 5, limit: int = 200) -> None:
+    def __init__(self, rooms: int = 4, size: int = 5, limit: int = 200) -> None:
         self.width, self.height = rooms * (size + 1) - 1, size
         self.walls = numpy.zeros((self.width, self.height), bool)
         for wall in range(size, self.width, size + 1):
@@ -62,13 +63,13 @@ class Maze(gymnasium.Env[Any, Any]):
 
 OPTIONS: dict[str, Any] = {
     "learning_rate": 1e-3,
-    "gamma": 0.99,
+    "gamma": 0.95,
     "batch_size": 64,
     "buffer_size": 50_000,
     "learning_starts": 500,
-    "train_freq": 2,
+    "train_freq": 1,
     "gradient_steps": 1,
-    "target_update_interval": 100,
+    "target_update_interval": 50,
     "exploration_fraction": 0.2,
     "exploration_final_eps": 0.05,
     "double": True,
@@ -107,19 +108,21 @@ def main() -> int:
     """Run all seeds and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1-5", help="for example 1-5")
-    parser.add_argument("--steps", type=int, default=15_000)
-    parser.add_argument("--rooms", type=int, default=3)
-    parser.add_argument("--coef", type=float, default=0.1)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--rooms", type=int, default=4)
     given = parser.parse_args()
     print(f"random actions: {random_successes(given.rooms)} of 1,000 episodes reach the end")
     counts = {}
-    for name, addons in (("dqn", []), ("dqn + rnd", ["rnd"])):
+    cases: tuple[tuple[str, list[str]], ...] = (("dqn + rnd", ["rnd"]), ("dqn", []))
+    for name, addons in cases:
         began = time.process_time()
-        options = {"addons.rnd.coef": given.coef} if addons else {}
-        results = [
-            solved(seed, given.steps, given.rooms, addons, **options)
-            for seed in parse_seeds(given.seeds)
-        ]
+        # Full for 60 % of the run, none in its last fifth.
+        ends = [[0, 1.0], [given.steps * 3 // 5, 1.0], [given.steps * 4 // 5, 0.0]]
+        options = {"addons.rnd.coef": ends} if addons else {}
+        results = []
+        for seed in parse_seeds(given.seeds):
+            results.append(solved(seed, given.steps, given.rooms, addons, **options))
+            print(f"{name}, seed {seed}: {results[-1]:g}", flush=True)
         counts[name] = sum(result > 0 for result in results)
         seconds = time.process_time() - began
         print(f"{name:<10} solved {counts[name]} of {len(results)}  {seconds:.0f} s of CPU time")

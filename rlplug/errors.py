@@ -11,6 +11,7 @@ __all__ = [
     "ConfigError",
     "EnvironmentFailedError",
     "PluginError",
+    "PluginWarning",
     "Problem",
     "RequestError",
     "RlplugError",
@@ -52,6 +53,10 @@ class RequestError(RlplugError):
 
 class PluginError(RequestError):
     """A plugin cannot be used."""
+
+
+class PluginWarning(FutureWarning):
+    """A plugin uses what the next minor version does not have; Python shows it once per place."""
 
 
 class UnsupportedSpaceError(RequestError):

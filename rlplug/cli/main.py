@@ -13,11 +13,13 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from rlplug.cli.ablate import ablate
 from rlplug.cli.best import best
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
 from rlplug.cli.completion import completion
 from rlplug.cli.diff import diff
+from rlplug.cli.doctor import doctor
 from rlplug.cli.eval import evaluate
 from rlplug.cli.export import export
 from rlplug.cli.ope import ope
@@ -91,6 +93,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(ablate)
 cli.add_command(evaluate)
 cli.add_command(ope)
 cli.add_command(ui)
@@ -106,6 +109,7 @@ cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 cli.add_command(version)
+cli.add_command(doctor)
 cli.add_command(completion)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
-__all__ = ["run"]
+__all__ = ["make_request", "run"]
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
@@ -160,7 +160,7 @@ def run(
     quiet = quiet or seed_run is not None
     others = {**flags, "seeds": seeds, "resume_or_start": name}
     _refuse_empty({**others, "like": like})
-    request, registry = _request(name, **flags), Registry.installed()
+    request, registry = make_request(name, **flags), Registry.installed()
     again = None if like is None else _like(like, others, registry)
     request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
@@ -286,7 +286,7 @@ def _refuse_empty(flags: Mapping[str, Any]) -> None:
         raise RequestError(f"{names}: the value is empty.", "try: leave it out")
 
 
-def _request(
+def make_request(
     name: str | None,
     algo: str | None,
     env: str | None,

@@ -15,7 +15,7 @@ from rlplug.hooks.events import RunHooks
 from rlplug.hooks.specs import LearnerHooks
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant
 
-__all__ = ["HOOKS", "bind", "check_unique_names"]
+__all__ = ["HOOKS", "bind", "check_unique_names", "deprecations"]
 
 _MARK = f"{PROJECT}_impl"
 
@@ -56,6 +56,29 @@ def bind(
         ]
         for hook in HOOKS
     }
+
+
+def deprecations(kind: type[Any]) -> list[str]:
+    """What a class implements that the next minor version does not offer; pluggy warns of it."""
+    lines = []
+    for name, function in _methods(kind):
+        hook = (getattr(function, _MARK, None) or {}).get("specname") or name
+        options = _spec_options(hook)
+        if options.get("warn_on_impl"):
+            lines.append(f"{name}: {options['warn_on_impl']}")
+        dropped = options.get("warn_on_impl_args") or {}
+        if inspect.isfunction(function):
+            taken = inspect.signature(function).parameters
+            lines += [f"{name}: {why}" for argument, why in dropped.items() if argument in taken]
+    return lines
+
+
+def _spec_options(hook: str) -> dict[str, Any]:
+    """What `hookspec` was given; for hooks and arguments that are dropped, warnings."""
+    for specs in (LearnerHooks, RunHooks):
+        if function := getattr(specs, hook, None):
+            return dict(getattr(function, f"{PROJECT}_spec", None) or {})
+    return {}
 
 
 class _PluginManager(pluggy.PluginManager):

@@ -67,8 +67,9 @@ def run_seeds(
     """Run each seed in a process of its own, some at a time."""
     each = share(request, seeds, jobs)
     states = [SeedState(seed=seed, arguments=arguments_of(request, seed)) for seed in seeds]
-    algorithm = layers_of(request).section("run", "algorithm") or "run"
-    title = f"{algorithm}, {_how(seeds, each)}"
+    layers = layers_of(request)
+    names = [layers.section("run", "algorithm") or "run", *(layers.section("run", "addons") or ())]
+    title = f"{' + '.join(names)}, {_how(seeds, each)}"
     name = request.flags.get("tracking", {}).get("run_name", "")
     return _carry_out(states, each, make_display, title, root=runs_folder(), name=name)
 

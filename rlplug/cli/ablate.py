@@ -1,0 +1,120 @@
+"""`rlplug ablate`: what an add-on is worth, by pairs of seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlplug.cli.command import RunCommand
+from rlplug.cli.completion import (
+    complete_environments,
+    complete_plugins,
+    complete_presets,
+    complete_settings,
+)
+from rlplug.cli.parameters import debug_option
+from rlplug.cli.run import make_request
+from rlplug.registry import ADDON, ALGORITHM, Registry
+
+__all__ = ["ablate"]
+
+
+@click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
+@click.option(
+    "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
+)
+@click.option(
+    "--env",
+    metavar="ID",
+    shell_complete=complete_environments,
+    help="Gymnasium id; default: the algorithm's environment.",
+)
+@click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
+@click.option(
+    "--seeds",
+    metavar="SEEDS",
+    default="5",
+    show_default=True,
+    help="The seeds of each variant: 5 (0 to 4), 0-4, or 1,2,5.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Runs at a time.")
+@click.option(
+    "--preset",
+    metavar="NAME",
+    shell_complete=complete_presets,
+    help="Named set of options of the algorithm; see plugins show.",
+)
+@click.option(
+    "--with",
+    "addons",
+    multiple=True,
+    metavar="ADDON",
+    shell_complete=complete_plugins(ADDON),
+    help="Add-on to use; repeatable, called in this order.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="ADDON",
+    shell_complete=complete_plugins(ADDON),
+    help="Add-on to leave out; repeatable, one at a time; default: each of --with.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with options.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete_settings,
+    help="Set an option; those of an add-on are left out with it.",
+)
+@click.option("--quiet", is_flag=True, help="Print the differences only.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per add-on left out.")
+@debug_option
+def ablate(
+    seeds: str,
+    jobs: int | None,
+    addons: tuple[str, ...],
+    without: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Train with and without an add-on, with the same seeds, and compare seed by seed.
+
+    \b
+    rlplug ablate --algo dqn --with rnd --with ema --without rnd --seeds 5
+    rlplug ablate --algo ppo --without ema --env CartPole-v1
+    """
+    from rlplug.runs.request import find_plugins, layers_of
+    from rlplug.runs.seeds.ablation import AblationRequest
+    from rlplug.runs.seeds.ablation import ablate as carry_out
+    from rlplug.runs.seeds.asked import parse_seeds, refuse_seed_option
+    from rlplug.runs.seeds.display import QuietSeeds, display_for
+
+    registry = Registry.installed()
+    rest: dict[str, Any] = {"seed": None, "init_from": None, "tags": (), "trace_hooks": False}
+    request = make_request(None, addons=addons, **rest, **flags)
+    refuse_seed_option(request)
+    chosen = parse_seeds(seeds)
+    asked = AblationRequest.of(request, addons, without, registry)
+    find_plugins(layers_of(asked.whole), registry)
+    display = QuietSeeds if quiet or as_json else display_for
+    ablations, outcome = carry_out(asked, chosen, jobs or 0, display, registry)
+    for index, one in enumerate(ablations):
+        if as_json:
+            click.echo(json.dumps(one.as_json()))
+            continue
+        if index or not quiet:
+            click.echo()
+        for line in one.lines():
+            click.echo(line)
+    return outcome.code
