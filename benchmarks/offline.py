@@ -221,6 +221,7 @@ def cover(repetitions: int) -> None:
         plain, robust = (RewardModel(arms, featured=False) for _ in range(2))
         columns = {"context": x}
         plain.add(columns, logged, rewards, folds)
+        plain.add_policy(columns, chosen, folds)
         robust.add(columns, logged, rewards, folds, mrdr_weights(matched, p))
         choices = Choices(
             rewards=rewards,
@@ -231,6 +232,7 @@ def cover(repetitions: int) -> None:
             mrdr_q_logged=robust.predict(columns, logged, folds),
             mrdr_q_policy=robust.predict(columns, chosen, folds),
             unseen=numpy.zeros(n, numpy.bool_),
+            influence=plain.influence(columns, logged, rewards, folds),
         )
         found = judge(choices, samples=200, seed=repetition).estimates
         for name in names:

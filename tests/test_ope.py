@@ -204,3 +204,24 @@ def test_intervals_are_named_like_their_estimates() -> None:
     found = intervals({"a": dm(Q_POLICY), "b": ips(REWARDS, WEIGHTS)}, samples=50)
     assert list(found) == ["a", "b"]
     assert found["a"].low <= found["a"].value <= found["a"].high
+
+
+def test_the_influence_of_a_row_is_what_its_weight_does_to_the_predictions() -> None:
+    random = numpy.random.default_rng(0)
+    n = 60
+    columns = {"context": random.standard_normal((n, 2))}
+    arms, wanted = random.integers(0, 2, n), random.integers(0, 2, n)
+    rewards, folds = random.standard_normal(n), numpy.arange(n) % 2
+
+    def total(weights: Any) -> Any:
+        model = RewardModel(2, featured=False)
+        model.add(columns, arms, rewards, folds, weights)
+        model.add_policy(columns, wanted, folds)
+        return model.predict(columns, wanted, folds).sum(), model
+
+    before, model = total(numpy.ones(n))
+    influence = model.influence(columns, arms, rewards, folds)
+    for row in (0, 7, 30):
+        weights = numpy.ones(n)
+        weights[row] += 1e-5
+        assert (total(weights)[0] - before) / 1e-5 == pytest.approx(influence[row], rel=1e-3)

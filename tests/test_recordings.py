@@ -254,3 +254,11 @@ def test_minari_data_sets_are_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options).step == 200
     with pytest.raises(RequestError, match=r"no local Minari data set 'cartpole/tow-v0'. Did you"):
         Log.open(DataSection(files=("cartpole/tow-v0",), format="minari"))
+
+
+def test_a_run_that_learns_from_a_log_has_nothing_to_record(tmp_path: Path) -> None:
+    numpy.savez(tmp_path / "log.npz", context=numpy.eye(2), action=[0, 1], reward=[0.0, 1.0])
+    options = {**OFF, "sampling.record": str(tmp_path / "log")}
+    del options["evaluation.episodes"]
+    with pytest.raises(RequestError, match="nothing acts"):
+        rlplug.run("linucb", data=tmp_path / "log.npz", options=options)

@@ -21,7 +21,15 @@ def main(file: str) -> None:
     names = [name for name in data.schema.names if name.startswith("context_")]
     bandit = MAB(list(range(20)), LearningPolicy.LinUCB(alpha=1.0, l2_lambda=1.0))
     rows, first = 0, True
-    scanner = data.scanner(batch_size=ROWS, batch_readahead=2, fragment_readahead=1)
+    # As rlplug reads: by default, pyarrow keeps what it has read.
+    scanner = data.scanner(
+        batch_size=ROWS,
+        batch_readahead=2,
+        fragment_readahead=1,
+        fragment_scan_options=pyarrow.dataset.ParquetFragmentScanOptions(
+            pre_buffer=False, use_buffered_stream=True
+        ),
+    )
     for batch in scanner.to_batches():
         contexts = numpy.column_stack([batch.column(name).to_numpy() for name in names])
         actions = batch.column("action").to_numpy()

@@ -154,7 +154,7 @@ class ArrowFile:
         start, fragments = self._from(kinds, first)
         for fragment in fragments:
             batches = fragment.scanner(
-                columns=list(kinds), batch_size=_BLOCK, batch_readahead=2, fragment_readahead=1
+                columns=list(kinds), batch_size=_BLOCK, **self._scan_options()
             ).to_batches()
             while True:
                 try:
@@ -187,6 +187,14 @@ class ArrowFile:
         while groups and start + groups[0].num_rows <= first:
             start += groups.pop(0).num_rows
         return start, [fragment.subset(row_group_ids=[one.id for one in groups])] if groups else []
+
+    def _scan_options(self) -> dict[str, Any]:
+        """Options with which memory stays bounded: by default, what was read is kept."""
+        options: dict[str, Any] = {"batch_readahead": 2, "fragment_readahead": 1}
+        if self._kind != "csv":
+            parquet = self._arrow.dataset.ParquetFragmentScanOptions
+            options["fragment_scan_options"] = parquet(pre_buffer=False, use_buffered_stream=True)
+        return options
 
     def _dataset(self, kinds: Mapping[str, str]) -> Any:
         arrow = self._arrow

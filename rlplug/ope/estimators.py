@@ -91,9 +91,14 @@ def snips(rewards: Floats, weights: Floats) -> Terms:
     return Terms(numerator=weights * rewards, denominator=weights)
 
 
-def dm(q_policy: Floats) -> Terms:
-    """Direct method: mean of q(x, π)."""
-    return Terms(offset=q_policy)
+def dm(q_policy: Floats, influence: Floats | None = None) -> Terms:
+    """Direct method: mean of q(x, π).
+
+    With the `influence` of each row on a fitted model, intervals include the model's error.
+    """
+    if influence is None:
+        return Terms(offset=q_policy)
+    return Terms(offset=q_policy, numerator=influence - influence.mean())
 
 
 def dr(rewards: Floats, weights: Floats, q_logged: Floats, q_policy: Floats) -> Terms:

@@ -60,6 +60,8 @@ class Choices:
     """Where the policy chooses an arm that the log could not have chosen, or never did."""
     weights: Floats | None = None
     """How many rows each row stands for."""
+    influence: Floats | None = None
+    """Of each row on the model's predictions of the policy, `RewardModel.influence`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -96,7 +98,7 @@ def terms_of(
     mrdr = choices.mrdr_q_logged, choices.mrdr_q_policy
     return {
         "replay": replay(r, choices.probabilities > 1 - 1e-9),
-        "dm": dm(choices.q_policy),
+        "dm": dm(choices.q_policy, choices.influence),
         "ips": ips(r, w),
         "snips": snips(r, w),
         "dr": dr(r, w, *q),

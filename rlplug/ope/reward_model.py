@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -46,6 +46,8 @@ class RewardModel:
         self._groups = 1 if featured else num_arms
         self._l2, self._folds = l2, folds
         self._sums: Any = None
+        self._wanted: Any = None
+        """Σ features of the arms that the policy wants, by fold and group."""
         self._theta: Any = None
 
     def add(
@@ -63,15 +65,8 @@ class RewardModel:
             self._sums = numpy.zeros((self._folds, self._groups, size, size + 1))
         rows = numpy.concatenate([x, rewards[:, None]], axis=1)
         weighted = x if weights is None else x * weights[:, None]
-        keys = folds * self._groups + (arms if self._groups > 1 else 0)
-        order = keys.argsort(kind="stable")
-        x, rows = weighted[order], rows[order]
-        present, starts = numpy.unique(keys[order], return_index=True)
-        sums = self._sums.reshape(-1, *self._sums.shape[2:])
-        for key, start, stop in zip(
-            present.tolist(), starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True
-        ):
-            sums[key] += x[start:stop].T @ rows[start:stop]
+        for key, part in self._by_key(arms, folds):
+            self._sums.reshape(-1, *self._sums.shape[2:])[key] += weighted[part].T @ rows[part]
         self._theta = None
 
     def predict(
@@ -85,11 +80,60 @@ class RewardModel:
         predicted: Floats = numpy.einsum("nd,nd->n", x, theta)
         return predicted
 
-    def _solve(self) -> Any:
+    def add_policy(
+        self,
+        columns: Mapping[str, Any],
+        arms: NDArray[Any],
+        folds: NDArray[Any],
+        weights: Floats | None = None,
+    ) -> None:
+        """Add rows with the arms that the policy wants, for `influence`."""
+        x = features(columns, arms)
+        if weights is not None:
+            x = x * weights[:, None]
+        if self._wanted is None:
+            self._wanted = numpy.zeros((self._folds, self._groups, x.shape[1]))
+        for key, part in self._by_key(arms, folds):
+            self._wanted.reshape(-1, x.shape[1])[key] += x[part].sum(0)
+
+    def influence(
+        self, columns: Mapping[str, Any], arms: NDArray[Any], rewards: Floats, folds: NDArray[Any]
+    ) -> Floats:
+        """How much each logged row moves the sum of predictions of the policy's arms.
+
+        To first order: it is what a bootstrap of the rows does to the model.
+        """
+        if self._theta is None:
+            self._theta = self._solve()
+        x = features(columns, arms)
+        groups = arms if self._groups > 1 else numpy.zeros(len(arms), int)
+        pull = numpy.linalg.solve(self._penalized(), self._wanted[..., None])[..., 0]
+        moved = numpy.zeros(len(arms))
+        for fold in range(self._folds):
+            trained = folds != fold if self._folds > 1 else numpy.ones(len(arms), bool)
+            errors = rewards - numpy.einsum("nd,nd->n", x, self._theta[fold, groups])
+            moved += trained * errors * numpy.einsum("nd,nd->n", x, pull[fold, groups])
+        return moved
+
+    def _by_key(self, arms: NDArray[Any], folds: NDArray[Any]) -> Iterator[tuple[int, Any]]:
+        """Rows of each fold and group that there are."""
+        keys = folds * self._groups + (arms if self._groups > 1 else 0)
+        order = keys.argsort(kind="stable")
+        present, starts = numpy.unique(keys[order], return_index=True)
+        yield from zip(present.tolist(), numpy.split(order, starts[1:]), strict=True)
+
+    def _kept(self) -> Any:
+        """The sums that the model of each fold is fitted to: those of the others."""
         total = self._sums.sum(0)
-        kept = total[None] - self._sums if self._folds > 1 else total[None]
-        size = kept.shape[2]
+        return total[None] - self._sums if self._folds > 1 else total[None]
+
+    def _penalized(self) -> Any:
+        size = self._sums.shape[2]
         # The constant is not shrunk: an arm whose rewards are all 5 is predicted to earn 5.
         penalty = self._l2 * numpy.eye(size)
         penalty[0, 0] = 1e-6
-        return numpy.linalg.solve(kept[..., :size] + penalty, kept[..., size:])[..., 0]
+        return self._kept()[..., :size] + penalty
+
+    def _solve(self) -> Any:
+        size = self._sums.shape[2]
+        return numpy.linalg.solve(self._penalized(), self._kept()[..., size:])[..., 0]

@@ -37,6 +37,11 @@ def derive_data(config: RunConfig, feed: Any, layers: Layers) -> RunConfig:
     if not config.data.is_used:
         return config
     run, evaluation, data = config.run, config.evaluation, config.data
+    if config.sampling.record:
+        raise RequestError(
+            "sampling.record has no effect on a run that learns from a log: nothing acts.",
+            "try: rlplug eval RUN --env ID --record DIR",
+        )
     if _is_default(layers, "run", "env"):
         run = _set(layers, "run", run, "no environment: data.files", env="")
     if not run.env:

@@ -199,6 +199,7 @@ def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
         matched = (wanted[part] == logged[part]).astype(numpy.float64)
         given = rows.columns, logged[part], rewards[part], folds
         plain.add(*given, weights[part])
+        plain.add_policy(rows.columns, chosen, folds, weights[part])
         robust.add(*given, weights[part] * mrdr_weights(matched, propensities[part]))
         reading.rows += len(rows)
     q = {
@@ -206,12 +207,14 @@ def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
         for model in ("plain", "robust")
         for which in ("logged", "policy")
     }
+    influence = numpy.empty(n)
     models, arms = {"plain": plain, "robust": robust}, {"logged": logged, "policy": wanted}
     for rows in log.read(0, _ROWS):
         part = slice(rows.first, rows.first + len(rows))
         folds = numpy.arange(part.start, part.stop) % _FOLDS
         for model, which in q:
             q[model, which][part] = models[model].predict(rows.columns, arms[which][part], folds)
+        influence[part] = plain.influence(rows.columns, logged[part], rewards[part], folds)
         reading.rows += len(rows)
     never = numpy.bincount(logged, minlength=log.num_arms) == 0
     return Choices(
@@ -224,4 +227,5 @@ def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
         mrdr_q_policy=q["robust", "policy"],
         unseen=impossible | never[wanted],
         weights=weights if "weight" in log.roles else None,
+        influence=influence,
     )
