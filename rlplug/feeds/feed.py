@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 import numpy
@@ -150,6 +150,9 @@ class OpenFeed:
 @attrs.frozen(kw_only=True)
 class Feed:
     """A description of how experience is collected and turned into batches."""
+
+    takes_tensors: ClassVar[bool] = False
+    """Whether it takes in experience of tensors; otherwise, it gets arrays."""
 
     def open(self, setting: FeedSetting) -> OpenFeed:
         """Returns the feed of a run, or refuses options that cannot work there."""
