@@ -75,6 +75,8 @@ class OpenRollout(OpenFeed):
             if not experience.stepped.any():
                 return
             columns = tree_map(itemgetter(experience.stepped), columns)
+        elif self._normalization is None:
+            columns |= experience.uploaded
         columns["fragments"] = fragments.spans
         columns["final_observations"] = fragments.final_observations()
         if experience.states:

@@ -8,6 +8,7 @@ from rlplug.config.sections import RunConfig, SamplingSection
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
+from rlplug.nn.tensors import device_of
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
 from rlplug.sampling.tensors import TensorSampler
@@ -51,7 +52,9 @@ def make_sampler(
         return TensorSampler(environments, module, **shared)
     shared["min_trajectory"] = shortest
     if not in_workers:
-        return VectorSampler(environments, module, **shared)
+        device = device_of(module)
+        upload_to = device if is_rollout and device.type == "cuda" else None
+        return VectorSampler(environments, module, upload_to=upload_to, **shared)
     return WorkerSampler(
         environments,
         module,
