@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 import numpy
@@ -151,6 +151,9 @@ class OpenFeed:
 class Feed:
     """A description of how experience is collected and turned into batches."""
 
+    takes_tensors: ClassVar[bool] = False
+    """Whether it takes in experience of tensors; otherwise, it gets arrays."""
+
     def open(self, setting: FeedSetting) -> OpenFeed:
         """Returns the feed of a run, or refuses options that cannot work there."""
         raise TypeError(f"{type(self).__name__} must define open")
@@ -193,6 +196,8 @@ class Experience:
     The rows beyond hold the observation to act on next."""
     after_reset: bool | NDArray[numpy.bool_] = False
     """Whether the environments, or which, were reset before it: earlier steps do not lead here."""
+    uploaded: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that were copied to the learner's device already, with the same rows."""
     states: Sequence[Any] = ()
     """Recurrent states before the first step, and then at equal intervals."""
     initial_state: Any = None

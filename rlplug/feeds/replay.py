@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy
@@ -35,6 +35,7 @@ _DRAWN_AT_ONCE = 2**23
 class Replay(Feed):
     """Keep the last transitions of all environments, and draw batches from them."""
 
+    takes_tensors: ClassVar[bool] = True
     buffer_size: int = attrs.field(default=1_000_000, validator=_positive)
     """Rows stored, shared equally among environments; each end of an episode takes one more."""
     batch_size: int = attrs.field(default=32, validator=_positive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy
@@ -24,6 +24,7 @@ __all__ = ["OpenRollout", "Rollout"]
 class Rollout(Feed):
     """Collect `n_steps` of every environment, then learn from all of them `n_epochs` times."""
 
+    takes_tensors: ClassVar[bool] = True
     n_steps: int = attrs.field(default=2048, validator=attrs.validators.ge(1))
     batch_size: int = attrs.field(default=64, validator=attrs.validators.ge(0))
     """Rows of a minibatch; 0: all. The last one may be smaller: no row is dropped."""
@@ -74,6 +75,8 @@ class OpenRollout(OpenFeed):
             if not experience.stepped.any():
                 return
             columns = tree_map(itemgetter(experience.stepped), columns)
+        elif self._normalization is None:
+            columns |= experience.uploaded
         columns["fragments"] = fragments.spans
         columns["final_observations"] = fragments.final_observations()
         if experience.states:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import itemgetter
+from typing import ClassVar
 
 import attrs
 
@@ -19,6 +20,7 @@ __all__ = ["OpenStream", "Stream"]
 class Stream(Feed):
     """Hand each piece of experience to the learner once, then forget it."""
 
+    takes_tensors: ClassVar[bool] = True
     steps_per_update: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     """Steps of the vector environment per update."""
     one_step_episodes: bool = False

@@ -151,7 +151,7 @@ def make_components(
         stack.enter_context(without_compiler())
     learner = _learner(calls, environments, prepared)
     if environments.device is not None:
-        environments = _with_tensors(environments, learner, prepared)
+        environments = _with_tensors(environments, learner, feed, prepared)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
@@ -321,9 +321,11 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
     return built(learner, prepared)
 
 
-def _with_tensors(environments: Environments, learner: Learner, prepared: Prepared) -> Environments:
-    """Environments of tensors, as arrays if the module does not act on tensors."""
-    if learner.modules[DEFAULT_MODULE].acts_on_tensors:
+def _with_tensors(
+    environments: Environments, learner: Learner, feed: Feed, prepared: Prepared
+) -> Environments:
+    """Environments of tensors, as arrays if module or feed do not take tensors."""
+    if learner.modules[DEFAULT_MODULE].acts_on_tensors and feed.takes_tensors:
         return environments
     _LOG.warning(
         "rlplug: %s acts on arrays: each step copies the tensors of environment %r to the host.",

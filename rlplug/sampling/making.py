@@ -10,6 +10,7 @@ from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
 from rlplug.logs.recording import Recording
+from rlplug.nn.tensors import device_of
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
 from rlplug.sampling.recording import RecordingSampler
@@ -54,7 +55,9 @@ def make_sampler(
         return TensorSampler(environments, module, **shared)
     shared["min_trajectory"] = shortest
     if not in_workers:
-        return VectorSampler(environments, module, **shared)
+        device = device_of(module)
+        upload_to = device if is_rollout and device.type == "cuda" else None
+        return VectorSampler(environments, module, upload_to=upload_to, **shared)
     return WorkerSampler(
         environments,
         module,

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy
+import torch
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
@@ -19,6 +20,7 @@ from rlplug.plugin import ActInput, Module
 from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
+from rlplug.sampling.uploads import Uploads
 from rlplug.seeding import derive
 
 __all__ = ["VectorSampler"]
@@ -30,7 +32,7 @@ class VectorSampler:
     `keep_next` is for feeds that need next observations. `state_interval` stores the recurrent
     state every so many steps. `run_steps` is the length of the run, for exploration schedules;
     `optimal` acts without exploration. Pieces of episodes with fewer than `min_trajectory` steps
-    are left out of rollouts.
+    are left out of rollouts, which are copied to the GPU `upload_to` while environments step.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class VectorSampler:
         run_steps: int = 0,
         optimal: bool = False,
         min_trajectory: int = 1,
+        upload_to: torch.device | None = None,
     ) -> None:
         vector, normalization = environments.vector, environments.normalization
         self.episode_stats = EpisodeStats(environments.num_envs)
@@ -78,6 +81,7 @@ class VectorSampler:
             vector if type(vector) is SyncVector and vector.has_array_observations else None
         )
         self._step_into: Any = None if self._sync is None else self._sync.step_into
+        self._uploads = Uploads(upload_to, steps) if upload_to is not None and steps > 1 else None
         self._views: StepViews | None = None
         self._frozen_weights = FrozenWeights()
         self._after_reset = True
@@ -146,6 +150,10 @@ class VectorSampler:
                 else:
                     self._fill(timestep, states)
             columns, grids = dict(self._buffer.columns), self._buffer.grids
+            if self._uploads is not None:
+                self._uploads.begin(grids, self._steps)
+                by_environment = experience.by_environment
+                experience.uploaded = self._uploads.finish(by_environment=by_environment)
             self.episode_stats.add_rollout(
                 grids["rewards"], grids["terminated"], grids["truncated"], grids.get("stepped")
             )
@@ -268,12 +276,13 @@ class VectorSampler:
             infos = io.step(columns["actions"], outcome, time, now)
             buffer.write(time, outcome)
             self.episode_stats.add_infos(infos, outcome.get("stepped"))
+            self._upload(time + 1)
 
     def _fill_zero_copy(self, timestep: int, states: list[Any]) -> None:
         """Let environments of this process write into the buffer directly."""
         io, buffer, views = self._io, self._buffer, self._views
         act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
-        explore, step_into = self.choose, self._step_into
+        explore, step_into, uploads = self.choose, self._step_into, self._uploads
         observations = io.current["observations"]
         if views is None:
             views = self._views = StepViews(buffer, self._num_envs, observations)
@@ -314,10 +323,17 @@ class VectorSampler:
                 io.observe(observations, infos, now + self._num_envs)
             else:
                 act.observations = observations if normalize is None else normalize(observations)
+            if uploads is not None:
+                self._upload(time + 1)
         io.current = {**io.current, "observations": observations}
         grid = buffer.grids["actions"]
         if not views.actions and type(grid) is numpy.ndarray:
             views.actions = list(grid)
+
+    def _upload(self, taken: int) -> None:
+        """Begin to copy steps to the GPU, once there are enough."""
+        if self._uploads is not None and taken % self._uploads.every == 0:
+            self._uploads.begin(self._buffer.grids, taken)
 
     def _choose(self, timestep: int) -> Columns:
         """The columns of one step that are known before it is taken."""
