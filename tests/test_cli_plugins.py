@@ -129,7 +129,7 @@ def test_list_wraps_its_last_column_to_the_terminal(
         ["Odd_name", "rlplug-odd", "0.1.0", "odd"],
         [],
         [],
-        ["quiet", "rlplug-quiet", "0.1.0", "ok"],
+        ["ema", "rlplug-ema", "0.1.0", "ok"],
     ]
     # The first line of the text has 29 characters with "letters," and 20 without.
     for room, first in ((29, "names are lower case letters,"), (28, "names are lower case")):

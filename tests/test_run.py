@@ -146,7 +146,7 @@ def test_an_error_in_a_hook_ends_the_run_as_failed_and_keeps_what_was_recorded()
         notes[0] == "raised in hook 'additional_update' of algorithm 'means' (rlplug-means 0.1.0)"
     )
     assert notes[1] == "recorded up to step 500; there is no checkpoint:"
-    folder = Path(re.search(r" in (\S+)$", notes[2])[1])  # type: ignore[index] # asserted by the test
+    folder = Path(re.search(r"\bin (\S+)$", notes[2])[1])  # type: ignore[index] # asserted by the test
     assert load_file(folder / "module.safetensors")["counts"].sum() == 499
     assert "ArithmeticError: planted" in (folder / "logs" / "traceback.txt").read_text()
 
@@ -168,7 +168,7 @@ def test_run_prints_progress_to_stderr_and_the_result_to_stdout(rlplug: Cli) -> 
     words = [line.split() for line in done.out.splitlines()]
     assert words[0][0] == "reward"
     assert ["steps", "2,000", "in"] in [line[:3] for line in words]
-    assert "run" in words[-2][0]
+    assert [line[0] for line in words[-3:]] == ["run", "in", "look"]
 
 
 def test_json_is_the_last_line_and_quiet_prints_nothing_else(rlplug: Cli) -> None:
