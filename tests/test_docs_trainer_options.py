@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from rlplug.config.sections import CORE_SECTIONS, ComputeSection, ProfilerSection, SamplingSection
+from rlplug.config.sections import CORE_SECTIONS, ProfilerSection, SamplingSection
 
 PAGE = (Path(__file__).parent.parent / "docs" / "trainer-options.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.M)
@@ -96,9 +96,6 @@ def test_every_option_of_the_page_exists() -> None:
     assert len(here) > 40
     for option in here | beside:
         section, _, name = option.partition(".")
-        if name.startswith("compile_") and "compile_part" not in attrs.fields_dict(ComputeSection):
-            # They come with the options of the compiler.
-            continue
         assert name in attrs.fields_dict(CORE_SECTIONS[section]), option
 
 
