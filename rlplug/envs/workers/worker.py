@@ -36,10 +36,10 @@ BEGUN = -1.0
 """What stands for the seconds of a step that is being taken."""
 
 _QUICK = 300e-6
-"""Steps that are never longer are answered for together: a message takes about as long."""
+"""Where steps take less on average, they are answered for together: messages take as long."""
 
-_FADING = 0.99
-"""How the longest step is forgotten: one of a second in 800 steps."""
+_NEWEST = 0.01
+"""The weight of the newest step in that average: one of a second counts for some hundreds more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -94,8 +94,8 @@ class _Worker:
         self._vectors: list[_OneEnvironment] = []
         self._savers: list[EnvironmentSaver] = []
         self._at = 0, "making it"
-        self._longest = 1.0
-        """Seconds of the longest of the last steps; at first nobody knows."""
+        self._average = 1.0
+        """Seconds of the last steps; at first nobody knows."""
         self._columns = SharedColumns(
             assignment.observation_space,
             assignment.action_space,
@@ -157,7 +157,7 @@ class _Worker:
         infos: list[tuple[int, dict[str, Any]]] = []
         shared, count = self._columns, 0
         for number in numpy.frombuffer(request, numpy.int32).tolist():
-            if count and not together and self._longest >= _QUICK:
+            if count and not together and self._average >= _QUICK:
                 self._connection.send_bytes(b"." + _answer(count, infos))
                 count, infos = 0, []
             vector = self._vectors[number - self._first]
@@ -178,7 +178,7 @@ class _Worker:
                 self._at = number, vector.failed[1] if vector.failed else "step"
                 raise
             shared.seconds[number] = took = perf_counter() - began
-            self._longest = max(_FADING * self._longest, took)
+            self._average += _NEWEST * (took - self._average)
             count += 1
             if "final_obs" in found:
                 finals = tree_map(lambda leaf, row=row: leaf[row], shared.finals)
