@@ -76,7 +76,7 @@ THRESHOLDS: dict[str, tuple[str, str, int, dict[str, Any], float]] = {
             "tau": 0.01,
             "evaluation.episodes": 20,
         },
-        100.0,
+        60.0,
     ),
 }
 """Algorithm, environment, steps, options, and the mean return that is asked for."""

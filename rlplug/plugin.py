@@ -68,17 +68,13 @@ class ActInput:
     """Environment steps of the whole run, for exploration that ends with it; 0: not known."""
     wants_log_prob: bool = False
     """Whether `Acted.extras` must hold `log_prob`: weights may have changed when it is learned."""
+    in_torch: bool = False
+    """Whether observations are tensors on a device, and actions must be.
+
+    So it is for modules that declare `acts_on_tensors`, in environments of tensors. To read a value
+    (`item`, `bool`, `numpy`) would wait for the device in every step."""
     drawn: list[float] = field(default_factory=list, init=False, repr=False)
     """What `chance` drew from `random` and has not given away."""
-
-    @property
-    def in_torch(self) -> bool:
-        """Whether observations are tensors on a device, and actions must be.
-
-        So it is for modules that declare `acts_on_tensors`, in environments of tensors. To read a
-        value (`item`, `bool`, `numpy`) would wait for the device in every step.
-        """
-        return isinstance(self.random, torch.Generator)
 
     def chance(self) -> float:
         """One number from [0, 1) out of `random`, which is asked for many at a time.

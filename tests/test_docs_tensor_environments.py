@@ -59,8 +59,7 @@ def test_the_module_of_the_page_acts_on_tensors(home: Path) -> None:
     module = names["MyModule"]()
     module.network = torch.nn.Linear(4, 2)
     made = TensorCartPole(5)
-    act = rl.ActInput(made.reset(seed=0)[0], random=torch.Generator())
-    assert act.in_torch
+    act = rl.ActInput(made.reset(seed=0)[0], random=torch.Generator(), in_torch=True)
     made.step(module.forward_exploration(act).actions)
     assert compile(CODE[0], "tensor-environments.md", "exec")
 

@@ -70,7 +70,8 @@ class TensorSampler:
         self._saver = EnvironmentSaver(vector.inner)
         self._module = module
         self._explore = module.forward_inference if optimal else module.forward_exploration
-        self._act = ActInput(None, random=torch.Generator(self._device), steps=run_steps)
+        random = torch.Generator(self._device)
+        self._act = ActInput(None, random=random, steps=run_steps, in_torch=True)
         self._clip = _clipper(environments.action_space, self._device)
         self._stats = TensorEpisodeStats(self._num_envs, self._device)
         self._checks = TensorChecks(environments.name, self._device)
