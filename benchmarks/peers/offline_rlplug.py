@@ -10,9 +10,10 @@ import tempfile
 import time
 
 import pyarrow.dataset  # noqa: F401 # imported before the clock starts, as rlplug's parts are
+import rlplug_linucb  # noqa: F401 # the same
+
 import rlplug
 import rlplug.runs.run
-import rlplug_linucb  # noqa: F401 # the same
 
 
 def main(file: str) -> None:
