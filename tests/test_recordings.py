@@ -262,3 +262,17 @@ def test_a_run_that_learns_from_a_log_has_nothing_to_record(tmp_path: Path) -> N
     del options["evaluation.episodes"]
     with pytest.raises(RequestError, match="nothing acts"):
         rlplug.run("linucb", data=tmp_path / "log.npz", options=options)
+
+
+@pytest.mark.parametrize("env", ["LinearBandit-v0", "FeatureBandit-v0"])
+def test_what_is_learned_from_a_recording_is_what_was_learned_while_acting(
+    tmp_path: Path, env: str
+) -> None:
+    folder = tmp_path / "log"
+    acted = rlplug.run("linucb", env, steps=300, options={**OFF, "sampling.record": str(folder)})
+    options = {"tracking.enabled": False}
+    learned = rlplug.run("linucb", data=folder, options=options)
+    assert learned.step == 300
+    one, other = acted.module.estimates(), learned.module.estimates()
+    assert numpy.allclose(one.A, other.A)
+    assert numpy.allclose(one.theta, other.theta)

@@ -190,7 +190,11 @@ class ArrowFile:
 
     def _scan_options(self) -> dict[str, Any]:
         """Options with which memory stays bounded: by default, what was read is kept."""
-        options: dict[str, Any] = {"batch_readahead": 2, "fragment_readahead": 1}
+        options: dict[str, Any] = {
+            "use_threads": False,
+            "batch_readahead": 1,
+            "fragment_readahead": 1,
+        }
         if self._kind != "csv":
             parquet = self._arrow.dataset.ParquetFragmentScanOptions
             options["fragment_scan_options"] = parquet(pre_buffer=False, use_buffered_stream=True)
