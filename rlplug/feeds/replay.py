@@ -39,6 +39,7 @@ class Replay(Feed):
     buffer_size: int = attrs.field(default=1_000_000, validator=_positive)
     """Rows stored, shared equally among environments; each end of an episode takes one more."""
     batch_size: int = attrs.field(default=32, validator=_positive)
+    """Rows of each batch, one update each."""
     learning_starts: int = attrs.field(default=100, validator=attrs.validators.ge(0))
     """Environment steps, summed over environments, before the first update."""
     train_freq: int = attrs.field(default=1, validator=_positive)
@@ -46,6 +47,7 @@ class Replay(Feed):
     gradient_steps: int = attrs.field(default=1, validator=attrs.validators.ge(-1))
     """Updates every `train_freq` steps; -1: one per environment step taken."""
     gamma: float = 0.99
+    """Discount factor of n-step returns, and of the column `discounts`."""
     n_step: int = attrs.field(default=1, validator=_positive)
     """Steps of n-step returns; fewer at the end of an episode."""
     prioritized: bool = False

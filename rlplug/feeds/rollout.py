@@ -26,9 +26,11 @@ class Rollout(Feed):
 
     takes_tensors: ClassVar[bool] = True
     n_steps: int = attrs.field(default=2048, validator=attrs.validators.ge(1))
+    """Steps of each environment in one rollout."""
     batch_size: int = attrs.field(default=64, validator=attrs.validators.ge(0))
     """Rows of a minibatch; 0: all. The last one may be smaller: no row is dropped."""
     n_epochs: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Passes over all rows, shuffled into minibatches again for each."""
     truncated_bptt: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Longest fragment of an episode for backpropagation through time; 0: `n_steps`."""
 
