@@ -21,6 +21,9 @@ FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".npz": "npz"
 
 _LINES_SEARCHED = 10_000
 
+_SCANNED = 131_072
+"""Rows of row groups that are scanned at once."""
+
 _BLOCK = 32_768
 """Rows that are read at a time."""
 
@@ -152,6 +155,9 @@ class ArrowFile:
         self, kinds: Mapping[str, str], first: int
     ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
         start, fragments = self._from(kinds, first)
+        if self._kind != "csv":
+            # A scan of many row groups reads further ahead than is learned from.
+            fragments = [part for one in fragments for part in _pieces(one)]
         for fragment in fragments:
             batches = fragment.scanner(
                 columns=list(kinds), batch_size=_BLOCK, **self._scan_options()
@@ -191,7 +197,7 @@ class ArrowFile:
     def _scan_options(self) -> dict[str, Any]:
         """Options with which memory stays bounded: by default, what was read is kept."""
         options: dict[str, Any] = {
-            "use_threads": False,
+            "use_threads": True,
             "batch_readahead": 1,
             "fragment_readahead": 1,
         }
@@ -251,6 +257,22 @@ class ArrowFile:
             f"{self.path.name} cannot be read as {self._kind}{where}: {said}",
             f"looked at: {self.path}",
         )
+
+
+def _pieces(scanned: Any) -> Iterator[Any]:
+    """Row groups of a Parquet file, a few at a time."""
+    fragments = scanned.get_fragments() if hasattr(scanned, "get_fragments") else [scanned]
+    for fragment in fragments:
+        ids: list[int] = []
+        rows = 0
+        for group in fragment.row_groups:
+            ids.append(group.id)
+            rows += group.num_rows
+            if rows >= _SCANNED:
+                yield fragment.subset(row_group_ids=ids)
+                ids, rows = [], 0
+        if ids:
+            yield fragment.subset(row_group_ids=ids)
 
 
 def _first_null(column: Any) -> int:
