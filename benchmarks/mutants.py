@@ -8,8 +8,8 @@ python benchmarks/mutants.py --list                       what would be planted
 Each bug is planted in a copy of the plugin's package that stands before the installed one on the
 path of a process of its own. There the checks of `rlplug plugins check --slow` run until one
 fails, the quick ones first. Mutants that survive are compared with the original: those whose
-updates, feeds and actions are equal to the bit in all settings change nothing, and are listed
-apart. Results are kept in `.mutants/` by the text of mutant and kit: a run that was ended goes on.
+updates, feeds and actions are equal to the bit in all settings are listed apart.
+Results are kept in `.mutants/` by the text of mutant and kit: a run that was ended goes on.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ def _run(subject: Subject) -> dict[str, Any]:
             for part in ("kind", "name", "target", "distribution", "version")
         },
         "options": plain(subject.options),
+        "seed": subject.seed,
     }
     # Another hash seed than here: what depends on the order of sets differs.
     environ = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -88,7 +89,7 @@ def _report(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"missing": home}
     threads = [one.name for one in threading.enumerate() if one not in before]
     kind = Registry((found,)).load(found)
-    subject = Subject(found=found, kind=kind, options=request["options"])
+    subject = Subject(found=found, kind=kind, options=request["options"], seed=request["seed"])
     _, problems = structure(kind.Config, request["options"], found.name)
     if problems:
         raise PluginError(f"options are not the same here: {problems}")
