@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,14 @@ from rlplug.plugin import LearnerView
 __all__ = [
     "GradientHooks",
     "TermGradients",
+    "Terms",
     "TorchEngine",
     "add_gradients",
     "like_parameter",
 ]
+
+Terms: TypeAlias = dict[str, dict[str, Tensor]]
+"""Gradients by term of the loss and name of the parameter."""
 
 
 class TorchEngine:
@@ -85,7 +89,7 @@ class TermGradients:
         self.wanted = wanted or balance
         self._balance = balance
         self._limit = limit
-        self._terms: dict[str, dict[str, dict[str, Tensor]]] = {}
+        self._terms: dict[str, Terms] = {}
         """Module id → term → parameter name → gradient."""
         self._checked: set[str] = set()
 
@@ -116,16 +120,20 @@ class TermGradients:
         total = summed(list(found.values()))
         add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
-    def finish(self, update: ModuleUpdate, factor: float | Tensor) -> None:
+    def finish(
+        self,
+        update: ModuleUpdate,
+        factor: float | Tensor,
+        average: Callable[[Terms, Mapping[str, Tensor]], Terms],
+    ) -> None:
         """Unscale and average as the whole gradient was; balance if asked for."""
         module_id = update.member.module_id
-        if not self._terms.get(module_id):
-            return
-        terms = self._terms[module_id] = {
+        scaled = {
             term: {name: gradient * factor for name, gradient in gradients.items()}
-            for term, gradients in self._terms[module_id].items()
+            for term, gradients in self.of(module_id).items()
         }
-        if self._balance:
+        terms = self._terms[module_id] = average(scaled, update.member.named)
+        if self._balance and terms:
             total, norms = balanced(terms, self._limit)
             for name, gradient in total.items():
                 param = update.member.named[name]

@@ -394,7 +394,8 @@ class Learner(ByHand):
                 if any(param.grad is not None for param in one.params):
                     self.precision.scaler.unscale_(one.optimizer)
         if self._terms.wanted:
-            self._terms.finish(update, self.precision.unscaling / update.weight)
+            factor = self.precision.unscaling / update.weight
+            self._terms.finish(update, factor, self.process_group.average_terms)
         if self._gradient_hooks.used:
             self._gradient_hooks(update, self._terms.of(update.member.module_id))
             update.flat_gradients = None

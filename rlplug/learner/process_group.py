@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlplug.errors import RequestError
-from rlplug.learner.gradients import like_parameter
+from rlplug.learner.gradients import Terms, like_parameter
 from rlplug.learner.module_update import ModuleUpdate
 
 __all__ = ["ProcessGroup"]
@@ -98,16 +98,41 @@ class ProcessGroup:
             update.metrics = {}
         update.weight = update.weight or 1.0
 
+    def average_terms(self, terms: Terms, params: Mapping[str, Tensor]) -> Terms:
+        """Gradients by term and parameter, averaged over the learners that have some."""
+        if self.size == 1:
+            return terms
+        everyone = self.gather({term: list(found) for term, found in terms.items()})
+        learners = sum(map(bool, everyone))
+        # In the order of the first learner that has them: the same for all.
+        pairs = dict.fromkeys(
+            (term, name) for one in everyone for term, names in one.items() for name in names
+        )
+        sums = self.all_reduce(
+            [
+                terms[term][name] if name in terms.get(term, {}) else torch.zeros_like(params[name])
+                for term, name in pairs
+            ]
+        )
+        averages: Terms = {}
+        for (term, name), total in zip(pairs, sums, strict=True):
+            averages.setdefault(term, {})[name] = total / learners
+        return averages
+
     def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The mean of every metric over the learners that have it."""
         if self.size == 1:
             return dict(metrics)
-        mine = {name: float(value) for name, value in metrics.items()}
-        everyone: list[dict[str, float]] = [{} for _ in range(self.size)]
-        dist.all_gather_object(everyone, mine, group=self.group)
+        everyone = self.gather({name: float(value) for name, value in metrics.items()})
         names = dict.fromkeys(name for one in everyone for name in one)
         return {
             name: sum(found) / len(found)
             for name in names
             if (found := [one[name] for one in everyone if name in one])
         }
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each learner gives, in their order."""
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, value, group=self.group)
+        return everyone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -99,13 +99,6 @@ class LockstepGroup(ProcessGroup):
         totals = [one + other for one, other in pairs]
         return [one / self.size for one in totals] if op == "mean" else totals
 
-    def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The mean of every metric over the learners that have it."""
-        mine = {name: float(value) for name, value in metrics.items()}
-        both = self._lockstep.exchange(self._rank, mine)
-        names = dict.fromkeys(name for one in both for name in one)
-        return {
-            name: sum(found) / len(found)
-            for name in names
-            if (found := [one[name] for one in both if name in one])
-        }
+    def gather(self, value: Any) -> list[Any]:
+        """What each learner gives, in their order."""
+        return list(self._lockstep.exchange(self._rank, value))

@@ -111,7 +111,8 @@ def both_of_two(rank: int, folder: str, check: str) -> None:
     """What each process does in the tests below; it writes its weights."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     space = gymnasium.spaces.Box(-1, 1, (1,))
-    kind, ids = (Minimum, ("default",)) if check == "lbfgs" else (Sharing, ("a", "b"))
+    kind = {"lbfgs": Minimum, "terms": Parts, "shared": Sharing}[check]
+    ids = ("a", "b") if check == "shared" else ("default",)
     plugin = kind()
     made = Learner(
         HookCalls(Participant(describe("kind", kind), plugin, plugin.config)),
@@ -135,6 +136,17 @@ class Minimum(Mean):
 
     def compute_loss_for_module(self, module: Any, batch: Any) -> Any:
         return (module.weight - batch["x"]).pow(2).sum()
+
+
+class Parts(Mean):
+    """Moves by the gradients of two terms, x and 2 x, and nothing else."""
+
+    def compute_loss_for_module(self, fwd_out: Any) -> Any:
+        once = fwd_out["out"]
+        return Loss(3 * once, terms={"once": once, "twice": 2 * once})
+
+    def postprocess_gradients(self, gradients: Any, term_gradients: Any) -> None:
+        gradients["weight"] = term_gradients["once"]["weight"] + term_gradients["twice"]["weight"]
 
 
 class Head(Module):
@@ -181,6 +193,8 @@ class Sharing(Mean):
         ("lbfgs", "3.0000"),
         # Two modules times the mean of x, 3, at a rate of 0.01.
         ("shared", "0.9400"),
+        # From 2, by once and twice the mean of x, at a rate of 1.
+        ("terms", "-7.0000"),
     ],
 )
 def test_every_evaluation_and_every_parameter_is_averaged_over_learners(
