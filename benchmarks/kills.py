@@ -433,10 +433,11 @@ def _difference(home: Path, reference: Reference) -> str:
 
 
 def _shared_memory(pid: int) -> set[Path]:
-    """What a process shares with its workers."""
+    """What a process shares with its workers under a name, which would outlast it."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        return {Path(line.split()[-1]) for line in lines if "/dev/shm/psm_" in line}
+        shared = [line for line in lines if "/dev/shm/psm_" in line]
+        return {Path(line.split()[-1]) for line in shared if not line.endswith("(deleted)")}
     return set()
 
 
