@@ -43,6 +43,7 @@ import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import _children  # type: ignore[attr-defined] # not in the stubs
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,9 @@ class Forked:
         self.log = home / f"said-{time.monotonic_ns()}.txt"
         self._process = context.Process(target=_carry_out, args=[home, arguments, self.log])
         self._process.start()
+        # Starting a process asks all others how they ended; of two threads that ask, one is told
+        # 255.
+        _children.discard(self._process)
 
     def join(self, seconds: float | None = None) -> None:
         self._process.join(seconds)
@@ -439,10 +443,11 @@ def _difference(home: Path, reference: Reference) -> str:
 
 
 def _shared_memory(pid: int) -> set[Path]:
-    """What a process shares with its workers."""
+    """What a process shares with its workers under a name, which would outlast it."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        return {Path(line.split()[-1]) for line in lines if "/dev/shm/psm_" in line}
+        shared = [line for line in lines if "/dev/shm/psm_" in line]
+        return {Path(line.split()[-1]) for line in shared if not line.endswith("(deleted)")}
     return set()
 
 

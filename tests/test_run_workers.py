@@ -319,7 +319,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a run with workers in a process of its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def starting(*options: str) -> subprocess.Popen[str]:
+    def starting(*options: str, wait: bool = True) -> subprocess.Popen[str]:
         settings = [f"{name}={value}" for name, value in IN_WORKERS.items()]
         process = subprocess.Popen(
             [
@@ -335,7 +335,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             start_new_session=True,
         )
         started.append(process)
-        while not any(one.stat().st_size for one in tmp_path.glob("runs/work/*/metrics.jsonl")):
+        while wait and not any(
+            one.stat().st_size for one in tmp_path.glob("runs/work/*/metrics.jsonl")
+        ):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         return process
@@ -397,6 +399,28 @@ def test_nothing_is_left_of_workers_when_a_run_ends(
     assert family(run.pid) == []
     if name == "SIGINT":
         assert "resume it: rlplug resume" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_ctrl_c_while_workers_start_shows_no_traceback(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    run = start(wait=False)
+    while not any(b"forkserver" in command_line(pid) for pid in family(run.pid)):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.01)
+    # It imports what workers need, for a second or more.
+    time.sleep(0.3)
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert (run.returncode, "Traceback" in said) == (130, False), said
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import types
@@ -107,7 +108,7 @@ class WorkerStarter:
             name=f"rlplug-worker-{number}",
             daemon=True,
         )
-        with _without_main():
+        with _without_main(), _without_terminal():
             process.start()
         theirs.close()
         return Worker(process, ours, number)
@@ -128,6 +129,19 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = running
+
+
+@contextlib.contextmanager
+def _without_terminal() -> Iterator[None]:
+    """Start processes that signals of the terminal do not reach while they import."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _log_lines(printed: Connection) -> None:
