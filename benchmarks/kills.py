@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy
 
 from rlplug.registry import ALGORITHM, Registry
 
@@ -58,6 +59,8 @@ PENDULUM = (
 )
 WORKERS = ("--set", "sampling.backend=workers", "--set", "sampling.num_workers=2")
 LOCK_STEP = "sampling.force_sync=true"
+LOG = "LOG"
+"""Stands for a file of logged rows."""
 CASES: dict[str, tuple[str, ...]] = {
     "linucb": ("--steps", "6000", "--set", "checkpoint.every=1000"),
     "lints": ("--steps", "4000", "--set", "checkpoint.every=700"),
@@ -76,6 +79,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "sac": (*PENDULUM, "--steps", "1500", "--set", "checkpoint.every=200"),
     "td3": (*PENDULUM, "--steps", "2000", "--set", "checkpoint.every=250"),
+    "bc": ("--data", LOG, "--steps", "60000", "--set", "checkpoint.every=7000"),
     "ppo+lock-step": (
         *(*CARTPOLE, *WORKERS, "--set", LOCK_STEP, "--steps", "4096", "--set", "n_steps=64"),
         *("--set", "num_envs=4", "--set", "checkpoint.every=512"),
@@ -130,6 +134,11 @@ def main() -> int:
     context.set_forkserver_preload(["rlplug.runs.run", "mlflow", "rlplug.cli.resume", "gymnasium"])
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         root = Path(folder)
+        log = _write_log(root / "log.npz")
+        cases = {
+            name: tuple(log if part == LOG else part for part in case)
+            for name, case in cases.items()
+        }
         template = root / "empty"
         _finish(context, template, ("run", "--algo", "ucb1", "--steps", "10", "--quiet"))
         _forget_runs(template)
@@ -143,6 +152,15 @@ def main() -> int:
             list(pool.map(trials.one, range(10**6)))
         trials.report()
         return 1 if trials.failures else 0
+
+
+def _write_log(file: Path) -> str:
+    """Rows whose action is 1 where the first of four numbers is the largest."""
+    contexts = numpy.random.default_rng(0).random((5_000, 4))
+    numpy.savez(
+        file, context=contexts, action=(contexts.argmax(1) == 0).astype(int), reward=contexts[:, 0]
+    )
+    return str(file)
 
 
 def _refuse_missing_cases() -> None:
