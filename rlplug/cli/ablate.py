@@ -101,8 +101,7 @@ def ablate(
     from rlplug.runs.seeds.display import QuietSeeds, display_for
 
     registry = Registry.installed()
-    rest: dict[str, Any] = {"seed": None, "init_from": None, "tags": (), "trace_hooks": False}
-    request = make_request(None, addons=addons, **rest, **flags)
+    request = make_request(addons=addons, **flags)
     refuse_seed_option(request)
     chosen = parse_seeds(seeds)
     asked = AblationRequest.of(request, addons, without, registry)

@@ -160,7 +160,7 @@ def run(
     quiet = quiet or seed_run is not None
     others = {**flags, "seeds": seeds, "resume_or_start": name}
     _refuse_empty({**others, "like": like})
-    request, registry = make_request(name, **flags), Registry.installed()
+    request, registry = make_request(name=name, **flags), Registry.installed()
     again = None if like is None else _like(like, others, registry)
     request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
@@ -287,21 +287,22 @@ def _refuse_empty(flags: Mapping[str, Any]) -> None:
 
 
 def make_request(
-    name: str | None,
-    algo: str | None,
-    env: str | None,
-    files: tuple[str, ...],
-    record: str | None,
-    steps: int | None,
-    seed: int | None,
-    preset: str | None,
-    init_from: str | None,
-    addons: tuple[str, ...],
-    config: Path | None,
-    settings: tuple[str, ...],
-    tags: tuple[str, ...],
-    profile: bool,
-    trace_hooks: bool,
+    *,
+    name: str | None = None,
+    algo: str | None = None,
+    env: str | None = None,
+    files: tuple[str, ...] = (),
+    record: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    init_from: str | None = None,
+    addons: tuple[str, ...] = (),
+    config: Path | None = None,
+    settings: tuple[str, ...] = (),
+    tags: tuple[str, ...] = (),
+    profile: bool = False,
+    trace_hooks: bool = False,
 ) -> Request:
     """The flags as sections of a config file."""
     from rlplug.config.sources import PROFILE, Setting, parse_setting, parse_tags
