@@ -121,6 +121,8 @@ def test_a_run_that_started_during_an_outage_is_created_with_all_it_has_by_sync(
     assert steps[-1] == 1_000
     assert len(set(steps)) == len(steps)
     there = [one.path for one in client.list_artifacts(run.info.run_id, "checkpoints")]
+    # The ranking of checkpoints is beside them.
+    assert there.pop(0) == "checkpoints/README.md"
     assert there == ["checkpoints/step-000000000800", "checkpoints/step-000000001000"]
     assert rlplug("sync").out.startswith("everything in ")
     # Both ids name the run.
@@ -193,5 +195,5 @@ def test_a_run_that_started_during_an_outage_is_created_when_it_is_resumed_after
     assert len(set(steps)) == len(steps)
     there = [one.path for one in client.list_artifacts(run.info.run_id, "checkpoints")]
     mine = [f"checkpoints/{one.name}" for one in checkpoints_in(folder / "checkpoints")]
-    assert there == mine
+    assert there == ["checkpoints/README.md", *mine]
     assert rlplug("sync").out.startswith("everything in ")
