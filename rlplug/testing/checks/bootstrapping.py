@@ -20,6 +20,9 @@ __all__ = [
     "check_truncated_steps_bootstrap",
 ]
 
+_FEWEST = 3
+"""Numbers that show whether two columns differ by a shift and a scale."""
+
 _WHERE = ("prepare_batch", "compute_loss_for_module")
 
 
@@ -67,7 +70,7 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
             continue
         applies = True
         batch = trial.batch
-        stop = int(batch["fragments"][0, 1]) if trial.of_fragments else batch.rows // 2
+        stop = _end_of_fragment(batch) if trial.of_fragments else batch.rows // 2
         one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
         for name in one:
             if name in batch or not isinstance(one[name], Tensor) or one[name].dim() != 1:
@@ -77,7 +80,7 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
                 raise CheckFailed(
                     "columns of one episode that do not depend on the next one in the batch"
                     + named(trial.setting),
-                    f"{name!r} of the first episode is {_text(left)}, beside other neighbours "
+                    f"{name!r} of the first rows is {_text(left)}, beside other neighbours "
                     f"{_text(right)}",
                     location(subject.kind, "prepare_batch")
                     + ": mind fragments and their final observations",
@@ -103,6 +106,12 @@ def _chosen(subject: Subject, trial: Trial) -> bool:
     )
 
 
+def _end_of_fragment(batch: Batch) -> int:
+    """The end of the first fragment with enough rows up to there to tell a leak from a scale."""
+    stops = batch["fragments"][:, 1].tolist()
+    return next((int(stop) for stop in stops if _FEWEST <= stop < batch.rows), int(stops[0]))
+
+
 def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
     """The batch with other rewards and observations in all rows from `stop` on."""
 
@@ -120,7 +129,7 @@ def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
 
 def _is_rescaled(left: Tensor, right: Tensor) -> bool:
     """Whether two columns differ only by a shift and a scale, as after normalisation."""
-    if len(left) < 3 or not left.std() or not right.std():
+    if len(left) < _FEWEST or not left.std() or not right.std():
         return False
     return bool(numpy.corrcoef(left.numpy(), right.numpy())[0, 1] > 1 - 1e-6)
 
