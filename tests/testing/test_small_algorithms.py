@@ -11,8 +11,18 @@ from rlplug.testing import CheckFailed, Subject, checks_for
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
 from rlplug.testing.checks import check_named
 
-NEVER = {"is_found_once", "learns_on_a_gpu", "finds_the_best_arm_that_is_present"}
-"""They are not installed, tests need no GPU, and they read no features of arms."""
+NEVER = {
+    *("is_found_once", "learns_on_a_gpu"),
+    *("finds_the_best_arm_that_is_present", "remembers_the_sign"),
+    *("solves_box_target", "solves_multi_discrete_choices", "solves_multi_binary_bits"),
+    *("importance_weights_scale_the_loss", "priorities_grow_with_errors"),
+    *("masks_of_next_actions_are_used", "solves_masked_next_action"),
+    *("acting_and_training_agree_on_log_probs", "advantages_are_normalized"),
+    *("rows_may_be_split_into_batches", "weights_count_rows"),
+    *("discounts_are_powers", "equals_its_reference", "values_include_entropy"),
+}
+"""They are not installed, tests need no GPU, and they read no features of arms. They have no
+memory, no replay, Discrete actions only, and learn by gradients."""
 
 
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
@@ -25,8 +35,8 @@ def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
 @pytest.mark.parametrize(
     ("kind", "passed_by"),
     [
-        (PolicyGradient, {"targets_follow", "remembers_the_sign"}),
-        (QLearning, {"remembers_the_sign"}),
+        (PolicyGradient, {"targets_follow", "targets_are_used"}),
+        (QLearning, {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"}),
     ],
 )
 def test_a_small_algorithm_passes_all_that_applies(kind: type[Any], passed_by: set[str]) -> None:

@@ -88,6 +88,8 @@ def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
     harness = make_harness(subject, _case(probe), config=subject.changed(changes))
     if not probe.for_memory and _is_recurrent(harness.module):
         raise DoesNotApply("a recurrent state never reaches what lies beyond the time limit")
+    if probe.column and probe.column not in harness.collect(2)["default"]:
+        raise DoesNotApply(f"its feed gives no {probe.column}")
     if all(answer.action is None for answer in answers):
         batch = harness.collect(2)["default"].to(harness.learner.device, harness.learner.dtype)
         if _values(harness.module, batch) is None:

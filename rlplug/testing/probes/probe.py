@@ -67,6 +67,8 @@ class Probe:
     """The option `gamma` of the run."""
     for_memory: bool = True
     """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
+    column: str = ""
+    """A column of batches without which there is no answer; empty: there is one without."""
     steps: int = 3_000
     for_variants: bool = False
     """Whether it is solved with each variant of options as well."""
@@ -198,6 +200,7 @@ PROBES: tuple[Probe, ...] = (
         answers=_first_action(0, 2),
         likely_cause="values of next actions that next_action_mask forbids",
         one_step=False,
+        column="next_action_mask",
         steps=5_000,
     ),
     Probe(
