@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError
-from rlplug.feeds import Stream
+from rlplug.feeds import Logged, Stream
 from rlplug.registry import ADDON, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.cases import CASES, Case
 from rlplug.testing.report import DoesNotApply
@@ -105,6 +105,11 @@ class Subject:
         values = {**self._fast_options, **self.options, **changes}
         config, _ = structure(self.kind.Config, plain(values), self.found.name)
         return config
+
+    @cached_property
+    def learns_from_logs(self) -> bool:
+        """Whether it learns from logs only, and acts in no environment."""
+        return isinstance(self.participant().plugin.feed(), Logged)
 
     @cached_property
     def settings(self) -> tuple[Mapping[str, Any], ...]:

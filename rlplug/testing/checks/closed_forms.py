@@ -125,6 +125,8 @@ def check_equals_its_reference(subject: Subject) -> None:
     for setting in subject.settings:
         for case in subject.cases:
             config = subject.changed(setting)
+            if config is None:
+                continue
             if subject.kind(config).supports(case.observation_space, case.action_space) is not None:
                 continue
             harness = make_harness(subject, case, config=config)

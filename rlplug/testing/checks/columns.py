@@ -200,11 +200,13 @@ def _changes(trial: Trial) -> Iterator[tuple[str, Batch, str]]:
     if bool((batch["actions"] == batch["actions"][0]).all()):
         # Where one action was taken all along, it makes no difference which row earned what.
         sorted_by_action = 2 * rewards + 1
-    yield (
-        "rewards",
-        batch.with_columns({"rewards": sorted_by_action}),
-        "rewards must belong to their rows; (n, 1) and (n,) broadcast to (n, n)",
-    )
+    if not trial.subject.learns_from_logs:
+        # Imitation has no use for them.
+        yield (
+            "rewards",
+            batch.with_columns({"rewards": sorted_by_action}),
+            "rewards must belong to their rows; (n, 1) and (n,) broadcast to (n, n)",
+        )
     actions = batch["actions"].flip(0)
     if not torch.equal(actions, batch["actions"]):
         yield "actions", batch.with_columns({"actions": actions}), "what the action was matters"

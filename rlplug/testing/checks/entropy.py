@@ -97,6 +97,8 @@ def check_values_include_entropy(subject: Subject) -> None:
 def _require_option(subject: Subject) -> None:
     if not any(field.name == "ent_coef" for field in attrs.fields(subject.kind.Config)):
         raise DoesNotApply("it has no option ent_coef")
+    if subject.learns_from_logs:
+        raise DoesNotApply("it learns from logs, not from environments")
 
 
 def _supports(subject: Subject, make: Callable[[], Any]) -> bool:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.config.toml import plain
-from rlplug.feeds import Logged
 from rlplug.plugin import ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import Collector, to_array
@@ -166,7 +165,7 @@ def _require_support(subject: Subject, make: Callable[[], Any], *, one_step: boo
     plugin = subject.participant().plugin
     environment = make()
     reason = plugin.supports(environment.observation_space, environment.action_space)
-    if reason is None and isinstance(plugin.feed(), Logged):
+    if reason is None and subject.learns_from_logs:
         reason = "it learns from logs, not from environments"
     if reason is None and subject.is_bandit and not one_step:
         reason = "it is for bandits, whose episodes have one step"
