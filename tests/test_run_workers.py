@@ -434,8 +434,10 @@ def test_a_worker_that_is_killed_is_replaced_in_a_run(
         # The youngest is a worker; what starts them is older.
         os.kill(max(family(run.pid)), signal.SIGKILL)
         # The second one is killed when it has made its environments, and not before.
-        while count == 1 and '"sampling/restarts": 1' not in journal.read_text():
+        deadline = time.monotonic() + 120
+        while count == 1 and '"sampling/restarts":1' not in journal.read_text():
             assert run.poll() is None, run.communicate()
+            assert time.monotonic() < deadline
             time.sleep(0.05)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 1

@@ -158,7 +158,11 @@ def _of_training(harness: Harness, act: ActInput, actions: Any) -> Tensor | None
     if "log_probs" in out and out["log_probs"].dim() == 2:
         return out["log_probs"].gather(1, chosen)
     if "logits" in out and out["logits"].dim() == 2:
-        return out["logits"].log_softmax(1).gather(1, chosen)
+        logits = out["logits"]
+        if "action_mask" in batch:
+            # They may be those before the mask.
+            logits = logits.masked_fill(batch["action_mask"] == 0, -torch.inf)
+        return logits.log_softmax(1).gather(1, chosen)
     return None
 
 
