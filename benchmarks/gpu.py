@@ -230,13 +230,14 @@ def large(setting: Setting) -> Iterator[Result]:
     """A large network in bf16 and fp32."""
     width, rows = (256, 256) if setting.short else (4096, 16_384)
     options: dict[str, Any] = {"compute.arrays": "off", "net_arch": [width] * 3}
+    variants: dict[str, dict[str, Any]] = {
+        "fp32": {"compute.tf32": False},
+        "tf32": {"compute.tf32": True},
+        "bf16": {"compute.precision": "bf16"},
+    }
     times = {
         name: seconds_per_minibatch(setting, "ppo", rows, number=10, **{**options, **more})
-        for name, more in {
-            "fp32": {"compute.tf32": False},
-            "tf32": {"compute.tf32": True},
-            "bf16": {"compute.precision": "bf16"},
-        }.items()
+        for name, more in variants.items()
     }
     for name, seconds in times.items():
         note = f"{1e3 * seconds:,.2f} ms per minibatch of {rows:,}"
@@ -247,10 +248,11 @@ def large(setting: Setting) -> Iterator[Result]:
 def speed(setting: Setting) -> Iterator[Result]:
     """PPO on many environments of tensors."""
     rows, steps = (256, 65_536) if setting.short else (4096, 8_388_608)
-    for name, more in {
+    variants: dict[str, dict[str, Any]] = {
         "eager": {"compute.arrays": "off"},
         "compile": {"compute.compile": True},
-    }.items():
+    }
+    for name, more in variants.items():
         options = {
             "num_envs": rows,
             "n_steps": 32,

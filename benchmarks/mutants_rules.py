@@ -66,5 +66,5 @@ def _lines_apart(source: str) -> Iterator[int]:
         if isinstance(node, ast.AnnAssign):
             # Declarations of classes: defaults, presets, variants.
             apart = "ClassVar" in ast.unparse(node.annotation)
-        if apart:
+        if apart and isinstance(node, ast.stmt):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
