@@ -80,7 +80,7 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
                 raise CheckFailed(
                     "columns of one episode that do not depend on the next one in the batch"
                     + named(trial.setting),
-                    f"{name!r} of the first rows is {_text(left)}, beside other neighbours "
+                    f"{name!r} of the first episode is {_text(left)}, beside other neighbours "
                     f"{_text(right)}",
                     location(subject.kind, "prepare_batch")
                     + ": mind fragments and their final observations",
