@@ -85,6 +85,8 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
     assert (before.status, before.attempt) == ("RUNNING", 1)
 
     (folder / "status.json.new-1").touch()
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "README.md.new-1").touch()
 
     tracking = opened(resume=folder, step=20, drift={"run.steps": "40 -> 60"})
     assert (tracking.run_id, tracking.folder) == (folder.name, folder)
@@ -109,7 +111,7 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
     assert status is not None
     assert (status.status, status.attempt, status.step) == ("FINISHED", 2, 50)
     assert status.started == before.started
-    assert not list(folder.glob("*.new-*"))
+    assert not list(folder.rglob("*.new-*"))
 
 
 def test_the_count_of_numbers_that_are_not_finite_goes_on(

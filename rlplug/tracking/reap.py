@@ -43,6 +43,7 @@ LEFTOVER_SECONDS = 3600
 """Age at which a temporary file belongs to nobody who is still at work."""
 _HALF_WRITTEN = (
     "checkpoints/.unfinished-*",
+    "checkpoints/*.new-*",
     "replay/.unfinished-*",
     ".unfinished-*",
     "*.new-*",

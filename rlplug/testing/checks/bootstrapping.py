@@ -107,8 +107,15 @@ def _chosen(subject: Subject, trial: Trial) -> bool:
 
 
 def _end_of_fragment(batch: Batch) -> int:
-    """The end of the first fragment with enough rows up to there to tell a leak from a scale."""
-    stops = batch["fragments"][:, 1].tolist()
+    """The end of the first fragment with enough rows up to there to tell a leak from a scale.
+
+    With truncated BPTT, a fragment that the next one continues ends neither its episode nor what
+    was collected of it.
+    """
+    ends = batch["fragments"][:, 1]
+    if "continued" in batch:
+        ends = ends[~batch["continued"]]
+    stops = ends.tolist()
     return next((int(stop) for stop in stops if _FEWEST <= stop < batch.rows), int(stops[0]))
 
 
