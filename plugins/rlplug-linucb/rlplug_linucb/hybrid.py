@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplug_linucb.arrays import Array
-from rlplug_linucb.estimates import Estimates, read_only
+from rlplug_linucb.arrays import Array, Estimates, read_only
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.sums import Sums
 

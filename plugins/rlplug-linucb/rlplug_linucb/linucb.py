@@ -17,14 +17,15 @@ from torch import Tensor
 from rlplug_linucb.arrays import (
     Array,
     BufferViews,
+    Estimates,
     invert,
     namespace,
     pseudo_invert,
+    read_only,
     row_dots,
     rows_by_group,
     to_array,
 )
-from rlplug_linucb.estimates import Estimates, read_only
 
 __all__ = ["RidgeRegressions", "Scores", "upper_confidence_bound"]
 

@@ -17,7 +17,7 @@ from rlplug.bandits.probability import greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug.errors import RunFailedError
 from rlplug.nn import masked
-from rlplug_linucb.arrays import Array, BufferViews, namespace
+from rlplug_linucb.arrays import Array, BufferViews, Estimates, HasEstimates, namespace
 from rlplug_linucb.checks import (
     checked_columns,
     checked_rows,
@@ -29,7 +29,6 @@ from rlplug_linucb.checks import (
 )
 from rlplug_linucb.choice import TOLERANCE, choose, present_arms, with_log_prob
 from rlplug_linucb.config import LinUCBConfig
-from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import Scores, upper_confidence_bound

@@ -12,10 +12,9 @@ from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
 from rlplug.bandits.probability import gaussian_best, greedy_probabilities
 from rlplug.config.schedule import resolve
-from rlplug_linucb.arrays import Array, namespace
+from rlplug_linucb.arrays import Array, Estimates, HasEstimates, namespace
 from rlplug_linucb.choice import TOLERANCE, with_log_prob
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
-from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.models import DisjointModel, JointModel, Model

@@ -179,7 +179,7 @@ class EachLearnerAlone(LinUCB):
 
 MUTANTS = [
     (WeightsSquared, "weights_count_rows", "a row of weight 2 and two such rows"),
-    (WeightsSquared, "equals_its_reference", "pred_label as rlplug_linucb.reference:ridge"),
+    (WeightsSquared, "equals_its_reference", "pred_label as rlplug_linucb.algorithm:plain_ridge"),
     (LearnsTheFirstRowOnly, "rows_may_be_split_into_batches", "from a batch and from its halves"),
     (EachLearnerAlone, "two_learners_stay_the_same", "learner.all_reduce"),
     (MaskForgotten, "masks_are_respected", "under the mask"),

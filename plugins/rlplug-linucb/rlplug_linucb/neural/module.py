@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rlplug import Acted, ActInput, Batch, LearnerView, Module
 from rlplug.config.schedule import resolve
 from rlplug.nn import Body, Network, NetworkOptions, QHead
+from rlplug_linucb.arrays import Estimates, HasEstimates
 from rlplug_linucb.config import LinUCBConfig
-from rlplug_linucb.estimates import Estimates, HasEstimates
 from rlplug_linucb.layout import Layout
 from rlplug_linucb.linucb import Scores
 from rlplug_linucb.module import LinUCBModule
