@@ -29,7 +29,6 @@ from rlplug import AddOn
 from rlplug.checkpoint.replay_files import ReplayFiles, restore_rows
 from rlplug.config.sources import Setting
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
-from rlplug.learner.trees import pack
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
 from rlplug.runs.prepare import prepare
@@ -37,6 +36,7 @@ from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
 from rlplug.tracking.activity import Activities
+from rlplug.trees import pack
 
 ROUNDS = 15
 OPTIONS = {

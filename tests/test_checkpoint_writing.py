@@ -25,7 +25,7 @@ from rlplug.checkpoint import (
     read_training,
 )
 from rlplug.errors import RequestError
-from rlplug.learner.trees import read_tree, write_tree
+from rlplug.trees import read_tree, write_tree
 
 OFF = {"tracking.enabled": False}
 

@@ -32,7 +32,7 @@ from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
-from rlplug.learner.trees import read_tree, write_tree
+from rlplug.trees import read_tree, write_tree
 
 OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]

@@ -110,6 +110,8 @@ class Batch(Mapping[str, Any]):
 
     def select(self, rows: slice | Tensor) -> Batch:
         """A new batch with these rows, without the tables of fragments."""
+        if isinstance(rows, Tensor) and rows.device != self.device:
+            rows = _moved(rows, self.device, None)
         selected: dict[str, Any] = {}
         for name, column in self._columns.items():
             if name not in SIDE_TABLES:
@@ -259,7 +261,7 @@ def _selected(column: Any, rows: slice | Tensor) -> Any:
     if isinstance(column, Tensor):
         if isinstance(rows, slice):
             return column[rows]
-        return column.index_select(0, rows.to(column.device))
+        return column.index_select(0, rows)
     return tree_map(partial(_selected, rows=rows), column)
 
 

@@ -27,17 +27,9 @@ def minibatches(
     elif whole_fragments and "fragments" in batch:
         yield from _by_fragments(batch, size, generator)
     else:
-        shuffled = batch.select(_on_device(torch.randperm(rows, generator=generator), batch))
+        shuffled = batch.select(torch.randperm(rows, generator=generator))
         for start in range(0, rows, size):
             yield shuffled.select(slice(start, start + size))
-
-
-def _on_device(order: Tensor, batch: Batch) -> Tensor:
-    """The order where the columns are: a copy from pinned memory, which nobody waits for."""
-    device = batch.device
-    if device.type != "cuda":
-        return order.to(device)
-    return order.pin_memory().to(device, non_blocking=True)
 
 
 def _by_fragments(batch: Batch, size: int, generator: torch.Generator) -> Iterator[Batch]:

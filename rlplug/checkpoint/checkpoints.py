@@ -28,7 +28,7 @@ from rlplug.checkpoint.manifest import (
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
 from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.errors import RequestError
-from rlplug.learner.trees import write_tree
+from rlplug.trees import write_tree
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,7 +17,7 @@ from rlplug.checkpoint.manifest import POLICY, damaged, reading
 from rlplug.checkpoint.weights import load_weights
 from rlplug.errors import RequestError
 from rlplug.learner import state
-from rlplug.learner.trees import INDEX, read_tree
+from rlplug.trees import INDEX, read_tree
 
 if TYPE_CHECKING:
     from rlplug.envs import Environments, Normalization

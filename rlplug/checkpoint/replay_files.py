@@ -18,7 +18,7 @@ import attrs
 from rlplug.batch.nested import first_leaf
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
-from rlplug.learner.trees import pack, read_file, write_file
+from rlplug.trees import pack, read_file, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor

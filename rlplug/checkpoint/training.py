@@ -21,7 +21,7 @@ from rlplug.checkpoint.policy import ACTING
 from rlplug.checkpoint.replay_files import restore_rows
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
-from rlplug.learner.trees import read_tree
+from rlplug.trees import read_tree
 
 __all__ = ["newest_valid", "read_training", "restore_feed"]
 

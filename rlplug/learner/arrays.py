@@ -76,7 +76,16 @@ class ArraysEngine:
                     return
         if total is not None:
             self._tape.flat[:] = total
-        self._deliver(update, reached)
+        gradients = self._tape.gradients
+        if len(reached) == len(gradients) and not self._copies:
+            for param, gradient in zip(self._params, gradients, strict=True):
+                if param.grad is not gradient:
+                    param.grad = gradient
+            update.flat_gradients = self._tape.flat
+            return
+        for index, (param, gradient) in enumerate(zip(self._params, gradients, strict=True)):
+            # Copies: hooks may keep what they see, and the buffer is written again.
+            param.grad = gradient.clone() if index in reached else None
 
     def _current_tape(self) -> Tape:
         scope = FrozenWeights.scope
@@ -114,18 +123,6 @@ class ArraysEngine:
             if own is not None and own.requires_grad:
                 reached += tape.backward(own, weight=weight, wanted=span)
         return reached
-
-    def _deliver(self, update: ModuleUpdate, reached: set[int]) -> None:
-        gradients = self._tape.gradients
-        if len(reached) == len(gradients) and not self._copies:
-            for param, gradient in zip(self._params, gradients, strict=True):
-                if param.grad is not gradient:
-                    param.grad = gradient
-            update.flat_gradients = self._tape.flat
-            return
-        for index, (param, gradient) in enumerate(zip(self._params, gradients, strict=True)):
-            # Copies: hooks may keep what they see, and the buffer is written again.
-            param.grad = gradient.clone() if index in reached else None
 
 
 class ArraysTrial:

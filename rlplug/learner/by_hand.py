@@ -19,9 +19,9 @@ from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
-from rlplug.learner.trees import read_tree, replace_tree
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 from rlplug.registry import packages
+from rlplug.trees import read_tree, replace_tree
 
 __all__ = ["ByHand"]
 

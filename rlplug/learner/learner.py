@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
-from torch import Tensor, no_grad
+from torch import no_grad
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -103,8 +103,10 @@ class Learner(ByHand):
             self.member(module_id)
             batch.check()
             known = self.spaces.get(module_id)
-            if known is not None and "actions" in batch and isinstance(known[1], _WHOLE_NUMBERS):
-                _refuse_fractions(batch)
+            discrete = known is not None and isinstance(known[1], _WHOLE_NUMBERS)
+            # The values of integers are not looked at.
+            if discrete and "actions" in batch and batch["actions"].is_floating_point():
+                whole_numbers(batch.array("actions"), "action")
         wanted = self.modules_to_train
         if isinstance(wanted, str):
             raise RequestError(
@@ -407,16 +409,6 @@ class Learner(ByHand):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
             for name, value in reported.items():
                 metrics[prefix + name] = value
-
-
-def _refuse_fractions(batch: Batch) -> None:
-    """Refuse discrete actions that are no integers; the values of integers are not looked at."""
-    actions = batch.columns["actions"]
-    if isinstance(actions, Tensor) and not actions.is_floating_point():
-        return
-    array = batch.array("actions")
-    if array.dtype.kind not in "iub":
-        whole_numbers(array, "action")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

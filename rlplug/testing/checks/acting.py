@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rlplug.batch.nested import tree_map
-from rlplug.learner.trees import pack
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import stack_observations, to_array
@@ -20,6 +19,7 @@ from rlplug.testing.harness import Harness, changed_generators, make_harness
 from rlplug.testing.report import CheckFailed, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import named
+from rlplug.trees import pack
 
 __all__ = [
     "check_acting_changes_nothing",
