@@ -251,7 +251,8 @@ def steps_of(answer: bytes) -> tuple[int, list[tuple[int, dict[str, Any]]]]:
 
 
 def _numbers(request: bytes) -> list[int]:
-    return numpy.frombuffer(request, numpy.int32).tolist()
+    numbers: list[int] = numpy.frombuffer(request, numpy.int32).tolist()
+    return numbers
 
 
 def _answer(count: int, infos: list[tuple[int, dict[str, Any]]]) -> bytes:
