@@ -8,10 +8,16 @@ import gymnasium
 import numpy
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 import rlplug as rl
 from rlplug.bandits.probability import beta_best, gaussian_best, greedy_probabilities
+from rlplug.envs import Environments
+from rlplug.envs.workers import WorkerVector
 from rlplug.errors import PluginError
+from rlplug.feeds import FeedSetting, Replay, Stream
+from rlplug.sampling.batching import Batching
+from rlplug.sampling.workers import WorkerSampler
 
 ROWS = 2000
 CONTEXT = spaces.Box(-1.0, 1.0, (3,), numpy.float64)
@@ -21,6 +27,9 @@ POLICIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "a2c": ("a2c", CONTEXT, {}),
     "recurrent a2c": ("a2c", CONTEXT, {"memory": "lstm"}),
     "dqn": ("dqn", CONTEXT, {"exploration_initial_eps": 0.6, "learning_starts": 0}),
+    "noisy dqn": ("dqn", CONTEXT, {"noisy": True, "exploration_initial_eps": 0.2}),
+    "sac": ("sac", CONTEXT, {"learning_starts": 0}),
+    "sac before it learns": ("sac", CONTEXT, {}),
     "linucb": ("linucb", CONTEXT, {}),
     "lints": ("lints", CONTEXT, {"v": 0.3}),
     "joint lints": ("lints", CONTEXT, {"v": 0.3, "model": "joint"}),
@@ -30,6 +39,7 @@ POLICIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "thompson": ("thompson", NOTHING, {}),
     "gaussian thompson": ("thompson", NOTHING, {"distribution": "gaussian"}),
     "ucb1": ("ucb1", NOTHING, {}),
+    "metric-ucb": ("metric-ucb", NOTHING, {}),
 }
 
 
@@ -117,13 +127,6 @@ class Still(gymnasium.Env[Any, Any]):
 
 
 def test_a_policy_without_log_probabilities_is_refused_where_they_are_needed() -> None:
-    from gymnasium.vector import AutoresetMode
-
-    from rlplug.envs import Environments
-    from rlplug.envs.workers import WorkerVector
-    from rlplug.sampling.batching import Batching
-    from rlplug.sampling.workers import WorkerSampler
-
     class Silent(rl.Module):
         def forward_exploration(self, act: rl.ActInput) -> rl.Acted:
             return rl.Acted(numpy.zeros(len(act.observations), numpy.int64))
@@ -135,7 +138,7 @@ def test_a_policy_without_log_probabilities_is_refused_where_they_are_needed() -
             Silent(),
             batching=Batching(),
             count=8,
-            wants_log_prob=True,
+            needs_log_prob=True,
             seed=0,
         )
         sampler.start()
@@ -143,3 +146,45 @@ def test_a_policy_without_log_probabilities_is_refused_where_they_are_needed() -
             sampler.collect(0)
     finally:
         vector.close()
+
+
+class Says(rl.Module):
+    """Tells where it is asked."""
+
+    def forward_exploration(self, act: rl.ActInput) -> rl.Acted:
+        actions = act.random.integers(4, size=len(act.observations))
+        return rl.Acted(actions, extras={"log_prob": -0.5 * actions} if act.wants_log_prob else {})
+
+
+@pytest.mark.parametrize("count", [0, 24])
+@pytest.mark.parametrize("described", [Replay(batch_size=8, learning_starts=0), Stream()])
+def test_rows_have_version_and_log_probability_where_weights_may_be_older(
+    described: Any, count: int
+) -> None:
+    setting = FeedSetting(
+        observation_space=CONTEXT, action_space=spaces.Discrete(4), num_envs=2, steps=100, seed=0
+    )
+    feed = described.open(setting)
+    vector = WorkerVector(Still, 2, 1)
+    try:
+        sampler = WorkerSampler(
+            Environments(vector, "Still", AutoresetMode.SAME_STEP),
+            Says(),
+            batching=Batching(force_sync=not count),
+            steps=12,
+            count=count,
+            ahead=count > 0,
+            keep_next=True,
+            seed=0,
+        )
+        sampler.start()
+        sampler.version = 7
+        works = list(feed.take(sampler.collect(0), 24))
+    finally:
+        vector.close()
+    assert works
+    batch = works[0].batch
+    assert ("version" in batch, "log_prob" in batch) == (count > 0, count > 0)
+    if count:
+        assert batch["version"].tolist() == [7] * len(batch["actions"])
+        assert batch["log_prob"].tolist() == (-0.5 * batch["actions"]).tolist()

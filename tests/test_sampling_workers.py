@@ -407,6 +407,57 @@ def test_quick_environments_of_one_worker_are_answered_for_together() -> None:
         vector.close()
 
 
+def test_quick_steps_that_are_asked_for_one_by_one_are_answered_for_together_too() -> None:
+    vector = WorkerVector(Walk, 8, 1)
+    try:
+        vector.reset(seed=0)
+        pid = vector._workers[0].pid
+        assert pid is not None
+        counts = set()
+        # As soon as steps are known to be quick, and the first request does not come alone.
+        for _ in range(300):
+            os.kill(pid, signal.SIGSTOP)
+            for env in range(8):
+                vector.send(numpy.array([env]), numpy.zeros(1, int))
+            os.kill(pid, signal.SIGCONT)
+            envs: list[int] = []
+            while len(envs) < 8:
+                received = vector.receive().envs
+                counts.add(len(received))
+                envs += received
+            assert envs == list(range(8))
+            if 8 in counts:
+                break
+        assert 8 in counts
+    finally:
+        vector.close()
+
+
+def test_quick_steps_wait_for_each_other_only_for_a_millisecond() -> None:
+    class Busy(Walk):
+        def step(self, action: Any) -> Any:
+            began = time.perf_counter()
+            while time.perf_counter() - began < 100e-6:
+                pass
+            return super().step(action)
+
+    vector = WorkerVector(Busy, 32, 1)
+    try:
+        vector.reset(seed=0)
+        counts: list[int] = []
+        for _ in range(300):
+            vector.send(numpy.arange(32), numpy.zeros(32, int))
+            waiting = 32
+            while waiting:
+                counts.append(len(vector.receive().envs))
+                waiting -= counts[-1]
+            if max(counts) > 4:
+                break
+        assert 4 < max(counts) <= 10
+    finally:
+        vector.close()
+
+
 def receive_all(vector: WorkerVector) -> None:
     while vector.is_stepping:
         vector.receive()

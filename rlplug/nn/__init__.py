@@ -10,6 +10,7 @@ from rlplug.nn.distributions import (
     Gaussian,
     MultiCategorical,
     SquashedGaussian,
+    log_prob_of,
     make_distribution,
     masked,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "TargetNetwork",
     "TrivialTarget",
     "ValueHead",
+    "log_prob_of",
     "make_distribution",
     "make_encoder",
     "masked",

@@ -70,7 +70,8 @@ def make_sampler(
         ),
         count=count,
         ahead=count > 0 and not is_rollout,
-        wants_log_prob=count > 0 and feed.on_policy,
+        # Greedy actions are no draws from what is learned.
+        needs_log_prob=count > 0 and feed.on_policy and not options.optimal,
         **shared,
     )
 

@@ -40,6 +40,9 @@ class WorkerSampler(VectorSampler):
     `ahead`, environments also begin steps for the next collection: they step while the learner
     learns. In lock-step (`batching.force_sync`) all are acted for at once, and the numbers are
     those of a `VectorSampler`.
+
+    With `count`, the weights that act may be older than those that learn: log-probabilities are
+    stored with the actions, where the module tells them; with `needs_log_prob`, it must.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class WorkerSampler(VectorSampler):
         steps: int = 1,
         count: int = 0,
         ahead: bool = False,
-        wants_log_prob: bool = False,
+        needs_log_prob: bool = False,
         **more: Any,
     ) -> None:
         num_envs, vector = environments.num_envs, environments.vector
@@ -65,7 +68,8 @@ class WorkerSampler(VectorSampler):
         self._batching, self._batch_stats = batching, BatchStats()
         self._count, self._ahead = count, ahead
         self._module = module
-        self._io.act.wants_log_prob = wants_log_prob
+        self._io.act.wants_log_prob = count > 0
+        self._needs_log_prob = needs_log_prob
         self._has_memory = self._io.autoreset.initial_state is not None
         self._turns = Turns(num_envs, batching, steps=rows, count=count, ahead=ahead)
         self._received = Received()
@@ -157,7 +161,7 @@ class WorkerSampler(VectorSampler):
             acted = self.choose(act)
         if state is not None:
             act.state = acted.state if everyone else with_rows(state, envs, acted.state)
-        if act.wants_log_prob and "log_prob" not in acted.extras:
+        if self._needs_log_prob and "log_prob" not in acted.extras:
             raise PluginError(
                 f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
                 "is needed where the weights that act may be older than those that learn.",

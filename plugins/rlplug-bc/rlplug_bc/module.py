@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.batch.nested import to_tensors
-from rlplug.nn import Distribution, make_distribution
+from rlplug.nn import Distribution, log_prob_of, make_distribution
 from rlplug.nn.network import Body, Network, NetworkOptions
 from rlplug.spaces import AnySpace
 from rlplug_bc.config import BCConfig
@@ -39,9 +37,10 @@ class BCModule(Module):
         """Actions sampled from the policy."""
         parameters, _ = self.network.act(act.observations)
         actions = self.distribution.sample(parameters, act.random, act.action_mask)
-        extras = (
-            {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
-        )
+        extras: dict[str, Any] = {}
+        if act.wants_log_prob:
+            mask = act.action_mask
+            extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
@@ -58,12 +57,3 @@ class BCModule(Module):
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`parameters` of the action distribution."""
         return {"parameters": self.network(batch["observations"])}
-
-    def _log_prob(self, parameters: Any, actions: Any, act: ActInput) -> Any:
-        mask = act.action_mask
-        log_prob = self.distribution.log_prob(
-            torch.as_tensor(parameters),
-            to_tensors(actions),
-            None if mask is None else to_tensors(mask),
-        )
-        return log_prob.numpy(force=True)

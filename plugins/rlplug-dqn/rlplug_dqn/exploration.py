@@ -13,7 +13,7 @@ from torch import Tensor
 from rlplug import ActInput
 from rlplug_dqn.config import DQNConfig
 
-__all__ = ["RUN_STEPS", "Exploration"]
+__all__ = ["RUN_STEPS", "Exploration", "Greedy"]
 
 RUN_STEPS = 50_000
 """Length of a run that was not told its length."""
@@ -77,13 +77,15 @@ class Exploration:
             actions = numpy.where(explores, others, actions)
         return actions
 
-    def log_prob(self, act: ActInput, actions: Any, greedy: Greedy, n_actions: int) -> Any:
-        """Log-probabilities of actions, given the values: of noisy networks, given their noise."""
+    def log_prob(self, act: ActInput, actions: Any, greedy: Any, n_actions: int) -> Any:
+        """Log-probabilities of actions, given the greedy ones: of noisy networks, their noise."""
         epsilon = self.epsilon(act.timestep, act.steps)
         mask = act.action_mask
-        allowed = n_actions if mask is None else numpy.asarray(mask != 0).sum(1)
-        best = greedy(act.observations, mask) == actions
-        return numpy.log(epsilon / allowed + (1.0 - epsilon) * best).astype(numpy.float32)
+        allowed = n_actions if mask is None else (mask != 0).sum(1)
+        probability = epsilon / allowed + (1.0 - epsilon) * (greedy == actions)
+        if act.in_torch:
+            return probability.log()
+        return numpy.log(probability).astype(numpy.float32)
 
 
 def _mixed(

@@ -28,7 +28,7 @@ from rlplug.nn import (
     resample_noise,
 )
 from rlplug_dqn.config import DQNConfig
-from rlplug_dqn.exploration import Exploration
+from rlplug_dqn.exploration import Exploration, Greedy
 
 __all__ = ["DQNModule"]
 
@@ -68,12 +68,14 @@ class DQNModule(Module):
         """Epsilon-greedy actions."""
         if self.noisy:
             resample_noise(self.network, act.random)
-        greedy = self._greedy_in_torch if act.in_torch else self._greedy
-        actions = self.exploration.choose(act, greedy, self.n_actions)
+        greedy: Greedy = self._greedy_in_torch if act.in_torch else self._greedy
         extras: dict[str, Any] = {}
         if act.wants_log_prob:
-            found = self.exploration.log_prob(act, actions, greedy, self.n_actions)
-            extras["log_prob"] = found
+            best = greedy(act.observations, act.action_mask)
+            actions = self.exploration.choose(act, lambda *_: best, self.n_actions)
+            extras["log_prob"] = self.exploration.log_prob(act, actions, best, self.n_actions)
+        else:
+            actions = self.exploration.choose(act, greedy, self.n_actions)
         return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:

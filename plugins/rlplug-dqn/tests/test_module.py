@@ -212,6 +212,32 @@ def test_observations_of_parts_are_acted_on() -> None:
     assert module.forward_exploration(ActInput(seen, random=random)).actions.shape == (3,)
 
 
+@pytest.mark.parametrize("in_torch", [False, True])
+def test_log_probabilities_are_those_of_epsilon_greedy_actions(in_torch: bool) -> None:
+    options = {"exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "learning_starts": 0}
+    module = made(**options)
+    set_values(module.network, [0.0, 2.0, 1.0])
+    act = ActInput(numpy.zeros((2000, 2), numpy.float32), numpy.ones((2000, 3), numpy.int8))
+    act.action_mask[1000:, 2] = 0
+    act.random = numpy.random.default_rng(0)
+    act.wants_log_prob, act.in_torch = True, in_torch
+    if in_torch:
+        act.observations, act.action_mask = map(tensor, (act.observations, act.action_mask))
+        act.random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        acted = module.forward_exploration(act)
+    assert type(acted.extras["log_prob"]) is type(acted.actions)
+    probability = numpy.exp(numpy.asarray(acted.extras["log_prob"]))
+    actions = numpy.asarray(acted.actions)
+    # 0.3 shared by three actions, or by two, and 0.7 more for the best.
+    said = numpy.array([[0.1, 0.8, 0.1], [0.15, 0.85, 0.0]])
+    for half, expected in enumerate(said):
+        part = slice(1000 * half, 1000 * half + 1000)
+        assert probability[part] == pytest.approx(expected[actions[part]], rel=1e-6)
+        drawn = numpy.bincount(actions[part], minlength=3) / 1000
+        assert drawn == pytest.approx(expected, abs=0.05)
+
+
 def test_noise_explores_and_inference_has_none() -> None:
     module = made(noisy=True, exploration_initial_eps=0.0, exploration_final_eps=0.0)
     assert any(isinstance(part, NoisyLinear) for part in module.network.modules())

@@ -25,6 +25,8 @@ __all__ = ["Draws", "LinTSModule"]
 
 _DRAWS = 1000
 """From which probabilities of correlated arms are estimated."""
+_AT_ONCE = 2**18
+"""Scores that are drawn together."""
 _ESTIMATE = 1
 """Tells the generator of estimates from others with the same timestep."""
 
@@ -119,9 +121,23 @@ class LinTSModule(HasEstimates, Module):
         random = numpy.random.default_rng([_ESTIMATE, timestep])
         # One more than how often, so that nothing that was chosen has probability 0.
         wins = greedy_probabilities(draws.sampled, parsed.mask)
-        for _ in range(_DRAWS):
-            wins = wins + greedy_probabilities(self._draw(parsed, random).sampled, parsed.mask)
+        left, together = _DRAWS, max(_AT_ONCE // wins.size, 1)
+        while left > 0:
+            sampled = self._sampled(parsed, random, min(left, together))
+            mask = None if parsed.mask is None else numpy.tile(parsed.mask, (len(sampled), 1))
+            best = greedy_probabilities(sampled.reshape(-1, wins.shape[1]), mask)
+            wins = wins + best.reshape(sampled.shape).sum(0)
+            left -= together
         return wins / (_DRAWS + 1)
+
+    @numpy.errstate(over="ignore", invalid="ignore")
+    def _sampled(self, parsed: ParsedObservations, random: Any, times: int) -> Any:
+        """So many draws of the predicted rewards, (times, n, arms)."""
+        mean, _, deviation = draw(self.bandit.model, parsed, random, times)
+        sampled = mean[..., None] + float(self.bandit.alpha) * deviation
+        if isinstance(sampled, Tensor):
+            sampled = sampled.cpu().numpy()
+        return numpy.moveaxis(sampled, 2, 0)
 
     # Features that are not finite are found by their scores, which raise an error of their own.
     @numpy.errstate(over="ignore", invalid="ignore")
@@ -131,49 +147,50 @@ class LinTSModule(HasEstimates, Module):
             mean, variance = model.predict(parsed)
             deviation = 0.0 * variance
         else:
-            mean, variance, deviation = draw(model, parsed, random)
+            mean, variance, deviations = draw(model, parsed, random)
+            deviation = deviations[..., 0]
         sigma = namespace(variance).sqrt(variance)
         draws = (mean, sigma, mean + v * deviation)
         return Draws(*(one.cpu().numpy() if isinstance(one, Tensor) else one for one in draws))
 
 
 def draw(
-    model: Model, parsed: ParsedObservations, random: numpy.random.Generator
+    model: Model, parsed: ParsedObservations, random: numpy.random.Generator, times: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Means and variances (n, arms), and deviations of one posterior draw from the means at v = 1.
+    """Means and variances (n, arms), and deviations from the means at v = 1, (n, arms, times).
 
-    The posterior is N(theta, v² A⁻¹); every observation gets a draw of its own.
+    The posterior is N(theta, v² A⁻¹); every observation gets draws of its own.
     """
     if isinstance(model, DisjointModel):
         mean, variance = model.predict(parsed)
-        return mean, variance, _draw_independent(model.regressions, variance, random)
+        return mean, variance, _draw_independent(model.regressions, variance, random, times)
     if isinstance(model, JointModel):
         rows = model.design(parsed)
         means, variance = model.regressions.predict(rows)
-        return means[..., 0], variance, _draw_shared(model.regressions, rows, random)
+        return means[..., 0], variance, _draw_shared(model.regressions, rows, random, times)
     # Given the shared coefficients, arms are independent: one draw of those, and one per arm.
     mean, variance, rows = model.regressions.predict_by_arm(*model.design(parsed))
     shared_mean, shared_variance = model.regressions.shared.predict(rows)
-    deviation = _draw_shared(model.regressions.shared, rows, random)
-    deviation = deviation + _draw_independent(model.regressions.arms, variance, random)
+    deviation = _draw_shared(model.regressions.shared, rows, random, times)
+    deviation = deviation + _draw_independent(model.regressions.arms, variance, random, times)
     return mean + shared_mean[..., 0], variance + shared_variance, deviation
 
 
 def _draw_independent(
-    regressions: RidgeRegressions, variance: Array, random: numpy.random.Generator
+    regressions: RidgeRegressions, variance: Array, random: numpy.random.Generator, times: int
 ) -> Array:
     """Deviations of predictions (n, arms) by separate regressions: independent normal draws."""
-    noise = regressions.to_array(random.standard_normal(variance.shape))
-    return namespace(variance).sqrt(variance) * noise
+    noise = regressions.to_array(random.standard_normal((*variance.shape, times)))
+    return namespace(variance).sqrt(variance)[..., None] * noise
 
 
 def _draw_shared(
-    regressions: RidgeRegressions, rows: Array, random: numpy.random.Generator
+    regressions: RidgeRegressions, rows: Array, random: numpy.random.Generator, times: int
 ) -> Array:
-    """Deviations of predictions of rows (n, arms, d) by one draw of coefficients for each n."""
-    noise = regressions.to_array(random.standard_normal((len(rows), regressions.dim)))
+    """Deviations of predictions of rows (n, arms, d) by draws of coefficients for each n."""
+    noise = regressions.to_array(random.standard_normal((len(rows), times, regressions.dim)))
     coefficients = noise @ _square_root(regressions.A_inv[0]).T
-    return (rows @ coefficients[:, :, None])[..., 0]
+    return rows @ coefficients.swapaxes(1, 2)
 
 
 def _square_root(covariance: Array) -> Array:

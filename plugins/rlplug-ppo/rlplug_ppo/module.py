@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.batch.nested import to_tensors
-from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
+from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments, log_prob_of
 from rlplug.nn.modes import evaluating
 from rlplug.spaces import AnySpace, has_images
 
@@ -57,9 +56,10 @@ class ActorCriticModule(Module):
             return self._act_and_evaluate(act)
         parameters, state = network.act(act.observations, act.state, explore=True)
         actions = network.distribution.sample(parameters, act.random, act.action_mask)
-        extras = (
-            {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
-        )
+        extras: dict[str, Any] = {}
+        if act.wants_log_prob:
+            mask = act.action_mask
+            extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, state, extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
@@ -107,15 +107,6 @@ class ActorCriticModule(Module):
     def _act_and_evaluate(self, act: ActInput) -> Acted:
         parameters, values = self.network.act_and_evaluate(act.observations)
         actions = self.distribution.sample(parameters, act.random, act.action_mask)
-        log_prob = self._log_prob(parameters, actions, act)
+        log_prob = log_prob_of(self.distribution, parameters, actions, act.action_mask)
         extras = {"parameters": parameters, "values": values, "log_prob": log_prob}
         return Acted(actions, extras=extras)
-
-    def _log_prob(self, parameters: Any, actions: Any, act: ActInput) -> Any:
-        mask = act.action_mask
-        log_prob = self.distribution.log_prob(
-            torch.as_tensor(parameters),
-            to_tensors(actions),
-            None if mask is None else to_tensors(mask),
-        )
-        return log_prob.numpy(force=True)

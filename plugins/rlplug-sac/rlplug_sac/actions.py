@@ -23,6 +23,8 @@ class BoxActions(nn.Module):
         self._space = space
         low, high = (bound.reshape(-1).astype(float) for bound in (space.low, space.high))
         self._scale, self._middle = (high - low) / 2, (high + low) / 2
+        self.log_density = -float(numpy.log(high - low).sum())
+        """Of each of uniform actions."""
         self._is_scaled = bool((self._scale == 1).all() and (self._middle == 0).all())
         for name, numbers in (("scale", self._scale), ("middle", self._middle)):
             part = torch.as_tensor(numbers, dtype=torch.get_default_dtype())

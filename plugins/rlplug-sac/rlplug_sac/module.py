@@ -22,6 +22,7 @@ from rlplug.nn import (
     QHead,
     SquashedGaussian,
     Streams,
+    log_prob_of,
     make_distribution,
 )
 from rlplug.nn.tensors import rows_of
@@ -118,14 +119,21 @@ class SACModule(Module):
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """Actions sampled from the policy; before learning starts, uniformly."""
+        extras: dict[str, Any] = {}
         if act.timestep < self.learning_starts:
             rows = rows_of(act.observations)
             if self.box is not None:
-                return Acted(self.box.uniform(rows, act.random))
-            parameters = numpy.zeros((rows, self.distribution.size))
+                if act.wants_log_prob:
+                    extras["log_prob"] = numpy.full(rows, self.box.log_density, numpy.float32)
+                return Acted(self.box.uniform(rows, act.random), extras=extras)
+            parameters = numpy.zeros((rows, self.distribution.size), numpy.float32)
         else:
             parameters, _ = self.actor.act(act.observations, explore=True)
-        return Acted(self.distribution.sample(parameters, act.random, act.action_mask))
+        mask = act.action_mask
+        actions = self.distribution.sample(parameters, act.random, mask)
+        if act.wants_log_prob:
+            extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
+        return Acted(actions, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The squashed mean, or the most likely action."""

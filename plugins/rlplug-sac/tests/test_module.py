@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from rlplug_sac import SACConfig, SACModule, TD3Config, TD3Module
 from rlplug_sac.actions import BoxActions
-from torch import nn, tensor
+from torch import distributions, nn, tensor
 
 from rlplug import ActInput
 
@@ -130,6 +130,55 @@ def test_random_discrete_actions_are_uniform_among_those_allowed() -> None:
     actions = module.forward_exploration(seen(20_000, timestep=0, action_mask=mask)).actions
     shares = numpy.bincount(actions - 3, minlength=5) / 20_000
     assert shares == pytest.approx([0.25, 0.0, 0.25, 0.25, 0.25], abs=0.015)
+
+
+@pytest.mark.parametrize("space", [WIDE, spaces.Box(-1, 1, (1, 2), numpy.float32)])
+def test_log_probabilities_of_box_actions_are_those_of_a_squashed_normal_distribution(
+    space: Any,
+) -> None:
+    module = sac(space, learning_starts=0)
+    last_bias(module.actor, [0.4, -0.7, -0.5, 0.2])
+    acted = module.forward_exploration(seen(500, wants_log_prob=True))
+    normal = distributions.Normal(tensor([0.4, -0.7]), tensor([-0.5, 0.2]).exp())
+    low, high = (torch.as_tensor(bound[0]).float() for bound in (space.low, space.high))
+    stretched = [
+        distributions.TanhTransform(),
+        distributions.AffineTransform((low + high) / 2, (high - low) / 2),
+    ]
+    theirs = distributions.TransformedDistribution(normal, stretched)
+    expected = theirs.log_prob(torch.as_tensor(acted.actions[:, 0]).float()).sum(1)
+    log_prob = acted.extras["log_prob"]
+    assert (log_prob.shape, log_prob.dtype) == ((500,), numpy.float32)
+    numpy.testing.assert_allclose(log_prob, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_before_learning_starts_log_probabilities_are_those_of_uniform_actions() -> None:
+    acted = sac(learning_starts=10).forward_exploration(seen(3, timestep=9, wants_log_prob=True))
+    # Of a rectangle of 4 by 10.
+    assert acted.extras["log_prob"] == pytest.approx([-numpy.log(40)] * 3)
+
+
+@pytest.mark.parametrize("timestep", [0, 1_000])
+def test_discrete_actions_are_drawn_as_often_as_their_log_probabilities_say(timestep: int) -> None:
+    module = sac(FIVE, learning_starts=10)
+    last_bias(module.actor, numpy.log([1.0, 2.0, 3.0, 4.0, 5.0]).tolist())
+    mask = numpy.tile(numpy.array([1, 0, 1, 1, 1], numpy.int8), (20_000, 1))
+    act = seen(20_000, timestep=timestep, action_mask=mask, wants_log_prob=True)
+    acted = module.forward_exploration(act)
+    # Of 1, 3, 4 and 5, which add up to 13; at random, of four.
+    said = [1 / 13, 0, 3 / 13, 4 / 13, 5 / 13] if timestep else [1 / 4, 0, 1 / 4, 1 / 4, 1 / 4]
+    drawn = numpy.bincount(acted.actions - 3, minlength=5) / 20_000
+    assert drawn == pytest.approx(said, abs=0.015)
+    expected = numpy.array(said)[acted.actions - 3]
+    assert numpy.exp(acted.extras["log_prob"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_log_probabilities_are_told_where_they_are_asked_for_alone() -> None:
+    module = sac()
+    for timestep in (0, 1_000):
+        assert module.forward_exploration(seen(3, timestep=timestep)).extras == {}
+    # Noise that is clipped at the bounds has no density there.
+    assert td3().forward_exploration(seen(3, wants_log_prob=True)).extras == {}
 
 
 def test_scaled_actions_lie_between_minus_one_and_one() -> None:

@@ -75,7 +75,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         edges = [num_envs * number // num_workers for number in range(num_workers + 1)]
         self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
-        self._pending: list[list[_Pending]] = [[] for _ in self._shares]
+        self._pending = [_Pending() for _ in self._shares]
         """The steps that each worker was asked for."""
         self._workers: list[Worker] = []
         # Not the vector itself, which it would keep alive.
@@ -150,7 +150,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         for which in dict.fromkeys(workers.tolist()):
             asked = numbers[workers == which]
             seconds = self._timeout * (len(asked) if together else 1)
-            self._pending[which].append(_Pending(now, asked.tolist(), seconds))
+            pending = self._pending[which]
+            if not pending.envs:
+                pending.began, pending.seconds = now, seconds
+            pending.envs += asked.tolist()
             self._workers[which].ask(kind, asked.tobytes())
 
     def receive(self, seconds: float | None = None) -> Received:
@@ -161,7 +164,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         received = Received()
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            busy = [worker for worker in self._workers if self._pending[worker.number]]
+            busy = [worker for worker in self._workers if self._pending[worker.number].envs]
             if not busy:
                 return received
             for worker in wait_for(busy, self._patience(deadline)):
@@ -176,7 +179,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         """Wait until all steps are taken: worker by worker, which wakes this process less often."""
         received = Received()
         for number, pending in enumerate(self._pending):
-            while self._pending[number]:
+            while pending.envs:
                 worker = self._workers[number]
                 late = self._too_late(pending) if self._timeout else None
                 patience = None if late is None else max(late - time.monotonic(), 0.0)
@@ -188,19 +191,19 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     @property
     def is_stepping(self) -> bool:
         """Whether there are steps to receive."""
-        return any(self._pending)
+        return any(pending.envs for pending in self._pending)
 
     def _patience(self, deadline: float | None) -> float | None:
         """Seconds until something is to be done, answer or not."""
         now = time.monotonic()
         moments = [] if deadline is None else [deadline]
         if self._timeout:
-            moments += [self._too_late(pending) for pending in self._pending if pending]
+            moments += [self._too_late(pending) for pending in self._pending if pending.envs]
         return max(min(moments) - now, 0.0) if moments else None
 
-    def _too_late(self, pending: list[_Pending]) -> float:
+    def _too_late(self, pending: _Pending) -> float:
         """When the step that a worker takes now has taken too long."""
-        return pending[0].began + pending[0].seconds
+        return pending.began + pending.seconds
 
     def _receive(self, worker: Worker, received: Received) -> None:
         pending = self._pending[worker.number]
@@ -214,14 +217,11 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             self._lose(worker, failure, received)
             return
         count, infos = steps_of(answer)
-        received.envs.extend(pending[0].envs[:count])
+        received.envs.extend(pending.envs[:count])
         received.infos.extend(infos)
-        del pending[0].envs[:count]
-        if not pending[0].envs:
-            del pending[0]
-        if pending:
-            # The next one began when this one was answered.
-            pending[0].began = time.monotonic()
+        del pending.envs[:count]
+        # The next one began when this one was answered.
+        pending.began = time.monotonic()
 
     def _lose_hanging(self, received: Received) -> None:
         if not self._timeout:
@@ -230,14 +230,14 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         for worker in list(self._workers):
             pending = self._pending[worker.number]
             # It may have answered while another was replaced.
-            if pending and now >= self._too_late(pending) and not worker.has_answered:
+            if pending.envs and now >= self._too_late(pending) and not worker.has_answered:
                 env = self._stepped_by(worker)
                 failure = Failure(env=env, method="step", message=self._too_long())
                 self._lose(worker, failure, received)
 
     def _stepped_by(self, worker: Worker) -> int:
         """The environment whose step a worker has begun and not ended."""
-        envs = self._pending[worker.number][0].envs
+        envs = self._pending[worker.number].envs
         return next((env for env in envs if self.columns.seconds[env] == BEGUN), envs[0])
 
     def _too_long(self) -> str:
@@ -258,7 +258,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         number = worker.number
         worker.kill()
         # Steps that it had answered before it failed were not read: they belong to lost episodes.
-        self._pending[number] = []
+        self._pending[number].envs = []
         self._workers[number] = new = self._start(number)
         self._answer(new, "making it")
         seeds = [
@@ -338,10 +338,11 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 class _Pending:
     """Steps that a worker was asked for."""
 
-    began: float
-    envs: list[int]
-    """Those that it has not answered for."""
-    seconds: float
+    envs: list[int] = attrs.field(factory=list)
+    """Those that it has not answered for, in order."""
+    began: float = 0.0
+    """When it was asked, or answered last."""
+    seconds: float = 0.0
     """How long the next answer may take."""
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -37,6 +38,9 @@ BEGUN = -1.0
 
 _QUICK = 300e-6
 """Where steps take less on average, they are answered for together: messages take as long."""
+
+_TOGETHER_SECONDS = 1e-3
+"""How long steps are taken until they are answered for."""
 
 _NEWEST = 0.01
 """The weight of the newest step in that average: one of a second counts for some hundreds more."""
@@ -96,6 +100,8 @@ class _Worker:
         self._at = 0, "making it"
         self._average = 1.0
         """Seconds of the last steps; at first nobody knows."""
+        self._read = b""
+        """A request that was read and not answered."""
         self._columns = SharedColumns(
             assignment.observation_space,
             assignment.action_space,
@@ -141,7 +147,8 @@ class _Worker:
         """Answer, and wait for what is to be done next."""
         try:
             self._connection.send_bytes(answer)
-            return self._connection.recv_bytes()
+            read, self._read = self._read, b""
+            return read or self._connection.recv_bytes()
         except (EOFError, OSError):
             # The process that started it is gone.
             return b"c"
@@ -153,13 +160,18 @@ class _Worker:
                 raise ValueError(f"it has another {kind} than the first: {one}, not {first}")
 
     def _step(self, request: bytes, *, together: bool = False) -> bytes:
-        """Step these environments one after the other; the answer is for those not answered for."""
+        """Step these environments one after the other; the answer is for those not answered for.
+
+        Those that are asked for in the meantime are stepped, too, where steps are quick.
+        """
         infos: list[tuple[int, dict[str, Any]]] = []
-        shared, count = self._columns, 0
-        for number in numpy.frombuffer(request, numpy.int32).tolist():
-            if count and not together and self._average >= _QUICK:
+        shared, count, taken = self._columns, 0, 0.0
+        numbers = deque(_numbers(request))
+        while numbers:
+            number = numbers.popleft()
+            if count and not together and (self._average >= _QUICK or taken >= _TOGETHER_SECONDS):
                 self._connection.send_bytes(b"." + _answer(count, infos))
-                count, infos = 0, []
+                count, taken, infos = 0, 0.0, []
             vector = self._vectors[number - self._first]
             row = slice(number, number + 1)
             self._at = number, "step"
@@ -179,14 +191,26 @@ class _Worker:
                 raise
             shared.seconds[number] = took = perf_counter() - began
             self._average += _NEWEST * (took - self._average)
-            count += 1
+            count, taken = count + 1, taken + took
             if "final_obs" in found:
                 finals = tree_map(lambda leaf, row=row: leaf[row], shared.finals)
                 tree_map(numpy.copyto, finals, found["final_obs"])
             if vector.infos:
                 infos += [(number, info) for info in vector.infos]
                 vector.infos = []
+            if not numbers and not together and self._average < _QUICK:
+                numbers.extend(self._asked_meanwhile())
         return _answer(count, infos)
+
+    def _asked_meanwhile(self) -> list[int]:
+        """The environments to step that the next request names, if there is one already."""
+        if not self._connection.poll():
+            return []
+        request = self._connection.recv_bytes()
+        if request[:1] == STEP:
+            return _numbers(request[1:])
+        self._read = request
+        return []
 
     def _reset(self, request: bytes) -> bytes:
         """Reset these environments, each from its seed."""
@@ -224,6 +248,11 @@ class _Worker:
 def steps_of(answer: bytes) -> tuple[int, list[tuple[int, dict[str, Any]]]]:
     """How many steps an answer is for, and what they told."""
     return int.from_bytes(answer[1:5]), pickle.loads(answer[5:]) if len(answer) > 5 else []
+
+
+def _numbers(request: bytes) -> list[int]:
+    numbers: list[int] = numpy.frombuffer(request, numpy.int32).tolist()
+    return numbers
 
 
 def _answer(count: int, infos: list[tuple[int, dict[str, Any]]]) -> bytes:

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.distributions.binary import Binary
 from rlplug.nn.distributions.categorical import Categorical, MultiCategorical
-from rlplug.nn.distributions.distribution import Distribution, masked
+from rlplug.nn.distributions.distribution import Distribution, log_prob_of, masked
 from rlplug.nn.distributions.gaussian import Gaussian
 from rlplug.nn.distributions.squashed import SquashedGaussian
 from rlplug.spaces import AnySpace, describe
@@ -19,6 +19,7 @@ __all__ = [
     "Gaussian",
     "MultiCategorical",
     "SquashedGaussian",
+    "log_prob_of",
     "make_distribution",
     "masked",
 ]

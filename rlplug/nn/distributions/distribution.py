@@ -8,10 +8,11 @@ import numpy
 import torch
 from torch import Tensor
 
+from rlplug.batch.nested import to_tensors
 from rlplug.errors import EnvironmentFailedError
 from rlplug.nn.arrays import NumpyArray
 
-__all__ = ["Constants", "Distribution", "check_mask", "masked", "masked_array"]
+__all__ = ["Constants", "Distribution", "check_mask", "log_prob_of", "masked", "masked_array"]
 
 
 class Distribution(Protocol):
@@ -83,6 +84,16 @@ class Constants:
             found = torch.as_tensor(array, dtype=dtype, device=device)
             self._tensors[name, device, dtype] = found
         return found
+
+
+def log_prob_of(
+    distribution: Distribution, parameters: Any, actions: Any, mask: Any = None
+) -> NumpyArray:
+    """The log-probabilities of actions that were sampled on arrays, for `Acted.extras`."""
+    log_prob = distribution.log_prob(
+        to_tensors(parameters), to_tensors(actions), None if mask is None else to_tensors(mask)
+    )
+    return log_prob.numpy(force=True)
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
