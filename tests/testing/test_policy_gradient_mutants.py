@@ -11,8 +11,11 @@ import numpy
 import torch
 from torch import nn
 
-from rlplug import Acted, Loss, hookimpl, option
+from rlplug import Acted, Batch, Loss, hookimpl, option
+from rlplug.feeds import Rollout
+from rlplug.testing import Subject
 from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
+from rlplug.testing.checks import check_named
 from rlplug.testing.conformance import mutant_test
 
 
@@ -300,14 +303,90 @@ class UntrainedPart(WithModule):
             self.unused = nn.Linear(2, 2)
 
 
+class MaskForgottenInTraining(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_train(self, batch):
+            return super().forward_train(Batch({"observations": batch["observations"]}))
+
+
+class RateReadOnce(PolicyGradient):
+    def configure_optimizers_for_module(self, module, config):
+        return torch.optim.Adam(module.parameters(), lr=float(config.learning_rate))
+
+
+class CoefficientOfTheStart(PolicyGradient):
+    def compute_loss_for_module(self, batch, fwd_out):
+        return super().compute_loss_for_module(self.config, batch, fwd_out)
+
+
+@attrs.frozen(kw_only=True)
+class GaeConfig(PolicyGradient.Config):
+    gae_lambda: float = option(0.9, "Lambda of the advantages.")
+    normalize_advantage: bool = option(True, "Normalize the advantages of a rollout.")
+    n_steps: int = option(16, "Steps of each environment per rollout.")
+
+
+class Gae(PolicyGradient):
+    """Generalised advantage estimation, row by row, normalized where it is prepared."""
+
+    Config: ClassVar[type[Any]] = GaeConfig
+
+    def feed(self):
+        return Rollout(n_steps=self.config.n_steps, batch_size=0)
+
+    def prepare_batch(self, module, config, batch):
+        extended = batch.extended()
+        values, following = extended.split(module.values(extended["observations"]))
+        advantages = self.sums(
+            batch["rewards"] + config.gamma * following * ~batch["terminated"] - values,
+            batch["fragments"],
+            config,
+        )
+        prepared = {"targets": advantages + values, "advantages": advantages}
+        if config.normalize_advantage:
+            prepared["advantages"] = self.normalized(advantages)
+        return prepared
+
+    def sums(self, errors, fragments, config):
+        sums, ends = errors.clone(), (fragments[:, 1] - 1).tolist()
+        for row in range(len(sums) - 2, -1, -1):
+            if row not in ends:
+                sums[row] += config.gamma * config.gae_lambda * sums[row + 1]
+        return sums
+
+    def normalized(self, advantages):
+        return (advantages - advantages.mean()) / advantages.std()
+
+
+class DecaysByLambdaAlone(Gae):
+    def sums(self, errors, fragments, config):
+        return super().sums(errors, fragments, attrs.evolve(config, gamma=1.0))
+
+
+class StopsOneStepEarly(Gae):
+    def sums(self, errors, fragments, config):
+        return super().sums(errors, torch.cat([fragments, fragments - 1]), config)
+
+
+class NormalizedWithoutAMean(Gae):
+    def normalized(self, advantages):
+        return advantages / advantages.std()
+
+
 MUTANTS = [
+    (MaskForgottenInTraining, "masked_actions_are_not_learned", "'log_probs' of masked actions"),
+    (RateReadOnce, "schedules_are_followed", "the same ones"),
+    (CoefficientOfTheStart, "schedules_are_followed", "`config`, each time"),
+    (DecaysByLambdaAlone, "advantages_are_sums_of_td_errors", "they differ from that by"),
+    (StopsOneStepEarly, "advantages_are_sums_of_td_errors", "they differ from that by"),
+    (NormalizedWithoutAMean, "advantages_are_normalized", "prepare_batch gives a mean of"),
     (TruncationEnds, "truncated_steps_bootstrap", "the update differs"),
     (TruncationEnds, "solves_time_limit", "truncation treated as termination"),
     (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after 8,000 steps"),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NothingEnds, "solves_ending", "bootstrapping through termination"),
     (NothingEnds, "solves_leave_before_an_end", "action 0 after"),
-    (NextRow, "fragments_do_not_leak", "'targets' of the first episode"),
+    (NextRow, "fragments_do_not_leak", "'targets' of the first"),
     (NextStateAsBaseline, "solves_delayed_reward", "a baseline of the wrong row"),
     (TwiceDiscounted, "solves_discounted_two_steps", "discounting"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
@@ -346,3 +425,8 @@ MUTANTS = [
 
 
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+
+
+def test_advantages_may_be_normalized_where_they_are_prepared() -> None:
+    for name in ("advantages_are_sums_of_td_errors", "advantages_are_normalized"):
+        check_named(name)(Subject.of(Gae))

@@ -193,7 +193,7 @@ MUTANTS = [
     (NothingEnds, "terminated_steps_do_not_bootstrap", "NothingEnds.prepare_batch"),
     (NothingEnds, "solves_ending", "bootstrapping through termination"),
     (NothingEnds, "solves_leave_before_an_end", "action 0 after"),
-    (NextRow, "fragments_do_not_leak", "'targets' of the first episode"),
+    (NextRow, "fragments_do_not_leak", "'targets' of the first"),
     (ValueOfThisState, "solves_discounted_two_steps", "value 0"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (TargetNeverCopied, "targets_follow", "'target' is still as it was built"),

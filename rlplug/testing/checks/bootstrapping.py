@@ -78,9 +78,9 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
             left, right = one[name][:stop].double(), other[name][:stop].double()
             if not torch.allclose(left, right, 1e-4, 1e-5) and not _is_rescaled(left, right):
                 raise CheckFailed(
-                    "columns of one episode that do not depend on the next one in the batch"
+                    "columns of an episode that do not depend on later ones in the batch"
                     + named(trial.setting),
-                    f"{name!r} of the first episode is {_text(left)}, beside other neighbours "
+                    f"{name!r} of the first {stop} rows is {_text(left)}, with others after them "
                     f"{_text(right)}",
                     location(subject.kind, "prepare_batch")
                     + ": mind fragments and their final observations",

@@ -9,15 +9,12 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.testing.comparison import largest_difference
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named, trials
 
 __all__ = [
-    "check_advantages_are_normalized",
     "check_importance_weights_scale_the_loss",
-    "check_masks_of_next_actions_are_used",
     "check_priorities_grow_with_errors",
     "check_rows_are_learned_one_by_one",
     "check_updates_depend_on_every_column",
@@ -130,63 +127,6 @@ def check_priorities_grow_with_errors(subject: Subject) -> None:
             )
     if not applies:
         raise DoesNotApply("its feed draws no batches by priority")
-
-
-def check_masks_of_next_actions_are_used(subject: Subject) -> None:
-    """Values of next states are those of actions that `next_action_mask` allows."""
-    applies = False
-    masked = tuple(one for one in subject.cases if one.masked and not one.one_step)
-    for trial in trials(subject, masked):
-        batch = trial.batch
-        if "next_action_mask" not in batch:
-            continue
-        applies = True
-        going = trial.with_ends(terminated=False, truncated=False)
-        count = batch["next_action_mask"].shape[1]
-        only = []
-        for action in range(count):
-            mask = torch.zeros_like(batch["next_action_mask"])
-            mask[:, action] = 1
-            only.append(trial.after(going.with_columns({"next_action_mask": mask})))
-        every = torch.ones_like(batch["next_action_mask"])
-        free = trial.after(going.with_columns({"next_action_mask": every}))
-        differing = sum(not one.equals(free) for one in only)
-        if differing < count - 1 or only[0].equals(only[1]):
-            raise CheckFailed(
-                "another update where next_action_mask allows a single action"
-                + named(trial.setting),
-                "the same one",
-                location(subject.kind, *_WHERE)
-                + ': mask the values of next actions with batch["next_action_mask"]',
-            )
-    if not applies:
-        raise DoesNotApply("its feed gives no next_action_mask")
-
-
-def check_advantages_are_normalized(subject: Subject) -> None:
-    """With `normalize_advantage`, scaling or shifting the advantages does not change the loss."""
-    applies = False
-    for trial in trials(subject):
-        config = trial.harness.algorithm.config
-        wanted = getattr(config, "normalize_advantage", None)
-        prepared = trial.prepare(trial.batch)
-        if wanted is None or "advantages" not in prepared:
-            continue
-        applies = True
-        changed = prepared.with_columns({"advantages": 3.0 * prepared["advantages"] + 2.0})
-        _, error = largest_difference(
-            trial.gradients(prepared, prepared=True), trial.gradients(changed, prepared=True)
-        )
-        if (error < 1e-3) is not bool(wanted):
-            raise CheckFailed(
-                f"a loss that {'does not depend' if wanted else 'depends'} on the scale of "
-                f"advantages with normalize_advantage = {wanted}" + named(trial.setting),
-                f"gradients differ by {error:.2g} of their size for advantages 3 · A + 2",
-                location(subject.kind, "compute_loss_for_module")
-                + ": (advantages - mean) / standard deviation",
-            )
-    if not applies:
-        raise DoesNotApply("it has no option normalize_advantage, or prepares no advantages")
 
 
 def _changes(trial: Trial) -> Iterator[tuple[str, Batch, str]]:

@@ -16,10 +16,15 @@ from rlplug.testing.cases import CASES, Case
 from rlplug.testing.collector import RUN_STEPS, stack_observations, to_array
 from rlplug.testing.comparison import digest, leaves_of
 from rlplug.testing.harness import make_harness
-from rlplug.testing.report import CheckFailed, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
 from rlplug.testing.subject import Subject
 
-__all__ = ["acting_inputs", "check_every_option_has_an_effect", "fingerprint"]
+__all__ = [
+    "acting_inputs",
+    "check_every_option_has_an_effect",
+    "check_schedules_are_followed",
+    "fingerprint",
+]
 
 UPDATES = 5
 _MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
@@ -47,6 +52,39 @@ def check_every_option_has_an_effect(subject: Subject) -> None:
             "matters only beside other options, name them in `variants`; if no environment of the "
             "kit can show it, name it in `untested_options`",
         )
+
+
+def check_schedules_are_followed(subject: Subject) -> None:
+    """An option given as `[[step, value], …]` has an effect that changes with the steps."""
+    applies = False
+    for field in attrs.fields(subject.kind.Config):
+        found = _effect(subject, field.name) if field.metadata.get("schedulable") else None
+        if found is None:
+            continue
+        applies = True
+        (setting, case, algorithm), change = found
+        first = getattr(subject.changed(setting), field.name)
+        scheduled = {field.name: [[0, first], [1, change[field.name]]]}
+        hint = (
+            f"read {field.name!r} of the hook's argument `config`, each time: self.config has the "
+            "schedule; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
+        )
+        try:
+            tried = fingerprint(subject, {**setting, **scheduled}, case, algorithm)
+        except Exception as error:
+            failure = as_failure(error, f"a run with {scheduled}", subject.kind)
+            raise CheckFailed(
+                failure.looked_for, failure.found, f"{failure.look_at}: {hint}"
+            ) from error
+        if tried == fingerprint(subject, setting, case, algorithm):
+            raise CheckFailed(
+                f"other weights or actions for {field.name} = {scheduled[field.name]} than for "
+                f"{first!r}",
+                "the same ones",
+                f"{location(subject.kind.Config)}: {hint}",
+            )
+    if not applies:
+        raise DoesNotApply("it has no option with schedulable=True")
 
 
 def fingerprint(
@@ -128,6 +166,22 @@ def _has_effect(
             if fingerprint(subject, {**setting, **change}, case, algorithm) not in ("", base[key]):
                 return True
     return not tried or any(_supports_other_spaces(subject, change) for change in others)
+
+
+def _effect(
+    subject: Subject, name: str
+) -> tuple[tuple[Mapping[str, Any], Case, type[Any]], dict[str, Any]] | None:
+    """Where another value of an option has an effect, and that value; None if nowhere."""
+    for context in _contexts(subject, name):
+        setting, case, algorithm = context
+        base = fingerprint(subject, setting, case, algorithm)
+        if base in ("", "not supported"):
+            continue
+        for change in _others(subject, name)[:2]:
+            changed = fingerprint(subject, {**setting, **change}, case, algorithm)
+            if changed not in ("", base) and name not in setting:
+                return context, change
+    return None
 
 
 def _supports_other_spaces(subject: Subject, change: Mapping[str, Any]) -> bool:

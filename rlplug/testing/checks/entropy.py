@@ -22,6 +22,8 @@ from rlplug.testing.subject import Subject
 __all__ = ["check_entropy_bonus_keeps_policies_random", "check_values_include_entropy"]
 
 DRAWS = 2_000
+LARGE = 3.0
+"""Of `ent_coef`: actions stay random also where advantages are normalized, which takes over 1.5."""
 _WHERE = ("compute_loss_for_module", "prepare_batch")
 
 
@@ -29,16 +31,16 @@ def check_entropy_bonus_keeps_policies_random(subject: Subject) -> None:
     """A large `ent_coef` keeps the policy random; a learned one aims at its entropy."""
     _require_option(subject)
     where = location(subject.kind, *_WHERE)
-    large = {"ent_coef": 1.0}
+    large = {"ent_coef": LARGE}
     applies = False
     if subject.accepts(large) and _supports(subject, RewardByAction):
         applies = True
         actions = _draws(subject, RewardByAction, large, 3_000)
         share = float((actions == 1).mean())
-        if not 0.3 < share < 0.995:
+        if not 0.4 < share < 0.95:
             raise CheckFailed(
-                "both actions drawn with ent_coef = 1, where rewards are −1 and 1 (of SAC, "
-                "action 1 in 88 %)",
+                f"both actions drawn with ent_coef = {LARGE:g}, where rewards are −1 and 1: action "
+                "1 in 66 %",
                 f"action 1 in {share:.1%} of {DRAWS:,} draws",
                 f"{where}: the sign of the entropy in the loss of the policy",
             )
