@@ -49,9 +49,7 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
     if not missing:
         return 0
     what, how = missing
-    print(
-        f"rlplug: error: the run is not complete on disk: {what}.\n  try: {how}", file=sys.stderr
-    )
+    print(f"rlplug: error: the run is not complete on disk: {what}.\n  try: {how}", file=sys.stderr)
     return 1
 
 
