@@ -83,7 +83,8 @@ class WrittenTree:
 
 def write_tree(folder: Path, tree: Mapping[str, Any]) -> WrittenTree:
     """Write a tree to new files in a folder, which are to be synced."""
-    folder.mkdir(parents=True, exist_ok=True)
+    # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
+    folder.mkdir(exist_ok=True)
     tensors: dict[str, Tensor] = {}
     plain = pack(tree, tensors)
     aside = {name: tensors.pop(name) for name in list(tensors) if not compared(name)}

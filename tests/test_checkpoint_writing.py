@@ -135,6 +135,12 @@ def test_states_are_compared_without_the_clock_and_without_pickles(tmp_path: Pat
     assert content("g", pickled=b"1") == content("h", pickled=b"2")
 
 
+def test_a_folder_that_vanished_is_not_made_again_to_write_a_tree(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_tree(tmp_path / "gone" / "policy", {})
+    assert not (tmp_path / "gone").exists()
+
+
 # -- resuming ------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -351,6 +352,36 @@ def test_what_is_said_of_checkpoints_is_said_of_those_on_disk(
     assert result.as_json()["checkpoint"] is None
     print_result(result)
     assert "1 at step 50 (no checkpoint of it)" in capsys.readouterr().out
+
+
+def test_checkpoints_without_the_rest_of_a_run_are_not_a_complete_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def keep_checkpoints() -> None:
+        (folder,) = home.glob("work/*")
+        gone = folder.rename(home / "gone")
+        folder.mkdir()
+        (gone / "checkpoints").rename(folder / "checkpoints")
+
+    moves = Then("run_finished", keep_checkpoints)
+    carry_out = partial(run, "means", Steady, steps=100, addons=[moves], options=OFF)
+    assert finish(carry_out, quiet=True, as_json=False) == 1
+    said = "the run is not complete on disk: its folder was deleted, and it ended at step 100."
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_whose_metric_values_are_lost_exits_with_1(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def delete_journal() -> None:
+        (journal,) = home.glob("work/*/metrics.jsonl")
+        journal.unlink()
+
+    deletes = Then("update_finished", delete_journal, step=50)
+    carry_out = partial(run, "means", Steady, steps=100, addons=[deletes], options=OFF)
+    assert finish(carry_out, quiet=True, as_json=False) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"the run is not complete on disk: 1,1\d\d metric values are lost\.", said)
 
 
 @pytest.mark.parametrize("ends", ["at its end", "by an error", "by a signal"])

@@ -92,7 +92,8 @@ class ReplayFiles:
 
     def write(self, copy: ReplayCopy) -> Written:
         """Write what is new; `committed` makes later copies rely on it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
+        self.folder.mkdir(exist_ok=True)
         digests, file_of, sha256 = dict(self._digests), dict(self._file_of), dict(self._sha256)
         partial: dict[tuple[int, int], str] = {}
         for piece in copy.pieces:

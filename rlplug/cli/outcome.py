@@ -45,17 +45,25 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         print_json(result)
     elif not quiet:
         print_result(result)
-    if result.step in result.checkpoints:
+    missing = _missing(result)
+    if not missing:
         return 0
-    how = f"free disk space, then rlplug resume {result.run_id}"
-    if not result.can_be_resumed:
-        how = "a new run, and to leave its folder in place: it was deleted"
-    print(
-        f"rlplug: error: the run is not complete on disk: {result.saved}, and it ended at "
-        f"step {result.step:,}.\n  try: {how}",
-        file=sys.stderr,
-    )
+    what, how = missing
+    print(f"rlplug: error: the run is not complete on disk: {what}.\n  try: {how}", file=sys.stderr)
     return 1
+
+
+def _missing(result: RunResult) -> tuple[str, str] | None:
+    """What of a run is not on the disk, and what to do about it; None if all of it is."""
+    ended = f"and it ended at step {result.step:,}"
+    if not result.can_be_resumed:
+        return f"its folder was deleted, {ended}", "a new run, and to leave its folder in place"
+    if result.step not in result.checkpoints:
+        how = f"free disk space, then rlplug resume {result.run_id}"
+        return f"{result.saved}, {ended}", how
+    if result.lost:
+        return f"{result.lost:,} metric values are lost", "a new run, with more disk space"
+    return None
 
 
 def print_result(result: RunResult) -> None:

@@ -140,6 +140,7 @@ class Ending:
             nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
             engine=" (".join(engines[DEFAULT_MODULE]) + ")" if DEFAULT_MODULE in engines else "",
             where=where,
+            lost=self._tracking.lost,
             time_split=trainer.time_split,
             profile=self._profile,
         )

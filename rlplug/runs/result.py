@@ -51,6 +51,8 @@ class RunResult:
     """The first step at which weights were found not to be finite; None if they always were."""
     engine: str = ""
     """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
+    lost: int = 0
+    """Number of metric values that are neither on the disk nor in MLflow."""
     time_split: Mapping[str, float] = attrs.field(factory=dict)
     """Seconds spent on `step`, `act`, `prepare`, `learn`, `track` and `evaluate`."""
     profile: Profile | None = None

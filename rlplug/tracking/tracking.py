@@ -119,6 +119,8 @@ class Tracking:
             like=like,
         )
         self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
+        self.lost = 0
+        """Number of metric values that are in no place; known once it is closed."""
         self.listener = TrackingListener(
             self._writer,
             run.store,
@@ -335,7 +337,7 @@ class Tracking:
 
     def _warn_of_missing(self) -> None:
         pending = self.pending
-        lost = self._writer.reports.points_lost()
+        self.lost = lost = self._writer.reports.points_lost()
         if lost:
             self._warn(
                 f"{lost:,} metric values are lost: they are not in {self._journal.path}, and not "
