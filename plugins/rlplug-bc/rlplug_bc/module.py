@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, Module
 from rlplug.batch.nested import to_tensors
-from rlplug.nn import Distribution, make_distribution
+from rlplug.nn import Distribution, make_distribution, masked
+from rlplug.nn.distributions import Categorical
 from rlplug.nn.network import Body, Network, NetworkOptions
 from rlplug.spaces import AnySpace
 from rlplug_bc.config import BCConfig
@@ -43,6 +44,19 @@ class BCModule(Module):
             {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
         )
         return Acted(actions, extras=extras)
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability of each discrete action, (n, actions)."""
+        if not isinstance(self.distribution, Categorical):
+            return None
+        parameters, _ = self.network.act(act.observations)
+        mask = None if act.action_mask is None else to_tensors(act.action_mask)
+        return masked(torch.as_tensor(parameters), mask).softmax(-1).numpy(force=True)
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-probabilities of actions, before clipping; log-densities of continuous ones."""
+        parameters, _ = self.network.act(act.observations)
+        return self._log_prob(parameters, actions, act)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions."""

@@ -77,6 +77,15 @@ class Exploration:
             actions = numpy.where(explores, others, actions)
         return actions
 
+    def probabilities(self, act: ActInput, greedy: Greedy, n_actions: int) -> Any:
+        """Probability of each action, (n, actions), given the values."""
+        epsilon, mask = self.epsilon(act.timestep, act.steps), act.action_mask
+        best = greedy(act.observations, mask)
+        allowed = numpy.ones((len(best), n_actions)) if mask is None else numpy.asarray(mask != 0)
+        shares = epsilon * allowed / allowed.sum(1, keepdims=True)
+        shares[numpy.arange(len(best)), best] += 1.0 - epsilon
+        return shares
+
     def log_prob(self, act: ActInput, actions: Any, greedy: Greedy, n_actions: int) -> Any:
         """Log-probabilities of actions, given the values: of noisy networks, given their noise."""
         epsilon = self.epsilon(act.timestep, act.steps)

@@ -76,6 +76,12 @@ class DQNModule(Module):
             extras["log_prob"] = found
         return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Those of epsilon-greedy, (n, actions); of noisy networks, given noise that is drawn."""
+        if self.noisy:
+            resample_noise(self.network, act.random)
+        return self.exploration.probabilities(act, self._greedy, self.n_actions)
+
     def forward_inference(self, act: ActInput) -> Acted:
         """Greedy actions."""
         if act.in_torch:

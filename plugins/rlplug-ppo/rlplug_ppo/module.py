@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
 from rlplug.batch.nested import to_tensors
-from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments
+from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments, masked
+from rlplug.nn.distributions import Categorical
 from rlplug.nn.modes import evaluating
 from rlplug.spaces import AnySpace, has_images
 
@@ -61,6 +62,18 @@ class ActorCriticModule(Module):
             {"log_prob": self._log_prob(parameters, actions, act)} if act.wants_log_prob else {}
         )
         return Acted(actions, state, extras)
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability of each discrete action, (n, actions)."""
+        if not isinstance(self.distribution, Categorical):
+            return None
+        parameters, _ = self.network.act(act.observations, act.state, explore=True)
+        return _probabilities(parameters, act.action_mask)
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-probabilities of actions, before clipping; log-densities of continuous ones."""
+        parameters, _ = self.network.act(act.observations, act.state, explore=True)
+        return self._log_prob(parameters, actions, act)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions, clipped to the bounds of the space."""
@@ -119,3 +132,8 @@ class ActorCriticModule(Module):
             None if mask is None else to_tensors(mask),
         )
         return log_prob.numpy(force=True)
+
+
+def _probabilities(logits: Any, mask: Any) -> Any:
+    allowed = None if mask is None else to_tensors(mask)
+    return masked(torch.as_tensor(logits), allowed).softmax(-1).numpy(force=True)
