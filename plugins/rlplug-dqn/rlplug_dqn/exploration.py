@@ -90,8 +90,11 @@ class Exploration:
         """Log-probabilities of actions, given the values: of noisy networks, given their noise."""
         epsilon = self.epsilon(act.timestep, act.steps)
         mask = act.action_mask
-        allowed = n_actions if mask is None else numpy.asarray(mask != 0).sum(1)
         best = greedy(act.observations, mask) == actions
+        if act.in_torch:
+            count = n_actions if mask is None else (mask != 0).sum(1)
+            return torch.log(epsilon / count + (1.0 - epsilon) * best)
+        allowed = n_actions if mask is None else numpy.asarray(mask != 0).sum(1)
         return numpy.log(epsilon / allowed + (1.0 - epsilon) * best).astype(numpy.float32)
 
 
