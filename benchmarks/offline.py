@@ -138,7 +138,7 @@ def estimate(folder: Path, rows: int, repeat: int, peers: str | None) -> None:
         q_policy=q[every, wanted],
         mrdr_q_logged=q[every, actions],
         mrdr_q_policy=q[every, wanted],
-        unseen=numpy.zeros(rows, numpy.bool_),
+        unseen=numpy.zeros(rows),
     )
     print(f"\nestimate: {rows:,} rows, 200 bootstrap samples")
     mine, theirs = [], []
@@ -221,17 +221,18 @@ def cover(repetitions: int) -> None:
         plain, robust = (RewardModel(arms, featured=False) for _ in range(2))
         columns = {"context": x}
         plain.add(columns, logged, rewards, folds)
-        plain.add_policy(columns, chosen, folds)
+        shares = numpy.eye(arms)[chosen]
+        plain.add_policy(columns, shares, folds)
         robust.add(columns, logged, rewards, folds, mrdr_weights(matched, p))
         choices = Choices(
             rewards=rewards,
             propensities=p,
             probabilities=matched,
             q_logged=plain.predict(columns, logged, folds),
-            q_policy=plain.predict(columns, chosen, folds),
+            q_policy=plain.predict_policy(columns, shares, folds),
             mrdr_q_logged=robust.predict(columns, logged, folds),
-            mrdr_q_policy=robust.predict(columns, chosen, folds),
-            unseen=numpy.zeros(n, numpy.bool_),
+            mrdr_q_policy=robust.predict_policy(columns, shares, folds),
+            unseen=numpy.zeros(n),
             influence=plain.influence(columns, logged, rewards, folds),
         )
         found = judge(choices, samples=200, seed=repetition).estimates

@@ -124,6 +124,17 @@ class Module(nn.Module):
         """What the loss needs of a batch; empty unless the algorithm wants it computed here."""
         return {}
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability (n, actions) of each discrete action under `forward_exploration`.
+
+        For off-policy estimates. None: not known, they are estimated from draws.
+        """
+        return None
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-densities (n,) of continuous actions under `forward_exploration`; None: not known."""
+        return None
+
     def initial_state(self, n: int) -> Mapping[str, Tensor] | None:
         """The state of n fresh episodes, for modules with memory."""
         return None

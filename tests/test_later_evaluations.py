@@ -1,4 +1,4 @@
-"""What `rlplug eval` finds is kept with the run, in its folder and in MLflow."""
+"""What `rlplug eval` and `rlplug ope` find is kept with the run, in its folder and in MLflow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy
 import pytest
 
 from rlplug.tracking.status import RunStatus
@@ -91,6 +92,33 @@ def test_an_evaluation_that_mlflow_could_not_be_told_is_uploaded_by_sync(
     assert rlplug("sync").code == 0
     assert [step for step, _ in points(client, trained.name)] == [40]
     assert files(client, trained.name) == ["evaluations/step-000000000040-seed0.json"]
+    assert "everything" in rlplug("sync").out
+
+
+def test_estimates_that_mlflow_could_not_be_told_are_uploaded_by_sync(
+    rlplug: Command, trained: Path, client: MlflowClient, store_root: Path, tmp_path: Path
+) -> None:
+    from gymnasium import make
+
+    env = make("rlplug.bandits:LinearBandit-v0").unwrapped
+    arms, dim = int(env.action_space.n), env.observation_space.shape[0]
+    random = numpy.random.default_rng(0)
+    log = tmp_path / "log.npz"
+    rows = {"action": random.integers(0, arms, 60), "reward": random.standard_normal(60)}
+    numpy.savez(log, context=random.standard_normal((60, dim)), **rows)
+    ask = ("ope", "last", "--data", str(log), "--assume-uniform", "--set", f"num_arms={arms}")
+    os.rename(store_root / "mlflow.db", store_root / "away.db")
+    done = rlplug(*ask, "--json")
+    assert done.code == 0, done.err
+    assert f"to upload it: rlplug sync {trained.name}" in done.err
+    os.rename(store_root / "away.db", store_root / "mlflow.db")
+    assert client.list_artifacts(trained.name, "ope") == []
+    assert rlplug("sync").code == 0
+    (told,) = json.loads(done.out)["runs"]
+    metrics = client.get_run(trained.name).data.metrics
+    assert metrics["ope/dm"] == pytest.approx(told["estimates"]["dm"]["value"])
+    found = [Path(one.path).suffix for one in client.list_artifacts(trained.name, "ope")]
+    assert sorted(found) == [".csv", ".json", ".png"]
     assert "everything" in rlplug("sync").out
 
 

@@ -93,6 +93,41 @@ def test_actions_come_as_often_as_their_log_probabilities_say(name: str, is_mask
     assert "log_prob" not in again.extras
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("name", POLICIES)
+def test_probabilities_of_all_actions_are_those_that_were_told(name: str, is_masked: bool) -> None:
+    module, rows = module_of(name), 40
+    one = numpy.zeros((), int) if POLICIES[name][1] is NOTHING else numpy.array([0.3, -0.2, 0.9])
+    act = rl.ActInput(
+        numpy.stack([one] * rows), random=numpy.random.default_rng(1), steps=1000, timestep=1
+    )
+    act.state = module.initial_state(rows)
+    if is_masked:
+        act.action_mask = numpy.tile(numpy.array([True, True, False, True]), (rows, 1))
+    act.wants_log_prob = True
+    acted = module.forward_exploration(act)
+    shares = numpy.asarray(module.action_probabilities(act))
+    assert (shares.shape, shares.sum(1)) == ((rows, 4), pytest.approx(1.0, abs=1e-5))
+    assert not (is_masked and shares[:, 2].any())
+    chosen = shares[numpy.arange(rows), acted.actions]
+    # Correlated draws are estimated each time.
+    slack = 0.06 if "joint" in name else 1e-5
+    assert chosen == pytest.approx(numpy.exp(acted.extras["log_prob"]), abs=slack)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "bc"])
+def test_densities_of_given_actions_are_those_that_were_told(algorithm: str) -> None:
+    arms = spaces.Box(-2.0, 2.0, (2,), numpy.float32)
+    module = rl.build_learner(algorithm, CONTEXT, arms).modules["default"]
+    contexts = numpy.random.default_rng(0).uniform(-1, 1, (50, 3))
+    act = rl.ActInput(contexts, random=numpy.random.default_rng(1), wants_log_prob=True)
+    acted = module.forward_exploration(act)
+    told = numpy.asarray(acted.extras["log_prob"])
+    assert module.action_log_prob(act, acted.actions) == pytest.approx(told, abs=1e-5)
+    assert module.action_probabilities(act) is None
+    assert (numpy.asarray(module.action_log_prob(act, acted.actions + 9)) < told - 1).all()
+
+
 def test_probabilities_of_being_best_are_those_of_known_cases() -> None:
     # Of two Gaussians: P(x > y) = Φ(Δ / √(σ² + τ²)); with Δ = 1 and variances that add up to 1.
     found = gaussian_best(numpy.array([[1.0, 0.0]]), numpy.array([[0.6, 0.8]]))

@@ -94,7 +94,7 @@ def test_two_policies_are_judged_by_the_same_rows(
     run = client.get_run(good.run_id)
     assert run.data.metrics["ope/dr"] == pytest.approx(one["estimates"]["dr"]["value"])
     names = sorted(Path(one.path).suffix for one in client.list_artifacts(good.run_id, "ope"))
-    assert names == [".csv", ".png"]
+    assert names == [".csv", ".json", ".png"]
 
 
 def test_the_table_names_what_it_rests_on(

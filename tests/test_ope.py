@@ -135,7 +135,7 @@ def synthetic(n: int, seed: int) -> tuple[Choices, float]:
         q_policy=numpy.full(n, 0.7),
         mrdr_q_logged=model,
         mrdr_q_policy=numpy.full(n, 0.7),
-        unseen=numpy.zeros(n, numpy.bool_),
+        unseen=numpy.zeros(n),
     )
     return choices, 0.8
 
@@ -157,10 +157,10 @@ def test_missing_support_and_wrong_propensities_are_told() -> None:
 
     choices, _ = synthetic(5000, 0)
     assert judge(choices, samples=20).warnings == ()
-    unseen = numpy.zeros(5000, numpy.bool_)
-    unseen[:1000] = True
+    unseen = numpy.zeros(5000)
+    unseen[:1000] = 1.0
     (told,) = judge(attrs.evolve(choices, unseen=unseen), samples=20).warnings
-    assert told.startswith("on 20.0% of the rows the policy wants an arm that the log never could")
+    assert told.startswith("20.0% of the policy's choices are arms that the log never could have")
     doubled = attrs.evolve(choices, propensities=choices.propensities / 2)
     (told,) = judge(doubled, samples=20).warnings
     assert "instead of 1: support is missing, or the propensities are not" in told
@@ -210,14 +210,14 @@ def test_the_influence_of_a_row_is_what_its_weight_does_to_the_predictions() -> 
     random = numpy.random.default_rng(0)
     n = 60
     columns = {"context": random.standard_normal((n, 2))}
-    arms, wanted = random.integers(0, 2, n), random.integers(0, 2, n)
+    arms, shares = random.integers(0, 2, n), random.dirichlet([1.0, 1.0], n)
     rewards, folds = random.standard_normal(n), numpy.arange(n) % 2
 
     def total(weights: Any) -> Any:
         model = RewardModel(2, featured=False)
         model.add(columns, arms, rewards, folds, weights)
-        model.add_policy(columns, wanted, folds)
-        return model.predict(columns, wanted, folds).sum(), model
+        model.add_policy(columns, shares, folds)
+        return model.predict_policy(columns, shares, folds).sum(), model
 
     before, model = total(numpy.ones(n))
     influence = model.influence(columns, arms, rewards, folds)

@@ -39,6 +39,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("MultiArmedBandit-v0", {}),
     "dqn": ("CartPole-v1", {"learning_starts": 50}),
     "ppo": ("CartPole-v1", {"n_steps": 32, "batch_size": 32, "sampling.num_envs": 2}),
+    "a2c": ("CartPole-v1", {"sampling.num_envs": 2}),
 }
 
 
@@ -71,11 +72,7 @@ def test_next_observations_are_those_that_were_acted_on_next(tmp_path: Path) -> 
     folder = tmp_path / "log"
     rlplug.run("dqn", "CartPole-v1", steps=200, options={**options, "sampling.record": str(folder)})
     rows = read(folder).whole()
-    for episode in numpy.unique(rows["episode"]):
-        there = rows["episode"] == episode
-        context, following = rows["context"][there], rows["next_context"][there]
-        assert (following[:-1] == context[1:]).all()
-        assert not rows["terminated"][there][:-1].any()
+    follow_each_other(rows)
     assert rows["terminated"].sum() == len(numpy.unique(rows["episode"])) - 2
 
 
@@ -195,15 +192,61 @@ def test_evaluations_are_recorded_with_the_command_line(
     assert (again.code, "has a recording already" in again.err) == (2, True)
 
 
-def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
-    options = {**OFF, "sampling.record": str(tmp_path / "log"), "sampling.backend": "workers"}
-    with pytest.raises(RequestError, match="worker processes cannot be recorded"):
-        rlplug.run(
-            "dqn",
-            "CartPole-v1",
-            steps=100,
-            options={**options, "sampling.num_envs": 2, "learning_starts": 10},
-        )
+def test_workers_in_lock_step_record_what_one_process_does(tmp_path: Path) -> None:
+    options = {**OFF, "sampling.num_envs": 2, "learning_starts": 50, "batch_size": 16}
+    workers = {"sampling.backend": "workers", "sampling.force_sync": True}
+    for name, more in (("one", {}), ("other", workers)):
+        record = {"sampling.record": str(tmp_path / name)}
+        rlplug.run("dqn", "CartPole-v1", steps=200, options={**options, **more, **record})
+    one, other = (read(tmp_path / name).whole() for name in ("one", "other"))
+    assert set(one.columns) == set(other.columns)
+    for name, column in one.columns.items():
+        assert numpy.array_equal(column, other[name]), name
+
+
+def test_workers_that_do_not_wait_are_recorded_in_whole_episodes(tmp_path: Path) -> None:
+    options = {
+        **OFF,
+        "sampling.num_envs": 3,
+        "sampling.backend": "workers",
+        "sampling.num_epoch_samples": 60,
+        "batch_size": 32,
+        "sampling.record": str(tmp_path / "log"),
+    }
+    run = rlplug.run("ppo", "CartPole-v1", steps=400, options=options)
+    log = read(tmp_path / "log")
+    assert log.rows == run.step
+    follow_each_other(log.whole())
+    assert ((log.whole()["propensity"] > 0) & (log.whole()["propensity"] < 1)).all()
+
+
+def follow_each_other(rows: Any) -> None:
+    """Steps of each episode follow each other, and only the last one ends it."""
+    for episode in numpy.unique(rows["episode"]):
+        there = rows["episode"] == episode
+        context, following = rows["context"][there], rows["next_context"][there]
+        assert (following[:-1] == context[1:]).all()
+        ended = rows["terminated"][there] | rows["truncated"][there]
+        assert not ended[:-1].any()
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_environments_of_tensors_are_recorded(tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {**OFF, "sampling.num_envs": 4, "batch_size": 32}
+    options |= {"learning_starts": 50} if name == "dqn" else {"n_steps": 40}
+    arguments: dict[str, Any] = {"steps": 320}
+    env = "rlplug.testing.tensors:TensorCartPole"
+    plain = rlplug.run(name, env, options=options, **arguments)
+    options["sampling.record"] = str(tmp_path / "log")
+    recorded = rlplug.run(name, env, options=options, **arguments)
+    for key, tensor in plain.module.state_dict().items():
+        assert torch.equal(tensor, recorded.module.state_dict()[key]), key
+    log = read(tmp_path / "log")
+    rows = log.whole()
+    assert log.rows == 320
+    follow_each_other(rows)
+    assert ((rows["propensity"] > 0) & (rows["propensity"] <= 1)).all()
+    assert rows["terminated"].any()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")

@@ -10,7 +10,12 @@ import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.parameters import (
+    checkpoint_option,
+    debug_option,
+    seed_option,
+    trust_option,
+)
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
 from rlplug.quantities import format_number, format_path
@@ -32,28 +37,10 @@ __all__ = ["evaluate"]
     help="Number of episodes.",
 )
 @click.option("--env", metavar="ID", default="", help="Environment; default: that of the run.")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Random seed; the same seed gives the same episodes for every policy.",
-)
-@click.option(
-    "--checkpoint",
-    default="best",
-    show_default=True,
-    metavar="best|last|STEP|PATH",
-    help="Checkpoint of the best evaluation, the last one, that of a step, or a folder.",
-)
+@seed_option("Random seed; the same seed gives the same episodes for every policy.")
+@checkpoint_option
 @click.option("--video", is_flag=True, help="Record a video of one episode (needs rlplug[video]).")
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Import the code that the config of somebody else's run names: encoders, wrappers, "
-    "packages of environments.",
-)
+@trust_option
 @click.option(
     "--no-record",
     is_flag=True,

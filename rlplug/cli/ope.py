@@ -12,7 +12,12 @@ import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.parameters import (
+    checkpoint_option,
+    debug_option,
+    seed_option,
+    trust_option,
+)
 from rlplug.cli.process import starting
 from rlplug.cli.table import Column, table_lines, terminal_width
 from rlplug.cli.terminal import in_columns
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlplug.logs import Log
-    from rlplug.ope import Interval
+    from rlplug.ope import Interval, Judgement
     from rlplug.runs.off_policy import Judged
 
 __all__ = ["ope"]
@@ -56,7 +61,27 @@ __all__ = ["ope"]
     is_flag=True,
     help="A log without propensities: its actions were chosen uniformly at random.",
 )
-@click.option("--checkpoint", default="best", show_default=True, metavar="best|last|STEP|PATH")
+@click.option(
+    "--logged-by",
+    shell_complete=complete_runs,
+    metavar="RUN",
+    help="A log without propensities: the run whose policy chose its actions, exploring, or a run "
+    "of bc that imitates who did.",
+)
+@click.option(
+    "--explore",
+    is_flag=True,
+    help="Judge the policy as it explores in training; default: greedily, as rlplug eval.",
+)
+@click.option(
+    "--gamma",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="X",
+    help="Discount of returns, for logs of episodes.",
+)
+@checkpoint_option
 @click.option(
     "--samples",
     type=click.IntRange(min=2),
@@ -89,8 +114,8 @@ __all__ = ["ope"]
     metavar="X",
     help="Clip importance weights to this; 0: do not.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Random seed.")
-@click.option("--trust", is_flag=True, help="Import the code that somebody else's run names.")
+@seed_option("Random seed of the bootstrap.")
+@trust_option
 @click.option("--no-record", is_flag=True, help="Do not keep it with the run, nor in MLflow.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
@@ -100,6 +125,9 @@ def ope(
     against: str | None,
     settings: tuple[str, ...],
     assume_uniform: bool,
+    logged_by: str | None,
+    explore: bool,
+    gamma: float,
     checkpoint: str,
     samples: int,
     confidence: float,
@@ -112,13 +140,16 @@ def ope(
 ) -> None:
     """Estimate what a run's policy would have earned on the rows of a log.
 
-    The greedy policy of the best checkpoint is judged by rows that another policy chose: by
-    replay, the direct method, IPS, SNIPS, DR, Switch-DR and MRDR, with bootstrap intervals. Table
-    and plot are kept with the run, in its folder and in MLflow, with metrics as ope/….
+    The policy of the best checkpoint, greedy or as it explores, is judged by what another policy
+    did. Single choices: replay, the direct method, IPS, SNIPS, DR, Switch-DR and MRDR. Episodes:
+    trajectory and per-decision importance sampling, ordinary and weighted, and DR with a fitted Q.
+    All have bootstrap intervals. Table and plot are kept with the run, in its folder and in MLflow,
+    with metrics as ope/….
 
     \b
     rlplug ope last --data clicks.parquet
     rlplug ope last --data clicks.parquet --against RUN
+    rlplug ope last --data recording/ --explore
     """
     from rlplug.config.sources import parse_setting
     from rlplug.tracking.console import console_for
@@ -134,6 +165,8 @@ def ope(
         seed=seed,
         switch=switch,
         max_weight=max_weight,
+        explores=explore,
+        gamma=gamma,
         assume_uniform=assume_uniform,
     )
     try:
@@ -143,6 +176,7 @@ def ope(
             options=options,
             checkpoint=checkpoint,
             judging=judging,
+            logged_by=logged_by or "",
             trust=trust,
             console=console,
         )
@@ -161,10 +195,12 @@ def _print(judged: Sequence[Judged], log: Log, confidence: float) -> None:
     first = judged[0].judgement
     for letter, one in zip("AB", judged, strict=False):
         name = f"{letter}: " if len(judged) > 1 else ""
-        click.echo(f"{name}run {one.run_id[:8]}, greedy, step {one.step:,}")
+        acting = "exploring" if one.explores else "greedy"
+        click.echo(f"{name}run {one.run_id[:8]}, {acting}, step {one.step:,}")
+    unit = "episode" if first.steps else "row"
     click.echo(
-        f"log {log.name}: {first.rows:,} rows, whose own policy earned "
-        f"{_words(first.logged)} per row\n"
+        f"log {log.name}: {_amount(first)}, whose own policy earned {_words(first.logged)} per "
+        f"{unit}\n"
     )
     for line in table_lines(list(_columns(judged, confidence)), terminal_width()):
         click.echo(line)
@@ -172,15 +208,22 @@ def _print(judged: Sequence[Judged], log: Log, confidence: float) -> None:
     for letter, one in zip("AB", judged, strict=False):
         told = one.judgement
         name = f" {letter}" if len(judged) > 1 else ""
+        agreeing = f"{unit}s that it may choose" if one.explores else f"{unit}s that agree"
         rows = {
-            f"rows that agree{name}": f"{told.matches:,} of {told.rows:,}",
-            f"effective rows{name}": f"{told.effective:,.0f}",
+            f"{agreeing}{name}": f"{told.matches:,} of {told.rows:,}",
+            f"effective {unit}s{name}": f"{told.effective:,.0f}",
             f"largest weight{name}": format_number(told.max_weight),
         }
         for line in in_columns(rows):
             click.echo(line)
         for warning in told.warnings:
             click.echo(f"rlplug: warning:{name} {warning}", err=True)
+
+
+def _amount(judgement: Judgement) -> str:
+    if judgement.steps:
+        return f"{judgement.rows:,} episodes of {judgement.steps:,} steps"
+    return f"{judgement.rows:,} rows"
 
 
 def _columns(judged: Sequence[Judged], confidence: float) -> Iterator[Column]:
@@ -282,7 +325,8 @@ def _draw(judged: Sequence[Judged], log: Log, confidence: float, path: Path) -> 
         ],
         point(first.logged),
         f"Off-policy estimates on {log.name}",
-        f"{first.rows:,} rows, {100 * confidence:.4g} % bootstrap intervals, greedy policies",
+        f"{_amount(first)}, {100 * confidence:.4g} % bootstrap intervals, "
+        f"{'exploring' if judged[0].explores else 'greedy'} policies",
         path,
     )
 
@@ -304,7 +348,9 @@ def _as_json(judged: Sequence[Judged], confidence: float) -> dict[str, Any]:
             {
                 "run_id": one.run_id,
                 "step": one.step,
+                "explores": one.explores,
                 "rows": judgement.rows,
+                "steps": judgement.steps,
                 "logged": judgement.logged.value,
                 "matches": judgement.matches,
                 "effective_rows": judgement.effective,

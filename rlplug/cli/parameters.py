@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["debug_option", "host_option", "is_loopback"]
+__all__ = [
+    "checkpoint_option",
+    "debug_option",
+    "host_option",
+    "is_loopback",
+    "seed_option",
+    "trust_option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -16,6 +23,39 @@ def debug_option(command: Command) -> Command:
     """Add `--debug`; `main` reads it from the raw arguments, as parsing them can fail."""
     return click.option(
         "--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."
+    )(command)
+
+
+def checkpoint_option(command: Command) -> Command:
+    """Add `--checkpoint`."""
+    return click.option(
+        "--checkpoint",
+        default="best",
+        show_default=True,
+        metavar="best|last|STEP|PATH",
+        help="Checkpoint of the best evaluation, the last one, that of a step, or a folder.",
+    )(command)
+
+
+def seed_option(text: str) -> Callable[[Command], Command]:
+    """Add `--seed`, by default 0."""
+    return click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help=text,
+    )
+
+
+def trust_option(command: Command) -> Command:
+    """Add `--trust`."""
+    return click.option(
+        "--trust",
+        is_flag=True,
+        help="Import the code that the config of somebody else's run names: encoders, wrappers, "
+        "packages of environments.",
     )(command)
 
 

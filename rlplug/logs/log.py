@@ -57,6 +57,11 @@ class LogRows:
         columns = {role: column[start:stop] for role, column in self.columns.items()}
         return attrs.evolve(self, first=self.first + start, columns=columns)
 
+    def take(self, places: NDArray[Any]) -> LogRows:
+        """Rows at these places, in this order; they are not consecutive any more."""
+        columns = {role: column[places] for role, column in self.columns.items()}
+        return attrs.evolve(self, columns=columns)
+
     @property
     def propensity(self) -> NDArray[Any] | None:
         """Probability with which each row's arm was chosen; None if the log does not tell."""

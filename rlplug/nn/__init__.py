@@ -13,6 +13,7 @@ from rlplug.nn.distributions import (
     log_prob_of,
     make_distribution,
     masked,
+    probabilities_of,
 )
 from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
@@ -62,6 +63,7 @@ __all__ = [
     "make_encoder",
     "masked",
     "orthogonal",
+    "probabilities_of",
     "project",
     "resample_noise",
 ]

@@ -70,13 +70,19 @@ def bootstrap(
     columns: dict[int, Floats] = {
         id(column): column for one in terms.values() for column in one.columns
     }
-    places = {key: place for place, key in enumerate(columns)}
+    places: dict[int, slice] = {}
+    width = 0
+    for key, column in columns.items():
+        places[key] = slice(width, width + column[:1].size)
+        width = places[key].stop
     n = len(next(iter(columns.values())))
     counts, few = _PoissonCounts(samples, seed), numpy.random.default_rng(seed)
-    sums, totals = numpy.zeros((1 + samples, len(columns))), numpy.zeros(1 + samples)
+    sums, totals = numpy.zeros((1 + samples, width)), numpy.zeros(1 + samples)
     for start in range(0, n, _ROWS):
         part = slice(start, min(start + _ROWS, n))
-        matrix = numpy.stack([column[part] for column in columns.values()], axis=1)
+        matrix = numpy.empty((part.stop - part.start, width))
+        for key, column in columns.items():
+            matrix[:, places[key]] = column[part].reshape(len(matrix), -1)
         given = None if weights is None else weights[part]
         drawn = (
             few.multinomial(n, numpy.full(n, 1 / n), samples) * 1.0

@@ -33,7 +33,8 @@ Floats: TypeAlias = NDArray[numpy.float64]
 class Terms:
     """An estimate as means over rows: mean(offset) + mean(numerator) / mean(denominator).
 
-    A bootstrap sample of the rows is a sample of the estimate.
+    Numerators and denominators of shape (n, k) are k such quotients, which are added up. A
+    bootstrap sample of the rows is a sample of the estimate.
     """
 
     offset: Floats | None = None
@@ -51,19 +52,20 @@ class Terms:
     @property
     def value(self) -> float:
         """The estimate; NaN if no row counts."""
-        return float(self.combine(*(numpy.mean(one) for one in self.columns)))
+        means = (numpy.mean(one.reshape(len(one), -1), axis=0) for one in self.columns)
+        return float(self.combine(*means))
 
-    def combine(self, *means: NDArray[numpy.float64] | numpy.floating[Any]) -> Any:
-        """The estimate of the means of `columns`, or estimates of arrays of them."""
+    def combine(self, *means: NDArray[numpy.float64]) -> Any:
+        """The estimate of the means of `columns`, (…, k) each, or estimates of arrays of them."""
         left = list(means)
-        total = left.pop(0) if self.offset is not None else 0.0
+        total = left.pop(0).sum(-1) if self.offset is not None else 0.0
         if self.numerator is None:
             return total
         share = left.pop(0)
         if self.denominator is None:
-            return total + share
+            return total + share.sum(-1)
         with numpy.errstate(invalid="ignore", divide="ignore"):
-            return total + numpy.divide(share, left.pop(0))
+            return total + numpy.divide(share, left.pop(0)).sum(-1)
 
 
 def importance_weights(probabilities: Floats, propensities: Floats, maximum: float = 0.0) -> Floats:

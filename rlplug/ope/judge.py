@@ -7,9 +7,17 @@ from collections.abc import Mapping
 
 import attrs
 import numpy
-from numpy.typing import NDArray
 
 from rlplug.ope.bootstrap import Interval, bootstrap, interval
+from rlplug.ope.episodes import (
+    cumulative_log_weights,
+    per_decision_is,
+    per_decision_wis,
+    sequential_dr,
+    trajectory_is,
+    trajectory_wis,
+    weighted_dr,
+)
 from rlplug.ope.estimators import (
     Floats,
     Terms,
@@ -23,7 +31,17 @@ from rlplug.ope.estimators import (
     switch_dr,
 )
 
-__all__ = ["ESTIMATORS", "Choices", "Judgement", "effective_sample_size", "judge", "terms_of"]
+__all__ = [
+    "ESTIMATORS",
+    "Choices",
+    "EpisodeChoices",
+    "Judgement",
+    "effective_sample_size",
+    "episode_terms_of",
+    "judge",
+    "judge_episodes",
+    "terms_of",
+]
 
 ESTIMATORS: Mapping[str, str] = {
     "replay": "Replay",
@@ -35,8 +53,17 @@ ESTIMATORS: Mapping[str, str] = {
     "switch_dr": "Switch-DR",
     "mrdr": "MRDR",
     "snmrdr": "Self-normalized MRDR",
+    "trajectory_is": "Trajectory IS",
+    "trajectory_wis": "Trajectory WIS",
+    "per_decision_is": "Per-decision IS",
+    "per_decision_wis": "Per-decision WIS",
+    "sequential_dr": "Sequential DR",
+    "weighted_dr": "Weighted DR",
 }
 """Name → how it is written in tables."""
+
+_NEGLIGIBLE = 1e-6
+"""Probability of unsupported choices that is not worth a warning."""
 
 _FEW = 100
 """Effective rows below which intervals are not to be trusted."""
@@ -56,8 +83,8 @@ class Choices:
     """q(x, π)."""
     mrdr_q_logged: Floats
     mrdr_q_policy: Floats
-    unseen: NDArray[numpy.bool_]
-    """Where the policy chooses an arm that the log could not have chosen, or never did."""
+    unseen: Floats
+    """Probability that the policy chooses an arm that the log could not choose, or never did."""
     weights: Floats | None = None
     """How many rows each row stands for."""
     influence: Floats | None = None
@@ -65,15 +92,37 @@ class Choices:
 
 
 @attrs.frozen(kw_only=True, eq=False)
+class EpisodeChoices:
+    """What a log did in its episodes, (episodes, steps), and how likely the policy does the same.
+
+    After an episode's end, rewards, values and log-ratios are 0.
+    """
+
+    rewards: Floats
+    log_ratios: Floats
+    """log π(a|s) − log p, -inf where the policy never takes the logged action."""
+    steps: int
+    """Steps of all episodes together."""
+    gamma: float = 1.0
+    q_logged: Floats | None = None
+    """A model's value of the logged actions; None: there is no model."""
+    q_policy: Floats | None = None
+    """Its value of the policy in each state."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Judgement:
     """Estimates of a policy's value, by estimator, and what they rest on."""
 
     rows: int
+    """Rows, or episodes."""
+    steps: int = 0
+    """Steps of the episodes; 0: rows are single choices."""
     logged: Interval
-    """Mean reward of the log: what its own policy earned."""
+    """Mean reward (return) of the log: what its own policy earned."""
     estimates: Mapping[str, Interval]
     matches: int
-    """Rows whose action the policy may have chosen."""
+    """Rows (episodes) whose actions the policy may have chosen."""
     effective: float
     """Effective sample size of the importance weights."""
     max_weight: float
@@ -97,6 +146,7 @@ def terms_of(
     q = choices.q_logged, choices.q_policy
     mrdr = choices.mrdr_q_logged, choices.mrdr_q_policy
     return {
+        # Of a policy that chooses at random, no row is what it would have chosen.
         "replay": replay(r, choices.probabilities > 1 - 1e-9),
         "dm": dm(choices.q_policy, choices.influence),
         "ips": ips(r, w),
@@ -107,6 +157,24 @@ def terms_of(
         "mrdr": dr(r, w, *mrdr),
         "snmrdr": sndr(r, w, *mrdr),
     }
+
+
+def episode_terms_of(choices: EpisodeChoices, *, max_weight: float = 0.0) -> dict[str, Terms]:
+    """All estimates of episodes by name; those of a model are left out where there is none."""
+    given = choices.rewards, cumulative_log_weights(choices.log_ratios, max_weight)
+    gamma = choices.gamma
+    terms = {
+        "trajectory_is": trajectory_is(*given, gamma),
+        "trajectory_wis": trajectory_wis(*given, gamma),
+        "per_decision_is": per_decision_is(*given, gamma),
+        "per_decision_wis": per_decision_wis(*given, gamma),
+    }
+    if choices.q_logged is not None and choices.q_policy is not None:
+        q = choices.q_logged, choices.q_policy
+        terms["dm"] = dm(choices.q_policy[:, 0])
+        terms["sequential_dr"] = sequential_dr(*given, *q, gamma)
+        terms["weighted_dr"] = weighted_dr(*given, *q, gamma)
+    return terms
 
 
 def judge(
@@ -122,45 +190,75 @@ def judge(
     terms = terms_of(choices, switch=switch, max_weight=max_weight)
     terms["logged"] = Terms(offset=choices.rewards)
     drawn = bootstrap(terms, samples=samples, seed=seed, weights=choices.weights)
-    found = {name: interval(values, confidence) for name, values in drawn.items()}
     w = importance_weights(choices.probabilities, choices.propensities, max_weight)
-    effective = effective_sample_size(w)
-    matches = int(numpy.count_nonzero(choices.probabilities > 0))
+    return _judgement(
+        drawn, w, confidence, clipped=max_weight > 0, unseen=float(choices.unseen.mean())
+    )
+
+
+def judge_episodes(
+    choices: EpisodeChoices,
+    *,
+    samples: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+    max_weight: float = 0.0,
+) -> Judgement:
+    """All estimates of a policy's return with their intervals, from the same bootstrap samples."""
+    terms = episode_terms_of(choices, max_weight=max_weight)
+    returns = choices.rewards @ choices.gamma ** numpy.arange(choices.rewards.shape[1])
+    terms["logged"] = Terms(offset=returns)
+    drawn = bootstrap(terms, samples=samples, seed=seed)
+    w = numpy.exp(cumulative_log_weights(choices.log_ratios, max_weight)[:, -1])
+    told = _judgement(drawn, w, confidence, clipped=max_weight > 0, of="episodes")
+    return attrs.evolve(told, steps=choices.steps)
+
+
+def _judgement(
+    drawn: Mapping[str, Floats],
+    weights: Floats,
+    confidence: float,
+    *,
+    clipped: bool,
+    unseen: float = 0.0,
+    of: str = "rows",
+) -> Judgement:
+    found = {name: interval(values, confidence) for name, values in drawn.items()}
+    effective, matches = effective_sample_size(weights), int(numpy.count_nonzero(weights))
     return Judgement(
-        rows=len(choices.rewards),
+        rows=len(weights),
         logged=found.pop("logged"),
         estimates=found,
         matches=matches,
         effective=effective,
-        max_weight=float(w.max(initial=0.0)),
-        warnings=tuple(_warnings(choices, w, matches, effective, max_weight)),
+        max_weight=float(weights.max(initial=0.0)),
+        warnings=tuple(_warnings(weights, matches, effective, clipped, unseen, of)),
         samples=drawn,
     )
 
 
 def _warnings(
-    choices: Choices, weights: Floats, matches: int, effective: float, max_weight: float
+    weights: Floats, matches: int, effective: float, clipped: bool, unseen: float, of: str
 ) -> list[str]:
     """Why estimates may be wrong by more than their intervals say."""
     rows, said = len(weights), []
-    unseen = int(numpy.count_nonzero(choices.unseen))
     if not matches:
         return [
-            "the policy that logged never chose what this policy wants, in none of "
-            f"{rows:,} rows: only the direct method has an estimate, and it extrapolates."
+            f"the policy that logged never chose what this policy wants, in none of {rows:,} {of}: "
+            "only the direct method has an estimate, and it extrapolates."
         ]
-    if unseen:
+    if unseen > _NEGLIGIBLE:
         said.append(
-            f"on {unseen / rows:.1%} of the rows the policy wants an arm that the log never could "
-            "have chosen: estimates leave those rewards out, or extrapolate."
+            f"{unseen:.1%} of the policy's choices are arms that the log never could have chosen: "
+            "estimates leave those rewards out, or extrapolate."
         )
     if effective < _FEW:
         said.append(
-            f"the log says as much about the policy as {effective:,.0f} rows of its own: intervals "
+            f"the log says as much about the policy as {effective:,.0f} {of} of its own: intervals "
             "are not to be trusted."
         )
     mean, error = float(weights.mean()), float(weights.std()) / math.sqrt(rows)
-    if not max_weight and abs(mean - 1) > 4 * error + 1e-9:
+    if not clipped and abs(mean - 1) > 4 * error + 1e-9:
         said.append(
             f"importance weights have the mean {mean:.3f} ± {error:.3f} instead of 1: support is "
             "missing, or the propensities are not those that were acted on."

@@ -20,19 +20,30 @@ def mrdr_weights(probabilities: Floats, propensities: Floats) -> Floats:
 
 
 def features(columns: Mapping[str, Any], arms: NDArray[Any]) -> Floats:
-    """Features (n, d) of these arms (n,) in their contexts, the constant 1 first."""
+    """Features (n, d) of these arms (n,) in their contexts, the constant 1 first.
+
+    Of featured arms, `arms` may be the probability of each, (n, arms): the features are expected.
+    """
     n = len(arms)
     parts = [numpy.ones((n, 1))]
     context, featured = columns.get("context"), columns.get("arms")
     if context is not None:
         parts.append(numpy.asarray(context, numpy.float64).reshape(n, -1))
     if featured is not None:
-        chosen = featured[numpy.arange(n), arms]
-        parts.append(numpy.asarray(chosen, numpy.float64))
+        parts.append(_of_arms(featured, arms))
         if context is not None:
             flat = parts[1]
             parts.append((flat[:, :, None] * parts[2][:, None, :]).reshape(n, -1))
     return numpy.concatenate(parts, axis=1)
+
+
+def _of_arms(featured: Any, arms: NDArray[Any]) -> Floats:
+    if arms.ndim == 1:
+        return numpy.asarray(featured[numpy.arange(len(arms)), arms], numpy.float64)
+    # What absent arms hold may be NaN.
+    held = numpy.where(arms[:, :, None] > 0, featured, 0.0)
+    expected: Floats = numpy.einsum("na,naf->nf", arms, held)
+    return expected
 
 
 class RewardModel:
@@ -47,7 +58,7 @@ class RewardModel:
         self._l2, self._folds = l2, folds
         self._sums: Any = None
         self._wanted: Any = None
-        """Σ features of the arms that the policy wants, by fold and group."""
+        """Σ π(a|x) x, by fold and group."""
         self._theta: Any = None
 
     def add(
@@ -73,28 +84,44 @@ class RewardModel:
         self, columns: Mapping[str, Any], arms: NDArray[Any], folds: NDArray[Any]
     ) -> Floats:
         """Rewards of these arms by the models of the other folds."""
-        if self._theta is None:
-            self._theta = self._solve()
-        x = features(columns, arms)
-        theta = self._theta[folds, arms if self._groups > 1 else 0]
-        predicted: Floats = numpy.einsum("nd,nd->n", x, theta)
+        x, theta = features(columns, arms), self._solved()
+        predicted: Floats = numpy.einsum(
+            "nd,nd->n", x, theta[folds, arms if self._groups > 1 else 0]
+        )
+        return predicted
+
+    def predict_policy(
+        self, columns: Mapping[str, Any], shares: Floats, folds: NDArray[Any]
+    ) -> Floats:
+        """Expected rewards of a policy that chooses arms with probabilities (n, arms)."""
+        theta = self._solved()
+        if self._groups == 1:
+            of_one: Floats = numpy.einsum("nd,nd->n", features(columns, shares), theta[folds, 0])
+            return of_one
+        x = features(columns, numpy.zeros(len(shares), int))
+        predicted = numpy.empty(len(shares))
+        for fold in range(self._folds):
+            part = folds == fold
+            predicted[part] = (shares[part] * (x[part] @ theta[fold].T)).sum(1)
         return predicted
 
     def add_policy(
         self,
         columns: Mapping[str, Any],
-        arms: NDArray[Any],
+        shares: Floats,
         folds: NDArray[Any],
         weights: Floats | None = None,
     ) -> None:
-        """Add rows with the arms that the policy wants, for `influence`."""
-        x = features(columns, arms)
+        """Add rows with the probabilities (n, arms) of the policy, for `influence`."""
+        x = features(columns, shares if self._groups == 1 else numpy.zeros(len(shares), int))
+        wanted = numpy.ones((len(x), 1)) if self._groups == 1 else shares
         if weights is not None:
             x = x * weights[:, None]
         if self._wanted is None:
             self._wanted = numpy.zeros((self._folds, self._groups, x.shape[1]))
-        for key, part in self._by_key(arms, folds):
-            self._wanted.reshape(-1, x.shape[1])[key] += x[part].sum(0)
+        for fold in range(self._folds):
+            part = folds == fold
+            self._wanted[fold] += wanted[part].T @ x[part]
 
     def influence(
         self, columns: Mapping[str, Any], arms: NDArray[Any], rewards: Floats, folds: NDArray[Any]
@@ -103,15 +130,14 @@ class RewardModel:
 
         To first order: it is what a bootstrap of the rows does to the model.
         """
-        if self._theta is None:
-            self._theta = self._solve()
+        theta = self._solved()
         x = features(columns, arms)
         groups = arms if self._groups > 1 else numpy.zeros(len(arms), int)
         pull = numpy.linalg.solve(self._penalized(), self._wanted[..., None])[..., 0]
         moved = numpy.zeros(len(arms))
         for fold in range(self._folds):
             trained = folds != fold if self._folds > 1 else numpy.ones(len(arms), bool)
-            errors = rewards - numpy.einsum("nd,nd->n", x, self._theta[fold, groups])
+            errors = rewards - numpy.einsum("nd,nd->n", x, theta[fold, groups])
             moved += trained * errors * numpy.einsum("nd,nd->n", x, pull[fold, groups])
         return moved
 
@@ -134,6 +160,8 @@ class RewardModel:
         penalty[0, 0] = 1e-6
         return self._kept()[..., :size] + penalty
 
-    def _solve(self) -> Any:
-        size = self._sums.shape[2]
-        return numpy.linalg.solve(self._penalized(), self._kept()[..., size:])[..., 0]
+    def _solved(self) -> Any:
+        if self._theta is None:
+            size = self._sums.shape[2]
+            self._theta = numpy.linalg.solve(self._penalized(), self._kept()[..., size:])[..., 0]
+        return self._theta

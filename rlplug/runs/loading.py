@@ -104,6 +104,7 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
         normalization=normalization,
         frame_stack=config.env.frame_stack,
         step=manifest.step,
+        run_steps=config.run.steps,
         path=path,
         seed=seed,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy
+from gymnasium import spaces
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
@@ -15,17 +15,16 @@ from rlplug.config.data_section import DataSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, RequestError
 from rlplug.logs import Log
-from rlplug.ope.judge import Choices, Judgement, judge
-from rlplug.ope.reward_model import RewardModel, mrdr_weights
+from rlplug.ope.judge import Judgement, judge, judge_episodes
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
+from rlplug.runs.log_choices import LoggedBy, Target, bandit_choices
+from rlplug.runs.log_episodes import episode_choices
+from rlplug.serving.policy import ESTIMATING_DRAWS
 from rlplug.spaces import describe
 from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
-
-_ROWS = 8192
-_FOLDS = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +35,7 @@ class Judged:
     run_name: str
     step: int
     checkpoint: Path
+    explores: bool
     judgement: Judgement
 
 
@@ -48,6 +48,10 @@ class Judging:
     seed: int = 0
     switch: float = 10.0
     max_weight: float = 0.0
+    explores: bool = False
+    """Whether policies are judged as they explore in training, not greedily."""
+    gamma: float = 1.0
+    """The discount of returns, for logs of episodes."""
     assume_uniform: bool = False
     """Whether actions of a log without propensities count as chosen uniformly."""
 
@@ -59,42 +63,45 @@ def judge_runs(
     options: Mapping[str, Any] | None = None,
     checkpoint: str = "best",
     judging: Judging | None = None,
+    logged_by: str = "",
     registry: Registry | None = None,
     trust: bool = False,
     console: Console | None = None,
 ) -> tuple[list[Judged], Log]:
-    """What the greedy policies of these runs would have earned on the rows of a log.
+    """What the policies of these runs would have earned on the rows, or in the episodes, of a log.
 
     `options` are those of `[data]`; they default to those of a run that learned from a log.
+    `logged_by` is a run whose exploring policy chose the actions of a log without propensities, or
+    imitates who did.
     """
     judging, console = judging or Judging(), console or SilentConsole()
     found = []
-    for run in runs:
+    for run in (*runs, *([logged_by] if logged_by else [])):
         path = find_checkpoint(run, checkpoint)
         refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
-        found.append(load_checkpoint(path, registry=registry))
+        found.append(load_checkpoint(path, seed=judging.seed, registry=registry))
     log = Log.open(_section(found[0], files, options or {}))
+    for one in found:
+        _check_spaces(one, log)
+    behavior = found.pop().policy if logged_by else None
+    _check(log, judging, behavior is not None)
+    logged = LoggedBy(num_arms=log.num_arms, policy=behavior)
     judged = []
     for one in found:
-        _check(one, log, judging)
         reading = _Reading(log)
         with console.activities.doing("judging", reading.progress):
-            choices = _choices(one, log, reading)
-        told = judge(
-            choices,
-            samples=judging.samples,
-            confidence=judging.confidence,
-            seed=judging.seed,
-            switch=judging.switch,
-            max_weight=judging.max_weight,
-        )
+            told = _judge(
+                Target(policy=one.policy, explores=judging.explores), log, logged, judging, reading
+            )
+        warnings = (*told.warnings, *_warnings(one, log, judging, logged_by))
         judged.append(
             Judged(
                 run_id=one.manifest.run_id,
                 run_name=one.path.absolute().parent.parent.name,
                 step=one.manifest.step,
                 checkpoint=one.path,
-                judgement=attrs.evolve(told, warnings=(*told.warnings, *_warnings(one, log))),
+                explores=judging.explores,
+                judgement=attrs.evolve(told, warnings=warnings),
             )
         )
     return judged, log
@@ -102,13 +109,34 @@ def judge_runs(
 
 @attrs.define(eq=False)
 class _Reading:
-    """How far a log was read; it is read twice."""
+    """How far a log was read; single choices are read twice."""
 
     log: Log
     rows: int = 0
 
     def progress(self) -> str:
-        return f"{self.rows:,}/{2 * self.log.rows:,} rows"
+        return f"{self.rows:,}/{(2 if self.log.is_bandit else 1) * self.log.rows:,} rows"
+
+    def add(self, rows: int) -> None:
+        """So many more rows were read."""
+        self.rows += rows
+
+
+def _judge(
+    target: Target, log: Log, logged: LoggedBy, judging: Judging, reading: _Reading
+) -> Judgement:
+    shared: dict[str, Any] = {
+        "samples": judging.samples,
+        "confidence": judging.confidence,
+        "seed": judging.seed,
+        "max_weight": judging.max_weight,
+    }
+    if log.is_bandit and log.num_arms:
+        choices = bandit_choices(target, log, logged, reading.add)
+        return judge(choices, switch=judging.switch, **shared)
+    episodes, said = episode_choices(target, log, logged, judging.gamma, reading.add)
+    told = judge_episodes(episodes, **shared)
+    return attrs.evolve(told, warnings=(*told.warnings, *said))
 
 
 def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -> DataSection:
@@ -129,103 +157,73 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     return section
 
 
-def _check(loaded: Loaded, log: Log, judging: Judging) -> None:
-    """Refuse what cannot be judged."""
-    run = loaded.manifest.run_id
-    if not log.is_bandit:
-        raise RequestError(
-            f"log {log.name!r} has episodes of several steps; these estimates are of bandits.",
-            "try: a log whose rows are episodes of their own, or rlplug eval in the environment",
-        )
-    if not log.num_arms:
-        raise RequestError(f"the actions of log {log.name!r} are continuous, not arms.")
-    policy = loaded.policy
-    if describe(policy.action_space) != describe(log.action_space):
+def _check_spaces(loaded: Loaded, log: Log) -> None:
+    """Refuse a policy of other observations or actions."""
+    run, policy = loaded.manifest.run_id, loaded.policy
+    if _outline(policy.action_space) != _outline(log.action_space):
         raise RequestError(
             f"run {run} chooses among {describe(policy.action_space)}, log {log.name!r} has "
             f"{describe(log.action_space)}.",
             "try: --set num_arms=N, or the log of the same arms",
         )
     here, there = policy.observation_space, log.observation_space
-    if _shapes(here) != _shapes(there):
+    if _outline(here) != _outline(there):
         raise RequestError(
             f"run {run} sees {describe(here)}, log {log.name!r} has {describe(there)}.",
             "try: --set context=PATTERN for the columns that it was trained on",
         )
-    if not log.has_propensities and not judging.assume_uniform:
+
+
+def _outline(space: Any) -> Any:
+    """What must agree: shapes and counts, not bounds."""
+    if isinstance(space, spaces.Dict):
+        return {name: _outline(part) for name, part in space.spaces.items()}
+    return (type(space), int(space.n)) if isinstance(space, spaces.Discrete) else space.shape
+
+
+def _check(log: Log, judging: Judging, has_behavior: bool) -> None:
+    """Refuse what has no estimate."""
+    if not log.num_arms and not judging.explores:
+        raise RequestError(
+            f"the actions of log {log.name!r} are continuous: a greedy policy takes exactly the "
+            "logged ones with probability 0.",
+            "try: --explore, which judges the policy as it explores in training",
+        )
+    if log.has_propensities or has_behavior:
+        return
+    hints = [
+        "try: --set propensity=COLUMN, or --assume-uniform if they were chosen uniformly at random",
+        "or: --logged-by RUN, of the policy that chose them, or of bc that was trained on the log",
+    ]
+    if not judging.assume_uniform:
         raise RequestError(
             f"log {log.name!r} has no propensities: with which probability its actions were chosen "
             "is not known.",
-            "try: --set propensity=COLUMN, or --assume-uniform if they were chosen uniformly at "
-            "random",
+            *hints,
+        )
+    if not log.num_arms:
+        raise RequestError(
+            f"the actions of log {log.name!r} are continuous: they cannot be assumed to be "
+            "uniform.",
+            hints[1].replace("or: ", "try: "),
         )
 
 
-def _shapes(space: Any) -> Any:
-    if hasattr(space, "spaces"):
-        return {name: _shapes(part) for name, part in space.spaces.items()}
-    return space.shape
-
-
-def _warnings(loaded: Loaded, log: Log) -> Iterator[str]:
+def _warnings(loaded: Loaded, log: Log, judging: Judging, logged_by: str) -> Iterator[str]:
     trained = loaded.prepared.config.data.files
     if set(trained) & set(log.paths):
         yield (
             "the policy learned from this very log: estimates are too high. Judge it by rows that "
             "it has not seen."
         )
-
-
-def _choices(loaded: Loaded, log: Log, reading: _Reading) -> Choices:
-    """What the log and the policy chose, and the predictions of models fitted to the log."""
-    n = log.rows
-    rewards, propensities, weights = numpy.empty(n), numpy.empty(n), numpy.ones(n)
-    logged, wanted = numpy.empty(n, numpy.int64), numpy.empty(n, numpy.int64)
-    impossible = numpy.zeros(n, numpy.bool_)
-    featured = "arms" in log.roles
-    plain = RewardModel(log.num_arms, featured=featured, folds=_FOLDS)
-    robust = RewardModel(log.num_arms, featured=featured, folds=_FOLDS)
-    for rows in log.read(0, _ROWS):
-        part = slice(rows.first, rows.first + len(rows))
-        rewards[part], logged[part] = rows["reward"], rows["action"]
-        propensities[part] = rows.propensity_or_uniform(log.num_arms)
-        chosen = numpy.asarray(loaded.policy.predict(rows.observations), numpy.int64)
-        wanted[part] = chosen
-        if "propensities" in rows.columns:
-            impossible[part] = rows["propensities"][numpy.arange(len(rows)), chosen] == 0
-        if "weight" in rows.columns:
-            weights[part] = rows["weight"]
-        folds = numpy.arange(part.start, part.stop) % _FOLDS
-        matched = (wanted[part] == logged[part]).astype(numpy.float64)
-        given = rows.columns, logged[part], rewards[part], folds
-        plain.add(*given, weights[part])
-        plain.add_policy(rows.columns, chosen, folds, weights[part])
-        robust.add(*given, weights[part] * mrdr_weights(matched, propensities[part]))
-        reading.rows += len(rows)
-    q = {
-        (model, which): numpy.empty(n)
-        for model in ("plain", "robust")
-        for which in ("logged", "policy")
-    }
-    influence = numpy.empty(n)
-    models, arms = {"plain": plain, "robust": robust}, {"logged": logged, "policy": wanted}
-    for rows in log.read(0, _ROWS):
-        part = slice(rows.first, rows.first + len(rows))
-        folds = numpy.arange(part.start, part.stop) % _FOLDS
-        for model, which in q:
-            q[model, which][part] = models[model].predict(rows.columns, arms[which][part], folds)
-        influence[part] = plain.influence(rows.columns, logged[part], rewards[part], folds)
-        reading.rows += len(rows)
-    never = numpy.bincount(logged, minlength=log.num_arms) == 0
-    return Choices(
-        rewards=rewards,
-        propensities=propensities,
-        probabilities=(logged == wanted).astype(numpy.float64),
-        q_logged=q["plain", "logged"],
-        q_policy=q["plain", "policy"],
-        mrdr_q_logged=q["robust", "logged"],
-        mrdr_q_policy=q["robust", "policy"],
-        unseen=impossible | never[wanted],
-        weights=weights if "weight" in log.roles else None,
-        influence=influence,
-    )
+    policy = loaded.policy
+    if judging.explores and log.num_arms and not policy.tells_probabilities:
+        yield (
+            f"{type(policy.module).__name__} does not tell its probabilities: they are shares of "
+            f"{ESTIMATING_DRAWS} draws."
+        )
+    if logged_by:
+        yield (
+            f"propensities are those of {logged_by}: estimates are as good as it tells what chose "
+            "the actions."
+        )

@@ -83,17 +83,6 @@ def recorded(
     feed: OpenFeed,
 ) -> RecordingSampler:
     """The sampler, its experience recorded in the folder `sampling.record`."""
-    if isinstance(sampler, TensorSampler):
-        raise RequestError(
-            f"experience of {environments.name!r} cannot be recorded: it stays on "
-            f"{environments.device}.",
-            "try: rlplug eval RUN --record DIR after the run",
-        )
-    if isinstance(sampler, WorkerSampler):
-        raise RequestError(
-            "experience of worker processes cannot be recorded.",
-            "try: --set sampling.backend=in_process",
-        )
     recording = Recording(
         Path(config.sampling.record).expanduser().absolute(),
         environments.vector.single_observation_space,

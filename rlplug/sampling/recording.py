@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
-import torch
 from gymnasium import spaces
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.feeds import Experience
 from rlplug.logs.recording import Recording
+from rlplug.sampling.tensors import TensorSampler
 from rlplug.sampling.vector import VectorSampler
 
 __all__ = ["ExperienceRecorder", "RecordingSampler"]
@@ -34,9 +33,10 @@ class ExperienceRecorder:
 
     def record(self, experience: Experience, *, is_greedy: bool) -> None:
         """Add its steps."""
-        columns, num_envs = experience.columns, len(self.episodes)
+        num_envs, stepped = len(self.episodes), to_arrays(experience.stepped)
+        columns = {name: to_arrays(one) for name, one in experience.columns.items()}
         rows: dict[str, Any] = {
-            "action": to_arrays(columns["actions"]),
+            "action": columns["actions"],
             "reward": numpy.asarray(columns["rewards"], numpy.float64),
         }
         log_prob = columns.get("log_prob")
@@ -44,23 +44,25 @@ class ExperienceRecorder:
             # One action has all the probability.
             log_prob = numpy.zeros(len(rows["reward"]))
         if log_prob is not None:
-            rows["action_log_prob"] = numpy.asarray(to_arrays(log_prob), numpy.float64).reshape(-1)
+            rows["action_log_prob"] = numpy.asarray(log_prob, numpy.float64).reshape(-1)
             if self._is_discrete:
                 rows["propensity"] = numpy.exp(rows["action_log_prob"])
         observations = columns["observations"]
         if "action_mask" in columns and not isinstance(observations, Mapping):
-            rows["action_mask"] = numpy.asarray(to_arrays(columns["action_mask"]), numpy.int8)
+            rows["action_mask"] = numpy.asarray(columns["action_mask"], numpy.int8)
         if not self._one_step:
-            ended = experience.ended()
+            if self.recording.rows:
+                # Reset without an end: whatever comes is another episode.
+                self.episodes += experience.after_reset
+            ended = to_arrays(experience.ended())
             before = numpy.concatenate([numpy.zeros((1, num_envs), int), ended[:-1].cumsum(0)])
             numbers = (self.episodes + before) * num_envs + numpy.arange(num_envs)
             times, envs = experience.times_and_envs()
             rows["episode"] = numbers[times, envs]
             rows["terminated"] = columns["terminated"]
             rows["truncated"] = columns["truncated"]
-            rows["next_context"] = experience.next_observations()
+            rows["next_context"] = to_arrays(experience.next_observations())
             self.episodes += ended.sum(0)
-        stepped = experience.stepped
         if stepped is not None and not stepped.all():
             rows = {name: one[stepped] for name, one in rows.items()}
             observations = tree_map(lambda leaf: leaf[stepped], observations)
@@ -71,7 +73,12 @@ class RecordingSampler:
     """A sampler whose experience is recorded; what is learned from it stays the same."""
 
     def __init__(
-        self, sampler: VectorSampler, recording: Recording, *, one_step: bool, is_greedy: bool
+        self,
+        sampler: VectorSampler | TensorSampler,
+        recording: Recording,
+        *,
+        one_step: bool,
+        is_greedy: bool,
     ) -> None:
         self._sampler, self._recording = sampler, recording
         self._is_greedy = is_greedy
@@ -106,8 +113,7 @@ class RecordingSampler:
     def collect(self, timestep: int) -> Experience:
         """Take the next steps, and record them."""
         if self._keeps_log_prob is None:
-            self._keeps_log_prob = self._has_log_prob()
-            self._sampler.act.wants_log_prob = True
+            self._keeps_log_prob = self._sampler.ask_for_log_prob()
         experience = self._sampler.collect(timestep)
         self._recorder.record(experience, is_greedy=self._is_greedy)
         if not self._keeps_log_prob and "log_prob" in experience.columns:
@@ -115,15 +121,6 @@ class RecordingSampler:
                 name: one for name, one in experience.columns.items() if name != "log_prob"
             }
         return experience
-
-    def _has_log_prob(self) -> bool:
-        """Whether the module returns them unasked; it is asked with a copy of the generator."""
-        act = copy.copy(self._sampler.act)
-        act.random = copy.deepcopy(act.random)
-        act.drawn = list(act.drawn)
-        act.state = None if act.state is None else tree_map(copied, act.state)
-        with torch.no_grad():
-            return "log_prob" in self._sampler.choose(act).extras
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile of acting and stepping."""
@@ -146,11 +143,8 @@ class RecordingSampler:
     def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
         """Restore a state; rows that were recorded after it are deleted."""
         self._recording.resume(saved["recorded"]["rows"])
-        reset = self._sampler.set_state(saved, seed=seed)
         self._recorder.episodes[:] = saved["recorded"]["episodes"]
-        if reset:
-            self._recorder.episodes += 1
-        return reset
+        return self._sampler.set_state(saved, seed=seed)
 
     def close(self) -> None:
         """Write the last rows, and close the environments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -59,6 +60,7 @@ class TensorSampler:
         """Updates of the weights so far."""
         self.step_seconds = 0.0
         """Seconds in the environments' steps; on a GPU, until the work was queued."""
+        self.num_envs, self.action_space = vector.num_envs, environments.action_space
         self._environments, self._vector = environments, vector
         self._step_vector: Any = vector.step
         self._num_envs, self._device = vector.num_envs, vector.device
@@ -69,7 +71,8 @@ class TensorSampler:
         self._normalization = environments.normalization
         self._saver = EnvironmentSaver(vector.inner)
         self._module = module
-        self._explore = module.forward_inference if optimal else module.forward_exploration
+        self.choose = module.forward_inference if optimal else module.forward_exploration
+        """How the module acts."""
         random = torch.Generator(self._device)
         self._act = ActInput(None, random=random, steps=run_steps, in_torch=True)
         self._clip = _clipper(environments.action_space, self._device)
@@ -138,9 +141,21 @@ class TensorSampler:
         self._after_reset = False
         return self._last
 
+    @torch.no_grad()
+    def ask_for_log_prob(self) -> bool:
+        """Have the module return log-probabilities; whether it returned them already, unasked."""
+        seen, normalization = self._current["observations"], self._normalization
+        act = copy.copy(self._act)
+        # What it draws does not matter: each collection begins with a seed.
+        act.observations = seen if normalization is None else normalization.observations(seen)
+        act.action_mask = self._current.get(ACTION_MASK)
+        act.state = None if act.state is None else tree_map(copied, act.state)
+        self._act.wants_log_prob = True
+        return "log_prob" in self.choose(act).extras
+
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile, `act` and `step`, of acting and stepping."""
-        self._explore = record("act", self._explore)
+        self.choose = record("act", self.choose)
         self._step_vector = record("step", self._step_vector)
 
     def absorb(self) -> None:
@@ -206,7 +221,7 @@ class TensorSampler:
         seen, mask = self._current["observations"], self._current.get(ACTION_MASK)
         act.observations = seen if normalization is None else normalization.observations(seen)
         act.action_mask, act.timestep = mask, now
-        acted = self._explore(act)
+        acted = self.choose(act)
         self._check_acted(acted)
         self._write(time, "observations", seen)
         self._write(time, "actions", acted.actions)

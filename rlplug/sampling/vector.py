@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
@@ -22,6 +23,7 @@ from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.sampling.uploads import Uploads
 from rlplug.seeding import derive
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["VectorSampler"]
 
@@ -202,6 +204,23 @@ class VectorSampler:
     def act(self) -> ActInput:
         """Input of the module's next call."""
         return self._io.act
+
+    def ask_for_log_prob(self) -> bool:
+        """Have the module return log-probabilities; whether it returned them already, unasked.
+
+        To find out, it acts for a copy of its input, the random generator included.
+        """
+        act = copy.copy(self._io.act)
+        self._io.act.wants_log_prob = True
+        if act.wants_log_prob:
+            return True
+        seen, normalize = self._io.current["observations"], self._io.normalize
+        act.observations = seen if normalize is None else normalize(seen)
+        act.action_mask = self._io.current.get(ACTION_MASK)
+        act.random, act.drawn = copy.deepcopy(act.random), list(act.drawn)
+        act.state = None if act.state is None else tree_map(copied, act.state)
+        with torch.no_grad():
+            return "log_prob" in self.choose(act).extras
 
     @property
     def step_seconds(self) -> float:

@@ -18,7 +18,10 @@ from rlplug.sampling.checks import first_fully_masked
 from rlplug.sampling.policy_io import action_clipper
 from rlplug.serving.reader import Reader
 
-__all__ = ["Policy"]
+__all__ = ["ESTIMATING_DRAWS", "Policy"]
+
+ESTIMATING_DRAWS = 200
+"""Draws whose shares are the probabilities of a policy that does not tell them."""
 
 
 class Policy:
@@ -37,6 +40,7 @@ class Policy:
         normalization: Normalization | None = None,
         frame_stack: int = 1,
         step: int = 0,
+        run_steps: int = 0,
         path: Path | None = None,
         seed: int = 0,
     ) -> None:
@@ -48,6 +52,8 @@ class Policy:
         """The statistics of training; they do not change any more."""
         self.step = step
         """Environment steps of its training so far."""
+        self.run_steps = run_steps
+        """Those of its whole training, for exploration that ends with it; 0: not known."""
         self.path = path
         """The checkpoint it comes from."""
         self.frame_stack = frame_stack
@@ -77,20 +83,63 @@ class Policy:
         if episode_start is not None and numpy.ndim(episode_start) == 0 and episode_start:
             self.reset()
         rows, single = self._reader.read(observation)
-        n = len(first_leaf(rows))
-        act = ActInput(
-            rows if self.normalization is None else self.normalization.observations(rows),
-            action_mask=_checked_mask(rows, action_mask, single),
-            state=self._state_of(n, episode_start),
-            timestep=self.step,
-            random=self._random,
-        )
+        act = self._input(rows, action_mask, single, episode_start)
         choose = self.module.forward_inference if deterministic else self.module.forward_exploration
         with torch.no_grad():
             acted = choose(act)
         self._state = acted.state
         actions = self._clip(to_arrays(acted.actions))
         return tree_map(lambda leaf: leaf[0], actions) if single else actions
+
+    def probabilities(
+        self, observations: Any, deterministic: bool = True, *, action_mask: Any = None
+    ) -> Any:
+        """The probability of each discrete action, (n, actions), for several observations.
+
+        With memory, calls are the steps of n episodes, as those of `predict`.
+        """
+        space = self.action_space
+        if not isinstance(space, spaces.Discrete):
+            raise RequestError(
+                "probabilities of all actions are those of discrete ones.", "try: log_prob"
+            )
+        rows, single = self._reader.read(observations)
+        act = self._input(rows, action_mask, single, None)
+        n = len(first_leaf(rows))
+        shares: Any = None
+        with torch.no_grad():
+            if deterministic:
+                acted = self.module.forward_inference(act)
+                shares = _shares([acted.actions], n, space)
+                self._state = acted.state
+            else:
+                shares = self.module.action_probabilities(act)
+                if shares is None:
+                    drawn = [self.module.forward_exploration(act) for _ in range(ESTIMATING_DRAWS)]
+                    shares = _shares([one.actions for one in drawn], n, space)
+                if self.has_memory:
+                    self._state = self.module.forward_exploration(act).state
+        return shares[0] if single else shares
+
+    @property
+    def tells_probabilities(self) -> bool:
+        """Whether the module computes them; otherwise, they are shares of draws."""
+        return type(self.module).action_probabilities is not Module.action_probabilities
+
+    def log_prob(self, observations: Any, actions: Any, *, action_mask: Any = None) -> Any:
+        """The log-probability (the log-density) of one action per observation, as it explores."""
+        rows, single = self._reader.read(observations)
+        act = self._input(rows, action_mask, single, None)
+        with torch.no_grad():
+            found = self.module.action_log_prob(act, numpy.asarray(actions))
+            if found is not None and self.has_memory:
+                self._state = self.module.forward_exploration(act).state
+        if found is None:
+            raise RequestError(
+                f"{type(self.module).__name__} does not tell the probabilities of its actions.",
+                "try: a policy of ppo, a2c or bc",
+            )
+        return found
 
     def reset(self) -> None:
         """Start new episodes: clear frames and recurrent state."""
@@ -106,6 +155,7 @@ class Policy:
             normalization=self.normalization,
             frame_stack=self.frame_stack,
             step=self.step,
+            run_steps=self.run_steps,
             path=self.path,
         )
 
@@ -113,6 +163,16 @@ class Policy:
     def has_memory(self) -> bool:
         """Whether actions depend on earlier observations of the episode."""
         return self.module.initial_state(1) is not None
+
+    def _input(self, rows: Any, action_mask: Any, single: bool, episode_start: Any) -> ActInput:
+        return ActInput(
+            rows if self.normalization is None else self.normalization.observations(rows),
+            action_mask=_checked_mask(rows, action_mask, single),
+            state=self._state_of(len(first_leaf(rows)), episode_start),
+            timestep=self.step,
+            steps=self.run_steps,
+            random=self._random,
+        )
 
     def _state_of(self, n: int, episode_start: Any) -> Any:
         initial = self.module.initial_state(n)
@@ -130,6 +190,15 @@ class Policy:
             return self._state
         starts = numpy.zeros(n, dtype=bool) | numpy.asarray(episode_start, dtype=bool)
         return _with_initial_rows(self._state, initial, starts) if starts.any() else self._state
+
+
+def _shares(drawn: list[Any], n: int, space: spaces.Discrete) -> Any:
+    """How often each action was chosen, (n, actions)."""
+    shares = numpy.zeros((n, int(space.n)))
+    for actions in drawn:
+        chosen = numpy.asarray(to_arrays(actions)).reshape(-1) - int(space.start)
+        shares[numpy.arange(n), chosen] += 1 / len(drawn)
+    return shares
 
 
 def _with_initial_rows(state: Mapping[str, Any], initial: Any, rows: Any) -> dict[str, Any]:

@@ -26,8 +26,10 @@ from rlplug.tracking.store import Store
 __all__ = [
     "EVALUATIONS",
     "LaterEvaluation",
+    "is_fetched",
     "keep_evaluation",
     "log_evaluation",
+    "mark_pending",
     "where_tracked",
 ]
 
@@ -74,7 +76,7 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
     Returns the file, and what kept it from being in MLflow, or nothing. The status of the run
     stays as it is. Nothing is written into a folder that is not a run's.
     """
-    if not (folder / "run.json").is_file() and not _is_fetched(folder):
+    if not (folder / "run.json").is_file() and not is_fetched(folder):
         return None, f"{folder} is not the folder of a run"
     file = _new_file(folder / EVALUATIONS, evaluation)
     content = json.dumps(attrs.asdict(evaluation), indent=1) + "\n"
@@ -91,7 +93,7 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
         if where is not None:
             log_evaluation(Store.open_run(*where), file)
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
-        _mark_pending(folder)
+        mark_pending(folder)
         reason = error.message if isinstance(error, RequestError) else str(error)
         return file, f"{reason.rstrip('.')}; to upload it: rlplug sync {folder.name}"
     return file, ""
@@ -131,16 +133,16 @@ def where_tracked(folder: Path) -> tuple[str, str] | None:
     run = RunFolder.read(folder)
     if run is not None:
         return (run.tracking_uri(""), run.id_in_mlflow) if run.experiment_id else None
-    return (tracking_uri("", runs_folder()), folder.name) if _is_fetched(folder) else None
+    return (tracking_uri("", runs_folder()), folder.name) if is_fetched(folder) else None
 
 
-def _is_fetched(folder: Path) -> bool:
+def is_fetched(folder: Path) -> bool:
     """Whether it was downloaded from MLflow."""
     fetched = runs_folder() / "fetched"
     return folder.parent == fetched and re.fullmatch(r"[0-9a-f]{32}", folder.name) is not None
 
 
-def _mark_pending(folder: Path) -> None:
+def mark_pending(folder: Path) -> None:
     """Have `rlplug sync` find the run, unless it is in progress."""
     lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
     if lock is None:

@@ -13,6 +13,7 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
 from rlplug.tracking.deletions import delete_again
+from rlplug.tracking.estimates import ESTIMATES, log_estimates
 from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
@@ -30,7 +31,7 @@ PATIENCE = 24 * 3600.0
 """Seconds: a large upload may take long, and ends early if nothing is answered."""
 
 _CHANGING = ("plots", "logs")
-_FIXED = ("videos", PROFILES, EVALUATIONS, CHECKPOINTS)
+_FIXED = ("videos", PROFILES, EVALUATIONS, ESTIMATES, CHECKPOINTS)
 """Folders whose files never change once they are complete."""
 
 _OF_CONFIG = (
@@ -177,6 +178,8 @@ def _is_aside(file: Path, folder: Path) -> bool:
 def _log(store: Store, file: Path, into: str) -> None:
     if into == EVALUATIONS:
         log_evaluation(store, file)
+    elif into == ESTIMATES:
+        log_estimates(store, file)
     else:
         upload_file(store.log_file, file, into)
 

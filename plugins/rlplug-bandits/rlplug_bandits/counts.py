@@ -82,6 +82,10 @@ class ArmCounts(Module):
             extras["log_prob"] = numpy.log(numpy.maximum(chosen, _SMALLEST)).astype(numpy.float32)
         return Acted(arms, extras=extras)
 
+    def action_probabilities(self, act: ActInput) -> Floats:
+        """With which each arm is chosen, (n, arms)."""
+        return self.probabilities(_rows(act.observations), act.action_mask)
+
     def forward_inference(self, act: ActInput) -> Acted:
         """The arm of the highest mean reward; of equal ones, the first."""
         return Acted(highest(self.means(), _rows(act.observations), act.action_mask, None))

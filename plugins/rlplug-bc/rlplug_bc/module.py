@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.nn import Distribution, log_prob_of, make_distribution
+from rlplug.nn import Distribution, log_prob_of, make_distribution, probabilities_of
+from rlplug.nn.distributions import Categorical
 from rlplug.nn.network import Body, Network, NetworkOptions
 from rlplug.spaces import AnySpace
 from rlplug_bc.config import BCConfig
@@ -42,6 +43,18 @@ class BCModule(Module):
             mask = act.action_mask
             extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, extras=extras)
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability of each discrete action, (n, actions)."""
+        if not isinstance(self.distribution, Categorical):
+            return None
+        parameters, _ = self.network.act(act.observations)
+        return probabilities_of(parameters, act.action_mask)
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-probabilities of actions, before clipping; log-densities of continuous ones."""
+        parameters, _ = self.network.act(act.observations)
+        return log_prob_of(self.distribution, parameters, actions, act.action_mask)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions."""

@@ -77,6 +77,14 @@ class Exploration:
             actions = numpy.where(explores, others, actions)
         return actions
 
+    def probabilities(self, act: ActInput, greedy: Any, n_actions: int) -> Any:
+        """Probability of each action, (n, actions), given the greedy ones."""
+        epsilon, mask = self.epsilon(act.timestep, act.steps), act.action_mask
+        allowed = numpy.ones((len(greedy), n_actions)) if mask is None else numpy.asarray(mask != 0)
+        shares = epsilon * allowed / allowed.sum(1, keepdims=True)
+        shares[numpy.arange(len(greedy)), greedy] += 1.0 - epsilon
+        return shares
+
     def log_prob(self, act: ActInput, actions: Any, greedy: Any, n_actions: int) -> Any:
         """Log-probabilities of actions, given the greedy ones: of noisy networks, their noise."""
         epsilon = self.epsilon(act.timestep, act.steps)

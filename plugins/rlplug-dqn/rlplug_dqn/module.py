@@ -78,6 +78,13 @@ class DQNModule(Module):
             actions = self.exploration.choose(act, greedy, self.n_actions)
         return Acted(actions + self.first_action if self.first_action else actions, extras=extras)
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Those of epsilon-greedy, (n, actions); of noisy networks, given noise that is drawn."""
+        if self.noisy:
+            resample_noise(self.network, act.random)
+        best = self._greedy(act.observations, act.action_mask)
+        return self.exploration.probabilities(act, best, self.n_actions)
+
     def forward_inference(self, act: ActInput) -> Acted:
         """Greedy actions."""
         if act.in_torch:

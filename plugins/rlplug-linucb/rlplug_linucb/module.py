@@ -83,6 +83,12 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             return with_log_prob(acted, shares)
         return acted
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """1 over the number of arms that are tied for the highest bound, (n, arms)."""
+        parsed = self.layout.parse(act.observations, act.action_mask)
+        scores = self._score(parsed, float(self._alpha[0]))
+        return greedy_probabilities(scores.ucb, parsed.mask, TOLERANCE)
+
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
         parsed = self.layout.parse(act.observations, act.action_mask)

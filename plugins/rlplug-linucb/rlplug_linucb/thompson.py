@@ -62,6 +62,15 @@ class LinTSModule(HasEstimates, Module):
             return with_log_prob(acted, self._probabilities(parsed, draws, act.timestep))
         return acted
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability (n, arms) of each arm's draw being the highest.
+
+        Estimated from draws where those of arms are correlated: joint and hybrid models.
+        """
+        parsed = self.bandit.layout.parse(act.observations, act.action_mask)
+        random = numpy.random.default_rng([_ESTIMATE, act.timestep, 1])
+        return self._probabilities(parsed, self._draw(parsed, random), act.timestep)
+
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
         return self.bandit.forward_inference(act)

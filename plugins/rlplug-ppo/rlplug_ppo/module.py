@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
-from rlplug.nn import ActorCritic, ActorCriticOptions, Distribution, Fragments, log_prob_of
+from rlplug.nn import (
+    ActorCritic,
+    ActorCriticOptions,
+    Distribution,
+    Fragments,
+    log_prob_of,
+    probabilities_of,
+)
+from rlplug.nn.distributions import Categorical
 from rlplug.nn.modes import evaluating
 from rlplug.spaces import AnySpace, has_images
 
@@ -61,6 +69,18 @@ class ActorCriticModule(Module):
             mask = act.action_mask
             extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, state, extras)
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability of each discrete action, (n, actions)."""
+        if not isinstance(self.distribution, Categorical):
+            return None
+        parameters, _ = self.network.act(act.observations, act.state, explore=True)
+        return probabilities_of(parameters, act.action_mask)
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-probabilities of actions, before clipping; log-densities of continuous ones."""
+        parameters, _ = self.network.act(act.observations, act.state, explore=True)
+        return log_prob_of(self.distribution, parameters, actions, act.action_mask)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The most likely actions, clipped to the bounds of the space."""

@@ -7,7 +7,12 @@ from gymnasium import spaces
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.nn.distributions.binary import Binary
 from rlplug.nn.distributions.categorical import Categorical, MultiCategorical
-from rlplug.nn.distributions.distribution import Distribution, log_prob_of, masked
+from rlplug.nn.distributions.distribution import (
+    Distribution,
+    log_prob_of,
+    masked,
+    probabilities_of,
+)
 from rlplug.nn.distributions.gaussian import Gaussian
 from rlplug.nn.distributions.squashed import SquashedGaussian
 from rlplug.spaces import AnySpace, describe
@@ -22,6 +27,7 @@ __all__ = [
     "log_prob_of",
     "make_distribution",
     "masked",
+    "probabilities_of",
 ]
 
 

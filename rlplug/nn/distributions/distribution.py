@@ -12,7 +12,15 @@ from rlplug.batch.nested import to_tensors
 from rlplug.errors import EnvironmentFailedError
 from rlplug.nn.arrays import NumpyArray
 
-__all__ = ["Constants", "Distribution", "check_mask", "log_prob_of", "masked", "masked_array"]
+__all__ = [
+    "Constants",
+    "Distribution",
+    "check_mask",
+    "log_prob_of",
+    "masked",
+    "masked_array",
+    "probabilities_of",
+]
 
 
 class Distribution(Protocol):
@@ -94,6 +102,12 @@ def log_prob_of(
         to_tensors(parameters), to_tensors(actions), None if mask is None else to_tensors(mask)
     )
     return log_prob.numpy(force=True)
+
+
+def probabilities_of(logits: Any, mask: Any = None) -> NumpyArray:
+    """The probability of each action, (n, actions), from what acting computed on arrays."""
+    allowed = None if mask is None else to_tensors(mask)
+    return masked(to_tensors(logits), allowed).softmax(-1).numpy(force=True)
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -70,6 +70,10 @@ class NeuralLinUCBModule(HasEstimates, Module):
         """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
         return self.bandit.forward_exploration(self._with_features(act))
 
+    def action_probabilities(self, act: ActInput) -> Any:
+        """1 over the number of arms that are tied for the highest bound, (n, arms)."""
+        return self.bandit.action_probabilities(self._with_features(act))
+
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
         return self.bandit.forward_inference(self._with_features(act))
