@@ -115,7 +115,7 @@ def test_probabilities_of_all_actions_are_those_that_were_told(name: str, is_mas
     assert chosen == pytest.approx(numpy.exp(acted.extras["log_prob"]), abs=slack)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "bc"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "bc", "sac"])
 def test_densities_of_given_actions_are_those_that_were_told(algorithm: str) -> None:
     arms = spaces.Box(-2.0, 2.0, (2,), numpy.float32)
     module = rl.build_learner(algorithm, CONTEXT, arms).modules["default"]

@@ -23,8 +23,7 @@ class BoxActions(nn.Module):
         self._space = space
         low, high = (bound.reshape(-1).astype(float) for bound in (space.low, space.high))
         self._scale, self._middle = (high - low) / 2, (high + low) / 2
-        self.log_density = -float(numpy.log(high - low).sum())
-        """Of each of uniform actions."""
+        self._log_density = -float(numpy.log(high - low).sum())
         self._is_scaled = bool((self._scale == 1).all() and (self._middle == 0).all())
         for name, numbers in (("scale", self._scale), ("middle", self._middle)):
             part = torch.as_tensor(numbers, dtype=torch.get_default_dtype())
@@ -53,3 +52,10 @@ class BoxActions(nn.Module):
     def uniform(self, rows: int, random: numpy.random.Generator) -> Any:
         """Random actions of the environment."""
         return self.for_env(random.uniform(-1, 1, (rows, len(self._scale))))
+
+    def uniform_log_prob(self, actions: Any) -> Any:
+        """The log-density of each action among uniform ones: minus infinity outside the bounds."""
+        rows = numpy.asarray(actions).reshape(len(actions), -1)
+        low, high = self._space.low.reshape(-1), self._space.high.reshape(-1)
+        inside = ((rows >= low) & (rows <= high)).all(1)
+        return numpy.where(inside, self._log_density, -numpy.inf).astype(numpy.float32)

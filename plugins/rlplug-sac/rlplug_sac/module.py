@@ -24,6 +24,7 @@ from rlplug.nn import (
     Streams,
     log_prob_of,
     make_distribution,
+    probabilities_of,
 )
 from rlplug.nn.tensors import rows_of
 from rlplug.spaces import AnySpace
@@ -120,20 +121,29 @@ class SACModule(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """Actions sampled from the policy; before learning starts, uniformly."""
         extras: dict[str, Any] = {}
-        if act.timestep < self.learning_starts:
-            rows = rows_of(act.observations)
-            if self.box is not None:
-                if act.wants_log_prob:
-                    extras["log_prob"] = numpy.full(rows, self.box.log_density, numpy.float32)
-                return Acted(self.box.uniform(rows, act.random), extras=extras)
-            parameters = numpy.zeros((rows, self.distribution.size), numpy.float32)
-        else:
-            parameters, _ = self.actor.act(act.observations, explore=True)
         mask = act.action_mask
+        if self.box is not None and act.timestep < self.learning_starts:
+            actions = self.box.uniform(rows_of(act.observations), act.random)
+            if act.wants_log_prob:
+                extras["log_prob"] = self.box.uniform_log_prob(actions)
+            return Acted(actions, extras=extras)
+        parameters = self._exploring(act)
         actions = self.distribution.sample(parameters, act.random, mask)
         if act.wants_log_prob:
             extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, extras=extras)
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability of each discrete action, (n, actions)."""
+        if self.box is not None:
+            return None
+        return probabilities_of(self._exploring(act), act.action_mask)
+
+    def action_log_prob(self, act: ActInput, actions: Any) -> Any:
+        """Log-probabilities of actions; log-densities of continuous ones."""
+        if self.box is not None and act.timestep < self.learning_starts:
+            return self.box.uniform_log_prob(actions)
+        return log_prob_of(self.distribution, self._exploring(act), actions, act.action_mask)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The squashed mean, or the most likely action."""
@@ -154,6 +164,13 @@ class SACModule(Module):
         taken = None if self.box is None else self.box.scaled(batch["actions"])
         q1, q2 = self.critics(observations, taken)
         return {"parameters": self.actor(observations), "q1": q1, "q2": q2}
+
+    def _exploring(self, act: ActInput) -> Any:
+        """The parameters that discrete actions are drawn by, and others once learning started."""
+        if act.timestep < self.learning_starts and self.box is None:
+            return numpy.zeros((rows_of(act.observations), self.distribution.size), numpy.float32)
+        parameters, _ = self.actor.act(act.observations, explore=True)
+        return parameters
 
     def temperature(self) -> Tensor:
         """The entropy coefficient, without gradients."""
