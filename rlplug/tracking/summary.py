@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_duration, format_number
-from rlplug.review.record import RETURN, REWARD, RunAbout, best_evaluation
+from rlplug.review.record import REGRET, RETURN, REWARD, RunAbout, best_evaluation
 from rlplug.tracking.record import command_line
 
 __all__ = ["headline_metric", "labeled", "summary"]
@@ -18,7 +18,13 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
-_LABELS = {"eval/return_mean": "last evaluation", RETURN: "training return", REWARD: "reward"}
+_LABELS = {
+    "eval/return_mean": "last evaluation",
+    RETURN: "training return",
+    REWARD: "reward",
+    "rollout/regret_mean": "regret per step",
+    REGRET: "total regret",
+}
 
 
 def summary(
@@ -41,7 +47,7 @@ def summary(
         lines += ["```text", error.strip(), "```", ""]
     rows = list(_rows(metrics, step))
     if rows:
-        lines += ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
+        lines += [*(f"- {name}: {value}" for name, value in rows), ""]
     plugins = ", ".join(
         f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
     )

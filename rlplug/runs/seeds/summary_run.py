@@ -13,7 +13,7 @@ from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags
+from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
 from rlplug.tracking.store import Store
 
 __all__ = ["SUMMARY", "record_summary"]
@@ -83,7 +83,9 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.note.content": summary.markdown(),
+        # MLflow draws tables without space between their columns.
+        "mlflow.note.content": summary.markdown().replace(" |", "&emsp;|"),
+        "mlflow.user": user_name(),
         "rlplug.kind": SUMMARY,
         "rlplug.group": group.name,
         "rlplug.algo": about.algorithm,
