@@ -45,15 +45,14 @@ def summary(
     ]
     if error:
         lines += ["```text", error.strip(), "```", ""]
-    rows = list(_rows(metrics, step))
-    if rows:
-        lines += [*(f"- {name}: {value}" for name, value in rows), ""]
     plugins = ", ".join(
         f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
     )
+    # One list: a blank line between two would spread both over more lines than are shown.
     lines += [
-        f"- Plugins: {plugins}",
-        "- Curves, checkpoints and the video: `report.html` among the artifacts",
+        *(f"- {name}: {value}" for name, value in _rows(metrics, step)),
+        f"- plugins: {plugins}",
+        "- curves, checkpoints and the video: `report.html` among the artifacts",
         "",
         "```bash",
         f"{command_line()}    # started it",

@@ -83,8 +83,7 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
-        # MLflow draws tables without space between their columns.
-        "mlflow.note.content": summary.markdown().replace(" |", "&emsp;|"),
+        "mlflow.note.content": _spaced(summary.markdown()),
         "mlflow.user": user_name(),
         "rlplug.kind": SUMMARY,
         "rlplug.group": group.name,
@@ -94,6 +93,14 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
         "rlplug.options": about.shown_options,
     }
     return {name: value[:LONGEST_TAG] for name, value in tags.items() if value}
+
+
+def _spaced(markdown: str) -> str:
+    """With space between the columns of tables, which MLflow draws without."""
+    lines = (
+        line if "---" in line else line.replace(" |", "&emsp;|") for line in markdown.splitlines()
+    )
+    return "\n".join(lines)
 
 
 def _folder(run: RunRecord) -> RunFolder | None:
