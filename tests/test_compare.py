@@ -73,7 +73,19 @@ def test_one_group_is_compared_run_by_run_and_one_run_is_refused(home: Path, rlp
     assert lines[4].split()[1:3] == [group, "2"]
     alone = rlplug("compare", "last")
     assert alone.code == 2
-    assert "is one run: there is nothing to compare it with" in alone.err
+    assert "'last' is one run: there is nothing to compare it with" in alone.err
+
+
+def test_what_two_names_stand_for_is_compared_once(home: Path, rlplug: Cli) -> None:
+    group = bandits(1.0, range(2))
+    first, second = (run.run_id for run in recorded_runs(runs_folder()))
+    told = rlplug("compare", first, second, "last", "--csv")
+    assert told.err == f"rlplug: {first!r} and 'last' are the same, which is compared once.\n"
+    assert len(told.out.splitlines()) == 1 + 2
+    same = rlplug("compare", "last", first)
+    assert same.code == 2
+    assert f"'last' and {first!r} are one run: there is nothing to compare it with" in same.err
+    assert len(rlplug("compare", group, first, "--csv").out.splitlines()) == 1 + 2
 
 
 def test_results_in_different_environments_have_a_table_each_and_no_plot(

@@ -7,8 +7,9 @@ import numpy
 import pytest
 
 from rlplug.review.band import draw_band, on_common_steps
-from rlplug.review.curve import _smooth, draw_curve, panels_of
+from rlplug.review.curve import _smooth, curve_figure, draw_curve, panels_of
 from rlplug.review.history import Series, history_of
+from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.review.statistics import bootstrap_rows, mean_interval
 
 Report = tuple[int, dict[str, float]]
@@ -44,6 +45,19 @@ def test_where_episodes_go_on_their_returns_are_drawn_instead_of_rewards() -> No
     (panel,) = panels_of(history_of(reports))
     assert (panel.title, panel.steps.tolist(), panel.values.tolist()) == ("return mean", [3], [8])
     assert panel.evaluated.tolist() == [[4.0, 5.0, 5.0, 5.0]]
+
+
+def test_numbers_are_written_as_everywhere_else() -> None:
+    reports = [report(step, return_mean=-1000.0 - step) for step in range(100)]
+    best = {"eval/return_mean": -1183.4, BEST_RETURN: -1183.4, BEST_STEP: 50.0}
+    figure = curve_figure(panels_of(history_of([*reports, (50, best)])), "run", "")
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert "best: -1,183 at step 50" in [one.get_text() for one in legend.get_texts()]
+    assert "-1,183" in [one.get_text() for one in axes.texts]
+    assert axes.yaxis.get_major_formatter()(-1200.0) == "-1,200"
+    assert axes.yaxis.get_major_formatter()(-0.0) == "0"
 
 
 def test_a_run_without_reward_and_regret_has_no_panels() -> None:

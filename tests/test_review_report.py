@@ -124,6 +124,7 @@ def test_the_runs_of_a_group_are_listed_and_drawn_by_seed() -> None:
     page = render([reported(0), reported(1)], title="group", table="<p>summary</p>")
     assert [run["label"] for run in data_of(page)["runs"]] == ["seed 0", "seed 1"]
     assert page.index("<p>summary</p>") < page.index("ppo-s1")
+    assert page.index("ppo-s1") < page.index("algorithm.gamma") < page.index("rlplug resume group")
 
 
 def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_runs_have() -> None:
@@ -133,6 +134,7 @@ def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_
         for values, more in (([1.0, 2.0], {"own": Series(steps, steps)}), ([3.0, 2.0], {}))
     ]
     page = render([reported(seed, history=one) for seed, one in enumerate(histories)])
+    assert data_of(page)["training"] == "eval/return_mean"
     assert "ppo on CartPole-v1, 2 seeds; gamma=1" in page
     assert data_of(page)["bands"] == {
         "eval/return_mean": {

@@ -135,7 +135,7 @@ def test_a_finished_run_has_its_metrics_picture_config_and_summary(
         assert Path(client.download_artifacts(tracking.run_id, path, str(root))).stat().st_size
     note = run.data.tags["mlflow.note.content"]
     assert "finished after 40 of 40 environment steps" in note
-    assert "| reward | 1 |" in note
+    assert "- reward: 1\n- total regret: 3\n" in note
     assert run.data.tags["rlplug.stop_reason"] == "finished"
 
 
@@ -241,16 +241,25 @@ def test_experiment_and_name_are_readable_and_a_taken_name_is_numbered(
 
 
 def test_views_have_the_results_that_runs_have(opened: Opened, client: MlflowClient) -> None:
-    def view() -> tuple[set[str], set[str]]:
-        """Its columns, and the charts that it leaves out."""
+    def view() -> tuple[set[str], set[str], list[str]]:
+        """Its columns, the charts that it leaves out, and its sections."""
         (experiment,) = client.search_experiments(filter_string="name LIKE 'rlplug/%'")
         state = json.loads(experiment.tags["mlflow.sharedViewState.rlplug-by-seed"])
         charts = state["compareRunCharts"]
         left_out = {one["metricKey"] for one in charts if one["deleted"]}
-        return set(state["selectedColumns"]), left_out
+        sections = [one["name"] for one in state["compareRunSections"]]
+        return set(state["selectedColumns"]), left_out, sections
 
+    opened(attrs.evolve(config_of(), evaluation=EvaluationSection(episodes=0)))
+    columns, left_out, sections = view()
+    assert {"metrics.`rollout/reward_mean`", "metrics.`rollout/regret_total`"} < columns
+    assert "rollout/reward_mean" not in left_out
+    assert sections == ["results", "rollout", "train", "time"]
     opened()
-    columns, left_out = view()
+    # A later run without evaluations leaves those of the others in sight.
+    opened(attrs.evolve(config_of(), evaluation=EvaluationSection(episodes=0)))
+    columns, left_out, sections = view()
+    assert sections == ["results", "eval", "rollout", "train", "time"]
     assert columns == {
         "metrics.`eval/best_return_mean`",
         "metrics.`eval/best_step`",
@@ -261,10 +270,6 @@ def test_views_have_the_results_that_runs_have(opened: Opened, client: MlflowCli
     }
     # Of CartPole, it is always 1.
     assert "rollout/reward_mean" in left_out
-    opened(attrs.evolve(config_of(), evaluation=EvaluationSection(episodes=0)))
-    columns, left_out = view()
-    assert {"metrics.`rollout/reward_mean`", "metrics.`rollout/regret_total`"} < columns
-    assert "rollout/reward_mean" not in left_out
 
 
 def test_a_given_name_and_experiment_are_taken_as_they_are(

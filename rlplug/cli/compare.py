@@ -82,24 +82,39 @@ def compare(
 
 
 def _resolved(texts: Sequence[str]) -> list[Compared]:
-    """One for each text; of a single group, one for each of its runs, and the group."""
+    """One for each text; of a single group, one for each of its runs, and the group.
+
+    What two texts name, such as `last` and an id, is there once.
+    """
     from rlplug.review.comparison import Compared
     from rlplug.tracking.resolve import resolve
 
-    found = {text: resolve(text) for text in texts}
-    compared = [
-        Compared(label=runs[0].name if len(runs) == 1 else text, runs=runs)
-        for text, runs in found.items()
-    ]
+    named: dict[tuple[str, ...], list[str]] = {}
+    compared = []
+    for text in dict.fromkeys(texts):
+        runs = resolve(text)
+        same = named.setdefault(tuple(sorted(run.run_id for run in runs)), [])
+        same.append(text)
+        if len(same) == 1:
+            label = runs[0].name if len(runs) == 1 else text
+            compared.append(Compared(label=label, runs=runs))
     if len(compared) == 1:
         (group,) = compared
         if len(group.runs) == 1:
+            (same,) = named.values()
             raise RequestError(
-                f"{texts[0]!r} is one run: there is nothing to compare it with.",
+                f"{_said(same)} one run: there is nothing to compare it with.",
                 "try: rlplug compare RUN RUN, or rlplug show RUN",
             )
         compared = [*(Compared(label=run.name, runs=[run]) for run in group.runs), group]
+    for same in named.values():
+        if len(same) > 1:
+            click.echo(f"rlplug: {_said(same)} the same, which is compared once.", err=True)
     return _with_labels(compared)
+
+
+def _said(texts: Sequence[str]) -> str:
+    return f"{' and '.join(map(repr, texts))} {'are' if len(texts) > 1 else 'is'}"
 
 
 def _with_labels(compared: Sequence[Compared]) -> list[Compared]:

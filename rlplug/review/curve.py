@@ -15,8 +15,8 @@ from rlplug.review.figure import (
     INK,
     headed_figure,
     label_point,
+    plotted_number,
     save_png,
-    short_number,
     style_axes,
 )
 from rlplug.review.history import Array, History, Series
@@ -126,9 +126,10 @@ def _draw(axes: Axes, panel: Panel, color: str) -> None:
     if noisy:
         axes.plot(panel.steps, panel.values, color=color, alpha=0.25, linewidth=1.0)
         smooth = _smooth(panel.values)
-        axes.plot(panel.steps, smooth, color=color, linewidth=2.0, label="smoothed")
+        axes.plot(panel.steps, smooth, color=color, linewidth=2.0, label="training, smoothed")
     elif len(panel.steps):
-        axes.plot(panel.steps, panel.values, color=color, linewidth=2.0, marker=single)
+        (line,) = axes.plot(panel.steps, panel.values, color=color, marker=single, linewidth=2.0)
+        line.set_label("training")
     if panel.is_sum and len(panel.steps):
         axes.fill_between(panel.steps, 0.0, panel.values, color=color, alpha=0.08, linewidth=0)
     if len(panel.evaluated):
@@ -139,14 +140,14 @@ def _draw(axes: Axes, panel: Panel, color: str) -> None:
 def _draw_evaluations(axes: Axes, panel: Panel) -> None:
     """The greedy policy's mean return, the range of its episodes, the best and the last value."""
     steps, means, least, largest = panel.evaluated.T
-    axes.plot(
-        steps, means, color=EVAL_COLOR, linewidth=1.6, marker="o", markersize=4, label="greedy"
-    )
-    axes.fill_between(steps, least, largest, color=EVAL_COLOR, alpha=0.12, linewidth=0)
+    (line,) = axes.plot(steps, means, color=EVAL_COLOR, marker="o", markersize=4, linewidth=1.6)
+    line.set_label("evaluation, greedy")
+    seen = "its episodes, least to best"
+    axes.fill_between(steps, least, largest, color=EVAL_COLOR, alpha=0.12, linewidth=0, label=seen)
     if numpy.isfinite(means[-1]):
         label_point(axes, steps[-1], means[-1], EVAL_COLOR)
     if panel.best is not None:
-        label = f"best: {short_number(panel.best[1])} at step {panel.best[0]:,}"
+        label = f"best: {plotted_number(panel.best[1])} at step {panel.best[0]:,}"
         (marker,) = axes.plot(*panel.best, "*", color=BEST_COLOR, label=label, zorder=5)
         marker.set(markersize=13, markeredgecolor="white")
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
@@ -166,12 +167,13 @@ def _label_last(axes: Axes, panel: Panel, color: str) -> None:
 
 
 def _format_values(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter
 
     seen = panel.values[numpy.isfinite(panel.values)]
     largest, spread = numpy.abs(seen).max(initial=0.0), numpy.ptp(seen) if len(seen) else 0.0
     if largest < 1e4:
-        axes.ticklabel_format(axis="y", useOffset=False)
+        # Without a negative zero.
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at + 0.0:,.10g}"))
     elif spread > largest / 20:
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlplug.quantities import format_number
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -18,8 +20,8 @@ __all__ = [
     "QUIET",
     "headed_figure",
     "label_point",
+    "plotted_number",
     "save_png",
-    "short_number",
     "style_axes",
 ]
 
@@ -63,7 +65,7 @@ def style_axes(axes: Axes, title: str) -> None:
 def label_point(axes: Axes, step: float, value: float, color: str) -> None:
     """Write a value to the right of its point."""
     axes.annotate(
-        short_number(value),
+        plotted_number(value),
         (step, value),
         xytext=(6, 0),
         textcoords="offset points",
@@ -75,11 +77,12 @@ def label_point(axes: Axes, step: float, value: float, color: str) -> None:
     )
 
 
-def short_number(number: float) -> str:
-    """A short number, with unit prefixes as on the axes."""
+def plotted_number(number: float) -> str:
+    """As everywhere else, unless it is too long to stand beside its point: `-1,183`, `1.2M`."""
     from matplotlib.ticker import EngFormatter
 
-    return str(EngFormatter(places=1, sep="")(number)) if abs(number) >= 1e4 else f"{number:.4g}"
+    large = abs(number) >= 1e5
+    return str(EngFormatter(places=1, sep="")(number)) if large else format_number(number)
 
 
 def save_png(figure: Figure, file: Path) -> None:

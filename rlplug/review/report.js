@@ -6,7 +6,7 @@ const legend = document.getElementById("legend");
 const select = document.getElementById("metric");
 const COLORS = ["#1a6fb5", "#c2410c", "#2f855a", "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563"];
 const GREEDY = "#2f855a", MEAN = "#4b5563";
-const LEFT = 64, RIGHT = 16, TOP = 10, BOTTOM = 28, HEIGHT = 340;
+const LEFT = 64, RIGHT = 32, TOP = 10, BOTTOM = 28, HEIGHT = 340;
 let range = null;
 
 const format = (x) => {
@@ -75,7 +75,8 @@ function draw() {
   }));
   const root = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}` });
   chart.prepend(root);
-  svg("rect", { x: LEFT, y: 0, width: width - LEFT - RIGHT, height: HEIGHT }, svg("clipPath", { id: "clip" }, root));
+  // Wide enough for the marks of the first and the last point.
+  svg("rect", { x: LEFT - 4, y: 0, width: width - LEFT - RIGHT + 8, height: HEIGHT }, svg("clipPath", { id: "clip" }, root));
   for (const at of ticks(low, high, 6)) {
     svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(at), y2: y(at) }, root);
     svg("text", { x: LEFT - 8, y: y(at) + 4, "text-anchor": "end" }, root).textContent = format(at);

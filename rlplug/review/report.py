@@ -16,7 +16,7 @@ from rlplug.durable import write_durably
 from rlplug.quantities import format_duration, format_number, moment
 from rlplug.review.band import on_common_steps
 from rlplug.review.history import History
-from rlplug.review.record import HEADLINES, CheckpointRecord, RunRecord
+from rlplug.review.record import HEADLINES, REGRET, CheckpointRecord, RunRecord
 from rlplug.review.statistics import bootstrap_rows
 
 __all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render", "write_report"]
@@ -62,7 +62,7 @@ def render(runs: Sequence[ReportedRun], *, title: str = "", table: str = "") -> 
         *(_head(runs[0]) if len(runs) == 1 else (_headline(runs[0], seeds=len(runs)),)),
         table,
         *_chart(),
-        *(_body(runs[0]) if len(runs) == 1 else (_members(runs),)),
+        *(_body(runs[0]) if len(runs) == 1 else _members(runs, name)),
     ]
     here = files("rlplug.review")
     style, script = ((here / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
@@ -86,7 +86,9 @@ def render(runs: Sequence[ReportedRun], *, title: str = "", table: str = "") -> 
 def _data(runs: Sequence[ReportedRun]) -> dict[str, object]:
     """What the script draws."""
     names = {name for one in runs for name in one.history}
-    training = next((name for name in HEADLINES[1:] if name in names), "")
+    # Beside the training of a single run, its evaluations are drawn as well.
+    first = HEADLINES[1:] if len(runs) == 1 else HEADLINES
+    training = next((name for name in first if name in names), "")
     return {
         "runs": [
             {
@@ -143,6 +145,8 @@ def _head(one: ReportedRun) -> Iterator[str]:
     ):
         if name in run.latest and not (name == HEADLINES[2] and HEADLINES[1] in run.latest):
             tiles.append(("", label, format_number(run.latest[name]), ""))
+    if REGRET in run.latest:
+        tiles.append(("", "total regret", format_number(run.latest[REGRET]), ""))
     of = f"of {about.steps:,}" if about.steps else ""
     tiles.append(("", "environment steps", f"{run.step:,}", of))
     started, ended = moment(run.started), moment(run.ended)
@@ -172,15 +176,20 @@ def _chart() -> Iterator[str]:
     yield "<noscript><p>The curve is in plots/learning_curve.png.</p></noscript>"
 
 
-def _body(one: ReportedRun) -> Iterator[str]:
-    about = one.run.about
+def _made_of(one: ReportedRun) -> Iterator[str]:
+    """The options and plugins, which all seeds of a group have in common."""
+    options = one.run.about.options
     yield "<h2>Options that differ from the defaults</h2>"
-    yield _table(("option", "value"), about.options.items()) if about.options else "<p>none</p>"
+    yield _table(("option", "value"), options.items()) if options else "<p>none</p>"
     if one.config:
         yield f"<details><summary>all options</summary><pre>{escape(one.config)}</pre></details>"
     if one.plugins:
         yield "<h2>Plugins</h2>"
         yield "".join(f"<p>{escape(plugin)}</p>" for plugin in one.plugins)
+
+
+def _body(one: ReportedRun) -> Iterator[str]:
+    yield from _made_of(one)
     if one.checkpoints:
         yield "<h2>Checkpoints</h2>"
         yield _table(("step", "return", ""), _ranked(one), numbers=2)
@@ -274,7 +283,7 @@ def _video(video: Path | None) -> Iterator[str]:
         yield f'<p><a href="videos/{escape(video.name)}">videos/{escape(video.name)}</a></p>'
 
 
-def _members(runs: Sequence[ReportedRun]) -> str:
+def _members(runs: Sequence[ReportedRun], group: str) -> Iterator[str]:
     rows = [
         (
             one.run.about.seed,
@@ -287,9 +296,17 @@ def _members(runs: Sequence[ReportedRun]) -> str:
         )
         for one in runs
     ]
-    return "<h2>Runs</h2>" + _table(
-        ("seed", "run", "id", "status", "steps", "best return", "at step"), rows
-    )
+    yield "<h2>Runs</h2>"
+    yield _table(("seed", "run", "id", "status", "steps", "best return", "at step"), rows)
+    yield from _made_of(runs[0])
+    yield "<h2>Go on</h2>"
+    steps = 2 * max(max(one.run.step for one in runs), 1)
+    lines = [
+        ("train on", f"rlplug resume {group} --steps {steps}"),
+        ("compare", f"rlplug compare {group} OTHER"),
+        ("the best", f"rlplug best {group}"),
+    ]
+    yield _table(("", ""), lines, code=True)
 
 
 def _table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rlplug.tracking.database import prepare_database
 from rlplug.tracking.failures import StoreUnreachableError
 from rlplug.tracking.location import is_http, sqlite_file
 from rlplug.tracking.record import LOCAL_ID, Record, slug
-from rlplug.tracking.views import view_tags
+from rlplug.tracking.views import shows_evaluations, view_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,7 +70,8 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
 
     contexts = {one.context for one in record.datasets}
     # The summary of several seeds has no environments, and leaves the views as they are.
-    views = view_tags(evaluated="eval" in contexts) if contexts else {}
+    evaluated = "eval" in contexts
+    views = view_tags(evaluated=evaluated) if contexts else {}
     if record.experiment_id:
         experiment = client.get_experiment(record.experiment_id)
     else:
@@ -95,10 +96,16 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
             "or --set tracking.experiment=NAME",
         )
+    # One run without evaluations does not take the best returns of the others out of sight.
+    if evaluated or not shows_evaluations(experiment.tags):
+        _set_views(client, experiment, views)
+    return experiment
+
+
+def _set_views(client: MlflowClient, experiment: Experiment, views: Mapping[str, str]) -> None:
     for key, value in views.items():
         if experiment.tags.get(key) != value:
             client.set_experiment_tag(experiment.experiment_id, key, value)
-    return experiment
 
 
 def _check_artifacts(uri: str, experiment: Experiment) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "record_of",
     "slug",
     "tags_at_start",
+    "user_name",
 ]
 
 LOCAL_ID = "rlplug.local_id"
@@ -193,7 +194,7 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.user": _user(),
+        "mlflow.user": user_name(),
         "rlplug.schema": "1",
         "rlplug.version": core_version(),
         "rlplug.kind": "run",
@@ -220,7 +221,8 @@ def place_tags(root: Path) -> dict[str, str]:
     }
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this process, for MLflow's column of users."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_duration, format_number
-from rlplug.review.record import RETURN, REWARD, RunAbout, best_evaluation
+from rlplug.review.record import REGRET, RETURN, REWARD, RunAbout, best_evaluation
 from rlplug.tracking.record import command_line
 
 __all__ = ["headline_metric", "labeled", "summary"]
@@ -18,7 +18,13 @@ _ENDINGS = {
     "KILLED": "was interrupted",
     "RUNNING": "is running",
 }
-_LABELS = {"eval/return_mean": "last evaluation", RETURN: "training return", REWARD: "reward"}
+_LABELS = {
+    "eval/return_mean": "last evaluation",
+    RETURN: "training return",
+    REWARD: "reward",
+    "rollout/regret_mean": "regret per step",
+    REGRET: "total regret",
+}
 
 
 def summary(
@@ -39,15 +45,14 @@ def summary(
     ]
     if error:
         lines += ["```text", error.strip(), "```", ""]
-    rows = list(_rows(metrics, step))
-    if rows:
-        lines += ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
     plugins = ", ".join(
         f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
     )
+    # One list: a blank line between two would spread both over more lines than are shown.
     lines += [
-        f"- Plugins: {plugins}",
-        "- Curves, checkpoints and the video: `report.html` among the artifacts",
+        *(f"- {name}: {value}" for name, value in _rows(metrics, step)),
+        f"- plugins: {plugins}",
+        "- curves, checkpoints and the video: `report.html` among the artifacts",
         "",
         "```bash",
         f"{command_line()}    # started it",

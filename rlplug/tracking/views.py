@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
-__all__ = ["BY_SEED", "experiment_link", "home_link", "run_link", "view_tags"]
+__all__ = [
+    "BY_SEED",
+    "experiment_link",
+    "home_link",
+    "run_link",
+    "shows_evaluations",
+    "view_tags",
+]
 
 RUNS = "rlplug"
 BY_SEED = "rlplug-by-seed"
@@ -23,7 +31,9 @@ _NOT_EVALUATED = (RETURN, REWARD, REGRET)
 """Bandits are not evaluated: their result is what they got while they learned."""
 
 _FIRST_CHARTS = ("eval/return_mean", RETURN, REGRET, BEST_RETURN)
+_FIRST_WITHOUT_EVALUATIONS = (REGRET, REWARD, RETURN)
 """Those that a run has are drawn in the first section, two in a row."""
+_SECTIONS = ("eval", "rollout", "train", "time")
 _NO_CHARTS = ("eval/episodes", "eval/episodes_cut", BEST_STEP, "time/updates")
 """Metrics that are constant, or no more than a count."""
 _RESULTS = "results"
@@ -62,6 +72,9 @@ def _view(*, evaluated: bool, **more: Any) -> str:
     results = _EVALUATED if evaluated else _NOT_EVALUATED
     # The reward of a step says little where returns are evaluated, and is often always 1.
     hidden = (*_NO_CHARTS, REWARD) if evaluated else _NO_CHARTS
+    first = _FIRST_CHARTS if evaluated else _FIRST_WITHOUT_EVALUATIONS
+    # An empty section would say that it has no charts.
+    sections = _SECTIONS if evaluated else _SECTIONS[1:]
     state: dict[str, Any] = {
         "orderByKey": f"metrics.`{results[0] if evaluated else REWARD}`",
         "orderByAsc": False,
@@ -90,10 +103,10 @@ def _view(*, evaluated: bool, **more: Any) -> str:
         # MLflow adds charts of the other metrics, and sections for them, by itself.
         "compareRunSections": [
             _section(_RESULTS, columns=2),
-            *(_section(name, columns=2) for name in ("eval", "rollout", "train", "time")),
+            *(_section(name, columns=2) for name in sections),
         ],
         "compareRunCharts": [
-            *map(_chart, _FIRST_CHARTS),
+            *map(_chart, first),
             *(_chart(metric, deleted=True) for metric in hidden),
         ],
     }
@@ -108,6 +121,11 @@ def view_tags(*, evaluated: bool) -> dict[str, str]:
         f"{_TAG}{RUNS}": _view(evaluated=evaluated),
         f"{_TAG}{BY_SEED}": _view(evaluated=evaluated, groupBy=grouped),
     }
+
+
+def shows_evaluations(tags: Mapping[str, str]) -> bool:
+    """Whether the views of an experiment are those of runs that are evaluated."""
+    return f"metrics.`{BEST_RETURN}`" in tags.get(f"{_TAG}{BY_SEED}", "")
 
 
 def experiment_link(server: str, experiment_id: str, *, charts: bool = True) -> str:

@@ -13,7 +13,7 @@ from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags
+from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
 from rlplug.tracking.store import Store
 
 __all__ = ["SUMMARY", "record_summary"]
@@ -83,7 +83,8 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.note.content": summary.markdown(),
+        "mlflow.note.content": _spaced(summary.markdown()),
+        "mlflow.user": user_name(),
         "rlplug.kind": SUMMARY,
         "rlplug.group": group.name,
         "rlplug.algo": about.algorithm,
@@ -92,6 +93,14 @@ def _tags(summary: Summary, group: Group) -> dict[str, str]:
         "rlplug.options": about.shown_options,
     }
     return {name: value[:LONGEST_TAG] for name, value in tags.items() if value}
+
+
+def _spaced(markdown: str) -> str:
+    """With space between the columns of tables, which MLflow draws without."""
+    lines = (
+        line if "---" in line else line.replace(" |", "&emsp;|") for line in markdown.splitlines()
+    )
+    return "\n".join(lines)
 
 
 def _folder(run: RunRecord) -> RunFolder | None:
