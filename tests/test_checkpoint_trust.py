@@ -208,6 +208,12 @@ def test_only_what_lies_in_the_folder_of_a_run_made_here_is_ones_own(home: Path)
     result = run(Encodes, Pays, steps=3, options=OFF)
     checkpoint = result.folder / "checkpoints" / "step-000000000003"
     assert is_own(checkpoint)
+    # A checkpoint of another run that was put there.
+    manifest = checkpoint / "manifest.json"
+    written = manifest.read_text()
+    manifest.write_text(written.replace(result.run_id, "f" * 32))
+    assert not is_own(checkpoint)
+    manifest.write_text(written)
     fetched = home / "fetched" / "abc"
     shutil.copytree(result.folder, fetched)
     assert not is_own(fetched / "checkpoints" / "step-000000000003")

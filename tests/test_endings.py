@@ -205,6 +205,16 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing_behind(
     assert set(run.statuses) <= {"KILLED"}
 
 
+def test_sigusr1_before_there_is_anything_to_save_does_not_end_a_run(start: Start) -> None:
+    run = start("--algo", "means", "--steps", "100", "--set", "tracking.enabled=false")
+    # This is said before torch and MLflow are imported.
+    assert run.popen.stderr is not None
+    assert run.popen.stderr.readline().startswith("preparing means")
+    run.popen.send_signal(signal.SIGUSR1)
+    run.ends()
+    assert (run.popen.returncode, run.status) == (0, "FINISHED")
+
+
 # -- a second signal ----------------------------------------------------------------------------
 
 

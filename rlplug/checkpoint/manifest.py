@@ -209,5 +209,5 @@ def damaged(folder: Path, reason: str) -> RequestError:
     """The error for a damaged checkpoint."""
     return RequestError(
         f"the checkpoint {folder} is damaged: {reason}.",
-        "try: another checkpoint of the run, such as --checkpoint last",
+        "try: another checkpoint of the run: RUN@STEP; rlplug show RUN lists them",
     )

@@ -18,12 +18,18 @@ FOREIGN = "foreign.txt"
 
 
 def is_own(checkpoint: Path) -> bool:
-    """Whether a checkpoint lies in the folder of a run that was made in this runs folder.
+    """Whether a checkpoint lies in the folder of the run that made it, in this runs folder.
 
-    What was downloaded, even from one's own server, and folders elsewhere may come from anybody.
+    What was downloaded, even from one's own server, and folders elsewhere may come from anybody;
+    so may a checkpoint of another run that somebody put there.
     """
     run = checkpoint.resolve().parent.parent
     if run.parent != (runs_folder() / "work").resolve() or not (run / "run.json").is_file():
+        return False
+    try:
+        if read_manifest(checkpoint).run_id != run.name:
+            return False
+    except RequestError:
         return False
     try:
         return checkpoint.name not in (run / FOREIGN).read_text().split()

@@ -10,7 +10,9 @@ import contextlib
 import gc
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,13 +34,32 @@ class Start:
 
 @contextlib.contextmanager
 def starting() -> Iterator[Start]:
-    """Collect no garbage until the run has started, or the block has ended."""
+    """Collect no garbage until the run has started, or the block has ended.
+
+    Until then, there is nothing to save for SIGUSR1, which must not end the process either.
+    """
     gc.disable()
     try:
-        yield Start()
+        with _ignoring("SIGUSR1"):
+            yield Start()
     finally:
         gc.unfreeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def _ignoring(name: str) -> Iterator[None]:
+    """Ignore a signal where nobody handles it yet."""
+    number = getattr(signal, name, None)
+    in_main = threading.current_thread() is threading.main_thread()
+    if number is None or not in_main or signal.getsignal(number) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def attach(seed_run: SeedRun | None, console: Console | None, start: Start) -> dict[str, Any]:
