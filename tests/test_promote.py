@@ -231,6 +231,12 @@ def test_everything_works_through_a_server(
     policy = package.load("models:/served@champion")
     assert policy.step == 200
     assert policy.predict(rows).tolist() == expected
+    told = rlplug("eval", "models:/served@champion", "--episodes", "3")
+    assert (told.code, "not recorded" in told.err) == (0, False)
+    scores = {one.key for one in client.get_logged_model(models["step-000000000200"]).metrics}
+    assert "later_eval/return_mean" in scores
+    assert "later_eval/return_mean" in client.get_run(folder.name).data.metrics
+    assert client.list_artifacts(folder.name, "evaluations")
     best = facts(rlplug("best", folder.name, "--json"))
     assert best["model_id"] == models[f"step-{best['step']:012d}"]
     third = facts(rlplug("promote", f"{folder.name}@100", "served", "--json"))

@@ -237,7 +237,7 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     summary = client.get_run(results.run_id)
     assert summary.info.status == "FINISHED"
     note = summary.data.tags["mlflow.note.content"].splitlines()
-    assert note[2:4] == ["|&emsp;| mean&emsp;| interquartile mean&emsp;|", "| --- | ---: | ---: |"]
+    assert note[2:4] == ["| &emsp;| mean&emsp;| interquartile mean&emsp;|", "| --- | ---: | ---: |"]
     measured = summary.data.metrics
     assert measured["summary/best_return_mean"] == results.mean().estimate
     assert measured["summary/iqm_low"] == results.iqm().low

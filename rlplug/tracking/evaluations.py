@@ -76,7 +76,8 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
     Returns the file, and what kept it from being in MLflow, or nothing. The status of the run
     stays as it is. Nothing is written into a folder that is not a run's.
     """
-    if not (folder / "run.json").is_file() and not is_fetched(folder):
+    model = _fetched_model(folder)
+    if not (folder / "run.json").is_file() and not is_fetched(folder) and not model:
         return None, f"{folder} is not the folder of a run"
     file = _new_file(folder / EVALUATIONS, evaluation)
     content = json.dumps(attrs.asdict(evaluation), indent=1) + "\n"
@@ -89,13 +90,15 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
             "try: --no-record",
         ) from error
     try:
-        where = where_tracked(folder)
+        # A model of the registry comes from a run that need not be here.
+        server = tracking_uri("", runs_folder())
+        where = (server, evaluation.run_id) if model else where_tracked(folder)
         if where is not None:
             log_evaluation(Store.open_run(*where), file)
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
         mark_pending(folder)
-        reason = error.message if isinstance(error, RequestError) else str(error)
-        return file, f"{reason.rstrip('.')}; to upload it: rlplug sync {folder.name}"
+        reason = (error.message if isinstance(error, RequestError) else str(error)).rstrip(".")
+        return file, reason if model else f"{reason}; to upload it: rlplug sync {folder.name}"
     return file, ""
 
 
@@ -119,7 +122,7 @@ def _rows(file: Path) -> tuple[str, list[Row]]:
 
 def _model_of(folder: Path, checkpoint: str) -> str:
     """The id of the checkpoint's model, which has the scores, too; empty if it has none."""
-    return known_models(folder).get(checkpoint, "")
+    return _fetched_model(folder) or known_models(folder).get(checkpoint, "")
 
 
 def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:
@@ -140,6 +143,12 @@ def is_fetched(folder: Path) -> bool:
     """Whether it was downloaded from MLflow."""
     fetched = runs_folder() / "fetched"
     return folder.parent == fetched and re.fullmatch(r"[0-9a-f]{32}", folder.name) is not None
+
+
+def _fetched_model(folder: Path) -> str:
+    """The id of the model that was downloaded into the folder; empty if it is no such folder."""
+    fetched = runs_folder() / "fetched" / "models"
+    return folder.name if folder.parent == fetched and folder.name.startswith("m-") else ""
 
 
 def mark_pending(folder: Path) -> None:
