@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
@@ -35,6 +37,11 @@ class Worker:
         self.connection = connection
         self.number = number
         self._process = process
+        self._poll: Any = None
+        if hasattr(select, "poll"):
+            # `Connection.poll` makes one in every call, which takes longer than to read an answer.
+            self._poll = select.poll()
+            self._poll.register(connection, select.POLLIN)
 
     def ask(self, kind: bytes, rest: bytes = b"") -> None:
         """Send a request; a worker that is gone is found out when its answer is read."""
@@ -46,14 +53,15 @@ class Worker:
 
         Raises TimeoutError, or EOFError or another OSError if the process is gone.
         """
-        if timeout and not self.connection.poll(timeout):
+        if timeout and not self.has_answered(timeout):
             raise TimeoutError
         return self.connection.recv_bytes()
 
-    @property
-    def has_answered(self) -> bool:
-        """Whether there is an answer to read, or none to come."""
-        return self.connection.poll()
+    def has_answered(self, within: float | None = 0.0) -> bool:
+        """Whether there is an answer to read, or none to come, within so many seconds."""
+        if self._poll is None:
+            return self.connection.poll(within)
+        return bool(self._poll.poll(None if within is None else math.ceil(1000 * within)))
 
     def how_it_ended(self) -> str:
         """How a process ended that is gone."""

@@ -183,7 +183,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
                 worker = self._workers[number]
                 late = self._too_late(pending) if self._timeout else None
                 patience = None if late is None else max(late - time.monotonic(), 0.0)
-                if wait_for([worker], patience):
+                if worker.has_answered(patience):
                     self._receive(worker, received)
                 self._lose_hanging(received)
         return received
@@ -230,7 +230,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         for worker in list(self._workers):
             pending = self._pending[worker.number]
             # It may have answered while another was replaced.
-            if pending.envs and now >= self._too_late(pending) and not worker.has_answered:
+            if pending.envs and now >= self._too_late(pending) and not worker.has_answered():
                 env = self._stepped_by(worker)
                 failure = Failure(env=env, method="step", message=self._too_long())
                 self._lose(worker, failure, received)
