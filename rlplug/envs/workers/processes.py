@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import math
 import multiprocessing
@@ -11,6 +12,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
@@ -28,6 +30,9 @@ _LOG = logging.getLogger("rlplug")
 
 _CLOSING_SECONDS = 5.0
 """How long closing environments may take."""
+
+_PRINTING_SECONDS = 0.2
+"""How long a process is given to print its stack."""
 
 
 class Worker:
@@ -70,6 +75,14 @@ class Worker:
         if code is None:
             return "closed its connection"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def print_stack(self) -> None:
+        """Let it print where it is, if it can be told to."""
+        pid = self._process.pid
+        if hasattr(faulthandler, "register") and pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGUSR2)
+                time.sleep(_PRINTING_SECONDS)
 
     def kill(self) -> None:
         """End the process at once."""

@@ -232,6 +232,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             # It may have answered while another was replaced.
             if pending.envs and now >= self._too_late(pending) and not worker.has_answered():
                 env = self._stepped_by(worker)
+                worker.print_stack()
                 failure = Failure(env=env, method="step", message=self._too_long())
                 self._lose(worker, failure, received)
 
@@ -250,10 +251,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             raise lost.error(self.restarts)
         self.restarts += 1
         _LOG.warning(
-            "rlplug: %s Its worker was replaced, its episodes start anew (%d of %d replacements).",
+            "rlplug: %s Its worker was replaced, its episodes start anew (%s replacements).%s",
             lost.what,
-            self.restarts,
-            self._max_restarts,
+            f"{self.restarts} of {self._max_restarts}",
+            f"\n{lost.where}" if lost.where else "",
         )
         number = worker.number
         worker.kill()
@@ -326,6 +327,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             answer = worker.answer(timeout)
             failure = _failure(answer)
         except TimeoutError:
+            worker.print_stack()
             failure = Failure(env=share.start, method=method, message=self._too_long())
         except (EOFError, OSError):
             failure = _gone(worker, share.start, method)
