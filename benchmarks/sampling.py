@@ -5,7 +5,8 @@ python benchmarks/sampling.py [--rounds 3] [--seconds 5]
 Environments that sleep for a random time are stepped by workers in lock-step, for rollouts (as many
 rows of each environment), and as a stream (rows of whichever environments bring them), with a
 policy that costs nothing. Large observations measure what a step costs beside the environment.
-Medians of rounds, in which all cases take turns.
+Medians of rounds, in which all cases take turns. Last, how many environments were acted for at once
+within limits of batches.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
@@ -86,22 +89,54 @@ def by_sampler(
     make: Callable[[], Any], num_envs: int, workers: int, seconds: float, **options: Any
 ) -> tuple[float, float]:
     """Environment steps per second, and the share of the workers' time spent stepping."""
-    batching = Batching(
-        min_batch_size=options.pop("min_batch_size", 1),
-        force_sync=options.pop("force_sync", False),
-    )
-    vector = WorkerVector(make, num_envs, workers)
-    sampler = WorkerSampler(
-        Environments(vector, "benchmark", AutoresetMode.SAME_STEP),
-        Zero(),
-        batching=batching,
-        seed=0,
-        **options,
-    )
-    try:
+    with in_workers(make, num_envs, workers, **options) as sampler:
         return rate_of(sampler, seconds, workers)
+
+
+@contextmanager
+def in_workers(
+    make: Callable[[], Any], num_envs: int, workers: int, **options: Any
+) -> Iterator[WorkerSampler]:
+    """A sampler of worker processes; options of batching are among its own."""
+    limits = {
+        field.name: options.pop(field.name, field.default) for field in attrs.fields(Batching)
+    }
+    vector = WorkerVector(make, num_envs, workers)
+    try:
+        yield WorkerSampler(
+            Environments(vector, "benchmark", AutoresetMode.SAME_STEP),
+            Zero(),
+            batching=Batching(**limits),
+            seed=0,
+            **options,
+        )
     finally:
         vector.close()
+
+
+def print_batches(seconds: float) -> None:
+    """How many environments were acted for at once, within which limits."""
+    title = "inference batches of 16 environments that sleep, 16 workers"
+    print(f"\n{title:<62}{'smallest':>8} {'largest':>8}   shares of batches of")
+    for least, most, wait in ((1, 0, 0.0), (1, 4, 0.0), (4, 8, 0.0), (4, 8, 0.01), (16, 16, 0.0)):
+        limits = {"min_batch_size": least, "max_batch_size": most, "max_wait_time": wait}
+        with in_workers(Sleeps, 16, 16, count=64, ahead=True, **limits) as sampler:
+            sampler.start()
+            began = time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                sampler.collect(0)
+            found = sampler.take_metrics()
+        kinds = "sampling/batches_of_"
+        shares = {
+            int(name.removeprefix(kinds)): one for name, one in found.items() if kinds in name
+        }
+        told = ", ".join(
+            f"{size}{f'–{2 * size - 1}' if size > 1 else ''}: {shares[size]:.0%}"
+            for size in sorted(shares)
+        )
+        name = f"min {least}, max {most or 'none'}, wait {1000 * wait:g} ms"
+        sizes = (found[f"sampling/batch_size_{end}"] for end in ("min", "max"))
+        print(f"  {name:<60}" + "".join(f"{size:>8.0f} " for size in sizes) + f"  {told}")
 
 
 def rate_of(sampler: VectorSampler, seconds: float, workers: int) -> tuple[float, float]:
@@ -185,11 +220,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="only this part")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4), help="only this part")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores")
     parts = list(cases(given.seconds).items())
-    for title, part in parts if given.part is None else [parts[given.part - 1]]:
+    for title, part in parts if given.part is None else parts[given.part - 1 : given.part]:
         measured: dict[str, list[tuple[float, float]]] = {name: [] for name in part}
         for _ in range(given.rounds):
             for name, measure in part.items():
@@ -201,6 +236,8 @@ def main() -> None:
             share = statistics.median(share for _, share in measured[name])
             busy = f"{share:.0%}" if share else ""
             print(f"  {name:<50}{rate:>10,.0f}{1e6 / rate:>9.1f}{busy:>10}{rate / theirs:>10.2f}")
+    if given.part in (None, 4):
+        print_batches(given.seconds)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,15 @@ class RolloutBuffer:
                 grid = self.allocate(name, column, int(times.min()))
             put_rows(grid, (times, envs), column)
 
+    def pad(self, counts: Any, steps: int, current: Mapping[str, Any]) -> None:
+        """Write what is acted on next behind the last row of each environment, up to `steps`."""
+        for step in range(int(counts.min()), steps):
+            envs = numpy.flatnonzero(counts <= step)
+            for name, column in current.items():
+                put_rows(self.grids[name], (step, envs), rows_of(column, envs))
+            for name in ("rewards", "terminated", "truncated"):
+                self.grids[name][step, envs] = 0
+
     def allocate(self, name: str, example: Any, time: int = 0) -> Any:
         """Add a column like this example of one step; returns its grid."""
         # Environments may begin to return masks later: everything was allowed before.

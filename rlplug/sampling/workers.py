@@ -325,7 +325,7 @@ class WorkerSampler(VectorSampler):
                     name: tree_map(lambda leaf: leaf[:end], column)
                     for name, column in columns.items()
                 }
-            self._pad(steps)
+            self._buffer.pad(self._turns.times, steps, current)
             stepped = numpy.arange(steps)[:, None] < self._turns.times
             experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(-1)
         elif steps == 1:
@@ -345,16 +345,6 @@ class WorkerSampler(VectorSampler):
         if self._min_trajectory > 1:
             self._discard_short(experience)
         return experience
-
-    def _pad(self, steps: int) -> None:
-        """Write the observation to act on next behind the last row of each environment."""
-        grids = self._buffer.grids
-        for step in range(int(self._turns.times.min()), steps):
-            envs = numpy.flatnonzero(self._turns.times <= step)
-            for name, column in self._io.current.items():
-                put_rows(grids[name], (step, envs), rows_of(column, envs))
-            for name in ("rewards", "terminated", "truncated"):
-                grids[name][step, envs] = 0
 
     def _count_episodes(self, experience: Experience) -> None:
         grid = experience.grid

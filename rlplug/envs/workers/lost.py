@@ -28,6 +28,12 @@ class Lost:
         which = f" ({failure.env + 1} of {self.num_envs})" if self.num_envs > 1 else ""
         return f"environment {self.name!r}{which} failed in {failure.method}: {failure.message}."
 
+    @property
+    def where(self) -> str:
+        """The traceback of what was raised; empty without one."""
+        traceback = self.failure.traceback.rstrip()
+        return f"In the worker process:\n{traceback}" if traceback else ""
+
     def error(self, restarts: int = 0) -> EnvironmentFailedError:
         """The error that ends a run."""
         after = f"after {restarts:,} replacements of workers, " if restarts else ""
@@ -35,8 +41,8 @@ class Lost:
             after + self.what,
             "try: fix the environment (--debug shows where); what was recorded stays",
         )
-        if self.failure.traceback:
-            error.add_note(f"In the worker process:\n{self.failure.traceback.rstrip()}")
+        if self.where:
+            error.add_note(self.where)
         return error
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
+import math
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
@@ -27,6 +31,9 @@ _LOG = logging.getLogger("rlplug")
 _CLOSING_SECONDS = 5.0
 """How long closing environments may take."""
 
+_PRINTING_SECONDS = 0.2
+"""How long a process is given to print its stack."""
+
 
 class Worker:
     """One worker process, as seen by the one that started it."""
@@ -35,6 +42,11 @@ class Worker:
         self.connection = connection
         self.number = number
         self._process = process
+        self._poll: Any = None
+        if hasattr(select, "poll"):
+            # `Connection.poll` makes one in every call, which takes longer than to read an answer.
+            self._poll = select.poll()
+            self._poll.register(connection, select.POLLIN)
 
     def ask(self, kind: bytes, rest: bytes = b"") -> None:
         """Send a request; a worker that is gone is found out when its answer is read."""
@@ -46,14 +58,15 @@ class Worker:
 
         Raises TimeoutError, or EOFError or another OSError if the process is gone.
         """
-        if timeout and not self.connection.poll(timeout):
+        if timeout and not self.has_answered(timeout):
             raise TimeoutError
         return self.connection.recv_bytes()
 
-    @property
-    def has_answered(self) -> bool:
-        """Whether there is an answer to read, or none to come."""
-        return self.connection.poll()
+    def has_answered(self, within: float | None = 0.0) -> bool:
+        """Whether there is an answer to read, or none to come, within so many seconds."""
+        if self._poll is None:
+            return self.connection.poll(within)
+        return bool(self._poll.poll(None if within is None else math.ceil(1000 * within)))
 
     def how_it_ended(self) -> str:
         """How a process ended that is gone."""
@@ -62,6 +75,14 @@ class Worker:
         if code is None:
             return "closed its connection"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def print_stack(self) -> None:
+        """Let it print where it is, if it can be told to."""
+        pid = self._process.pid
+        if hasattr(faulthandler, "register") and pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGUSR2)
+                time.sleep(_PRINTING_SECONDS)
 
     def kill(self) -> None:
         """End the process at once."""

@@ -183,7 +183,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
                 worker = self._workers[number]
                 late = self._too_late(pending) if self._timeout else None
                 patience = None if late is None else max(late - time.monotonic(), 0.0)
-                if wait_for([worker], patience):
+                if worker.has_answered(patience):
                     self._receive(worker, received)
                 self._lose_hanging(received)
         return received
@@ -230,8 +230,9 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         for worker in list(self._workers):
             pending = self._pending[worker.number]
             # It may have answered while another was replaced.
-            if pending.envs and now >= self._too_late(pending) and not worker.has_answered:
+            if pending.envs and now >= self._too_late(pending) and not worker.has_answered():
                 env = self._stepped_by(worker)
+                worker.print_stack()
                 failure = Failure(env=env, method="step", message=self._too_long())
                 self._lose(worker, failure, received)
 
@@ -250,10 +251,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             raise lost.error(self.restarts)
         self.restarts += 1
         _LOG.warning(
-            "rlplug: %s Its worker was replaced, its episodes start anew (%d of %d replacements).",
+            "rlplug: %s Its worker was replaced, its episodes start anew (%s replacements).%s",
             lost.what,
-            self.restarts,
-            self._max_restarts,
+            f"{self.restarts} of {self._max_restarts}",
+            f"\n{lost.where}" if lost.where else "",
         )
         number = worker.number
         worker.kill()
@@ -326,6 +327,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             answer = worker.answer(timeout)
             failure = _failure(answer)
         except TimeoutError:
+            worker.print_stack()
             failure = Failure(env=share.start, method=method, message=self._too_long())
         except (EOFError, OSError):
             failure = _gone(worker, share.start, method)

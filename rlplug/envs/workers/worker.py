@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import random
@@ -300,6 +301,9 @@ def main(
         output.close()
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        if hasattr(faulthandler, "register"):
+            # Also in the middle of a step that hangs.
+            faulthandler.register(signal.SIGUSR2, all_threads=False)
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     chosen: Assignment = pickle.loads(assignment)
     random.seed(chosen.seed)
