@@ -100,21 +100,25 @@ class Harness:
             self._tell_feeds(batches)
         return results
 
-    def train_as_a_run(self, updates: int, steps: int = 8) -> None:
+    def train_as_a_run(self, updates: int, steps: int = 8) -> list[Results]:
         """The same with the epochs and minibatches that the feed asks for."""
+        results: list[Results] = []
         for _ in range(updates):
             with self.generators():
                 works = {name: one.work(steps) for name, one in self.collectors.items()}
                 batches = {name: work.batch for name, work in works.items()}
                 self.timestep += sum(batch.rows for batch in batches.values())
                 first = next(iter(works.values()))
-                self.learner.update(
-                    batches,
-                    timestep=self.timestep,
-                    num_iters=first.num_iters,
-                    minibatch_size=first.minibatch_size,
+                results.append(
+                    self.learner.update(
+                        batches,
+                        timestep=self.timestep,
+                        num_iters=first.num_iters,
+                        minibatch_size=first.minibatch_size,
+                    )
                 )
             self._tell_feeds(batches)
+        return results
 
     def _tell_feeds(self, batches: Mapping[str, Batch]) -> None:
         """Hand per-row values, such as priorities, back to the feeds."""

@@ -382,7 +382,7 @@ MUTANTS = [
     (NormalizedWithoutAMean, "advantages_are_normalized", "prepare_batch gives a mean of"),
     (TruncationEnds, "truncated_steps_bootstrap", "the update differs"),
     (TruncationEnds, "solves_time_limit", "truncation treated as termination"),
-    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after 8,000 steps"),
+    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after 16,000 steps"),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NothingEnds, "solves_ending", "bootstrapping through termination"),
     (NothingEnds, "solves_leave_before_an_end", "action 0 after"),

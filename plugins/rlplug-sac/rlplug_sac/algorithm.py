@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -50,6 +50,9 @@ class SAC(Algorithm):
             "evaluation.every": 10_000,
         },
     }
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"ent_coef": 0.05, "n_step": 3, "target_update_interval": 2},
+    )
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
@@ -121,6 +124,9 @@ class TD3(Algorithm):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pendulum": {**PENDULUM, "run.steps": 30_000, "algorithm.learning_starts": 1_000},
     }
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"n_step": 3, "policy_delay": 1, "target_policy_noise": 0.0},
+    )
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""

@@ -10,13 +10,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import tree_map
+from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import stack_observations, to_array
 from rlplug.testing.comparison import cloned, first_difference, leaves_of, require_equal
 from rlplug.testing.harness import Harness, changed_generators, make_harness
-from rlplug.testing.report import CheckFailed, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import named
 from rlplug.trees import pack
@@ -25,6 +25,7 @@ __all__ = [
     "check_acting_changes_nothing",
     "check_acting_is_repeatable",
     "check_actions_are_in_the_action_space",
+    "check_export_acts_like_inference",
     "check_inference_is_not_random",
     "check_masks_are_respected",
 ]
@@ -72,6 +73,38 @@ def check_acting_changes_nothing(subject: Subject) -> None:
         harness.train(2)
         for method in METHODS:
             _check_untouched(harness, case, method)
+
+
+def check_export_acts_like_inference(subject: Subject) -> None:
+    """`forward_export`, on tensors, gives the actions of `forward_inference`."""
+    applies = False
+    for case in subject.cases:
+        harness = make_harness(subject, case)
+        module = harness.module
+        if type(module).forward_export is Module.forward_export:
+            continue
+        applies = True
+        harness.train(3)
+        expected = to_array(_acted(module, "forward_inference", _input(case, module, 24)).actions)
+        act = _input(case, module, 24)
+        act.observations = to_tensors(act.observations)
+        act.action_mask = None if act.action_mask is None else torch.as_tensor(act.action_mask)
+        module.eval()
+        with torch.no_grad():
+            found = to_array(_acted(module, "forward_export", act).actions)
+        wrong = [
+            row for row in range(24) if not numpy.allclose(found[row], expected[row], 1e-3, 1e-3)
+        ]
+        # Of two actions that are equally good, rounding decides.
+        if len(wrong) > 1:
+            raise CheckFailed(
+                f"the same actions by forward_export and forward_inference in {case.name!r}",
+                f"{found[wrong[0]]!r} and {expected[wrong[0]]!r}, others in {len(wrong)} of 24 "
+                "rows",
+                location(type(module), "forward_export"),
+            )
+    if not applies:
+        raise DoesNotApply("it defines no forward_export: its forward_inference is exported")
 
 
 def check_masks_are_respected(subject: Subject) -> None:

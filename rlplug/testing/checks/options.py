@@ -14,10 +14,15 @@ from rlplug.config.toml import plain
 from rlplug.errors import RlplugError
 from rlplug.testing.cases import Case
 from rlplug.testing.harness import make_harness
-from rlplug.testing.report import CheckFailed, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import named
 
-__all__ = ["check_every_option_is_read", "check_options_are_typed_and_documented"]
+__all__ = [
+    "check_every_option_is_read",
+    "check_feed_has_the_options",
+    "check_options_are_typed_and_documented",
+]
 
 
 def check_options_are_typed_and_documented(subject: Subject) -> None:
@@ -70,6 +75,30 @@ def check_every_option_is_read(subject: Subject) -> None:
             f"{location(subject.kind.Config)}: use {first!r} or take it out; if it matters only "
             "beside other options, name them in `variants`",
         )
+
+
+def check_feed_has_the_options(subject: Subject) -> None:
+    """What `feed` describes has the options of the same names, such as `n_steps`."""
+    known = {field.name for field in attrs.fields(subject.kind.Config)}
+    shared: list[str] = []
+    for changes in _variants_of(subject):
+        config = _config(subject, changes)
+        if config is None:
+            continue
+        feed = subject.kind(config).feed()
+        shared = [field.name for field in attrs.fields(type(feed)) if field.name in known]
+        for name in shared:
+            wanted, found = getattr(config, name), getattr(feed, name)
+            if isinstance(wanted, bool | int | float) and found != wanted:
+                raise CheckFailed(
+                    f"{type(feed).__name__}({name}={wanted!r}) for the option {name} = {wanted!r}"
+                    + named(changes),
+                    f"{name}={found!r}",
+                    f"{location(subject.kind, 'feed')}: self.config.{name}; give the option "
+                    "another name if it means something else",
+                )
+    if not shared:
+        raise DoesNotApply("its options have none of the feed's names")
 
 
 def _check_frozen(kind: type[Any], where: str) -> None:
