@@ -135,8 +135,8 @@ def test_the_command_line_says_what_it_reads(clicks: Path, rlplug: Callable[...,
 def test_algorithms_that_learn_from_their_own_actions_refuse_logs(clicks: Path) -> None:
     with pytest.raises(RequestError, match=r"'ppo' .* learns from its own actions only"):
         rlplug.run("ppo", data=clicks, options=OFF)
-    with pytest.raises(RequestError, match="try: --set prioritized=false --set n_step=1"):
-        rlplug.run("dqn", data=clicks, options={**OFF, "prioritized": True, "n_step": 3})
+    with pytest.raises(RequestError, match=r"have no priorities[\s\S]*--set prioritized=false"):
+        rlplug.run("dqn", data=clicks, options={**OFF, "prioritized": True})
 
 
 def test_options_of_environments_have_no_effect_without_one(clicks: Path) -> None:
@@ -207,6 +207,44 @@ def test_next_observations_are_those_of_the_next_row_of_the_episode(
     # Whatever follows the end of an episode does not matter.
     assert {seen: one for seen, one in found.items() if not one[1]} == after
     assert [seen for seen, one in found.items() if one[1]] == [2.0]
+
+
+def test_transitions_over_several_steps_stop_at_ends(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    # Rows of two environments by turns: 0, 10, 1, 11, 2, 20.
+    order = [0, 3, 1, 4, 2, 5]
+    table = {name: [column[place] for place in order] for name, column in EPISODES.items()}
+    table["next_context"] = [[1.0], [11.0], [2.0], [12.0], [99.0], [21.0]]
+    table["truncated"] = [False] * 6
+    parquet.write_table(pyarrow.table(table), path)
+    log = Log.open(DataSection(files=(str(path),)))
+    sampler = LogSampler(log, rows=6, steps=6, seed=0, pool=6, wants_next=True, n_step=2, gamma=0.5)
+    sampler.start()
+    columns = sampler.collect(0).columns
+    found = {
+        seen[0]: (reward, following[0], ended, discount)
+        for seen, reward, following, ended, discount in zip(
+            columns["observations"].tolist(),
+            columns["rewards"].tolist(),
+            columns["next_observations"].tolist(),
+            columns["terminated"].tolist(),
+            columns["discounts"].tolist(),
+            strict=True,
+        )
+    }
+    assert found == {
+        # 1 + 2/2, then two steps later; 2 + 3/2, the end.
+        0.0: (2.0, 2.0, False, 0.25),
+        1.0: (3.5, 99.0, True, 0.25),
+        2.0: (3.0, 99.0, True, 0.5),
+        # 4 + 5/2; the last row here is one step.
+        10.0: (6.5, 12.0, False, 0.25),
+        11.0: (5.0, 12.0, False, 0.5),
+        20.0: (6.0, 21.0, False, 0.5),
+    }
+    assert "episode" not in columns
+    options = {**OFF, "n_step": 3, "batch_size": 4}
+    assert rlplug.run("dqn", data=path, steps=12, options=options).step == 12
 
 
 def test_a_pool_hands_out_each_row_once_in_an_order_of_the_seed(clicks: Path) -> None:

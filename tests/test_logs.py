@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,49 @@ def test_a_file_that_is_not_there_is_told_with_the_one_that_is(tmp_path: Path) -
         opened(tmp_path / "click.parquet")
 
 
+@pytest.mark.parametrize("save", [numpy.savez, numpy.savez_compressed])
+def test_archives_are_read_a_block_at_a_time(tmp_path: Path, save: Any) -> None:
+    """120 MB of contexts, of which no more than one block and one batch are in memory."""
+    rows, path = 150_000, tmp_path / "log.npz"
+    context = numpy.zeros((rows, 100))
+    context[:, 0] = numpy.arange(rows)
+    save(path, context=context, action=numpy.arange(rows) % 3, reward=context[:, 0] % 7)
+    del context
+    tracemalloc.start()
+    log = opened(path, context="context")
+    total, seen = 0, 0
+    for part in log.read(40_000, 5000):
+        assert part["context"][0, 0] == part.first
+        assert part["reward"][-1] == (part.first + len(part) - 1) % 7
+        seen += len(part)
+        total += int(part["context"][:, 0].sum())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == rows - 40_000
+    assert total == sum(range(40_000, rows))
+    assert peak < 100e6
+
+
+def test_arrays_in_fortran_order_are_read_from_any_row(tmp_path: Path) -> None:
+    context = numpy.asfortranarray(numpy.arange(20.0).reshape(10, 2))
+    numpy.savez(tmp_path / "log.npz", context=context, action=[0, 1] * 5, reward=[0.5] * 10)
+    log = opened(tmp_path / "log.npz")
+    assert numpy.array_equal(log.whole()["context"], context)
+    assert [part["context"][0, 0] for part in log.read(4, 3)] == [8.0, 14.0]
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.npz", columns(2000))
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 255
+    path.write_bytes(bytes(content))
+    with pytest.raises(RequestError, match=r"log.npz cannot be read as npz: Bad CRC-32"):
+        opened(path).whole()
+    numpy.savez(tmp_path / "objects.npz", action=numpy.array([{}, {}]), reward=[0.0, 1.0])
+    with pytest.raises(RequestError, match="an array holds Python objects"):
+        opened(tmp_path / "objects.npz")
+
+
 def test_the_open_bandit_dataset_is_read_with_indicators_of_user_features(tmp_path: Path) -> None:
     folder = tmp_path / "random" / "all"
     folder.mkdir(parents=True)
@@ -280,3 +324,38 @@ def test_the_open_bandit_dataset_is_read_with_indicators_of_user_features(tmp_pa
     assert [batch["reward"].tolist() for batch in log.read(1, 1)] == [[1.0], [0.0]]
     with pytest.raises(RequestError, match="is no folder of the Open Bandit Dataset"):
         opened(tmp_path / "random", format="obd")
+
+
+@pytest.fixture
+def shipped() -> Any:
+    """The data set that Open Bandit Pipeline ships."""
+    obp = pytest.importorskip("obp", reason="the test extra installs it")
+    return Path(obp.__file__).parent / "dataset" / "obd"
+
+
+def test_items_of_the_open_bandit_dataset_are_arms(shipped: Path) -> None:
+    """Compared with pandas on the files, as Open Bandit Pipeline reads them."""
+    import pandas
+
+    folder = shipped / "bts" / "men"
+    table = pandas.read_csv(folder / "men.csv", index_col=0)
+    items = pandas.read_csv(folder / "item_context.csv", index_col=0).set_index("item_id")
+    features = pandas.get_dummies(items, drop_first=True).to_numpy(float)
+    users = table.filter(like="user_feature")
+    log = opened(folder, format="obd", arms="items")
+    assert (log.rows, log.num_arms) == (len(table), len(items))
+    rows = next(log.read(0, 500))
+    assert numpy.array_equal(rows["action"], table["item_id"][:500])
+    assert numpy.array_equal(rows["reward"], table["click"][:500])
+    assert numpy.array_equal(rows["propensity"], table["propensity_score"][:500])
+    assert numpy.array_equal(rows["position"], table["position"][:500] - 1)
+    indicators = pandas.get_dummies(users, drop_first=True).to_numpy(float)
+    assert numpy.array_equal(rows["context"], indicators[:500])
+    affinities = table.filter(like="affinity").to_numpy(float)[:500]
+    # Columns of numbers come first in pandas, as they do in the file.
+    assert rows["arms"].shape == (500, len(items), features.shape[1] + 1)
+    assert numpy.array_equal(rows["arms"][7, :, :-1], features)
+    assert numpy.array_equal(rows["arms"][:, :, -1], affinities)
+    alone = next(opened(folder, format="obd", arms="affinities").read(0, 500))
+    assert numpy.array_equal(alone["arms"][:, :, 0], affinities)
+    assert "arms" not in opened(folder, format="obd").roles

@@ -26,6 +26,8 @@ class Logged(Feed):
     """Whether batches need `next_observations`."""
     gamma: float = 0.99
     """The `discounts` of rows, if they have next observations."""
+    n_step: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Steps of a transition, if rows have next observations."""
 
     def open(self, setting: FeedSetting) -> OpenLogged:
         """Returns the feed of a run."""
@@ -44,14 +46,14 @@ class OpenLogged(OpenFeed):
         self.wants_next = described.wants_next
         self.minibatch_size = described.batch_size
         """Rows that are read per update."""
-        self._gamma = described.gamma
+        self.gamma, self.n_step = described.gamma, described.n_step
         self._dtype = numpy.float64 if double else numpy.float32
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """One update with all of it."""
         columns = {name: self._float(column) for name, column in experience.columns.items()}
-        if self.wants_next:
-            columns["discounts"] = numpy.full(experience.count, self._gamma, self._dtype)
+        if self.wants_next and "discounts" not in columns:
+            columns["discounts"] = numpy.full(experience.count, self.gamma, self._dtype)
         return (Work(Batch(columns)),)
 
     def _float(self, column: Any) -> Any:
@@ -71,14 +73,10 @@ def feed_for_log(feed: Feed, name: str) -> Feed:
             f"{type(feed).__name__.lower()}): it cannot learn from a log.",
             "try: --algo linucb, dqn or bc, then --init-from that run",
         )
-    idle = []
     if feed.prioritized:
-        idle.append("prioritized=false")
-    if feed.n_step != 1:
-        idle.append("n_step=1")
-    if idle:
         raise RequestError(
-            f"{name}: rows of a log are drawn uniformly and are single steps.",
-            "try: " + " ".join(f"--set {one}" for one in idle),
+            f"{name}: rows of a log are drawn uniformly, each once per pass over it: they have no "
+            "priorities.",
+            "try: --set prioritized=false",
         )
-    return Logged(batch_size=feed.batch_size, gamma=feed.gamma, wants_next=True)
+    return Logged(batch_size=feed.batch_size, gamma=feed.gamma, n_step=feed.n_step, wants_next=True)

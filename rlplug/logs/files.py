@@ -1,9 +1,8 @@
-"""Files of logged rows: Parquet and CSV through pyarrow, npz through NumPy."""
+"""Files of logged rows: Parquet and CSV through pyarrow."""
 
 from __future__ import annotations
 
 import csv
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from rlplug.errors import RequestError, did_you_mean
+from rlplug.logs.npz_file import NpzFile
 from rlplug.logs.roles import Column
 
 __all__ = ["LogFile", "bad_row", "find_files", "open_file", "pyarrow"]
@@ -332,46 +332,3 @@ def _is_number(text: str, kind: str) -> bool:
     except ValueError:
         return False
     return kind == "f" or (text != "" and value == int(value))
-
-
-class NpzFile:
-    """A NumPy archive; its arrays are read whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.metadata: Mapping[bytes, bytes] = {}
-        try:
-            with path.open("rb") as stream, numpy.load(stream, allow_pickle=False) as archive:
-                self._arrays = {name: archive[name] for name in archive.files}
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
-            raise RequestError(
-                f"{path.name} cannot be read as npz: {error}.",
-                "try: numpy.savez(file, context=…, action=…, reward=…), without objects",
-            ) from error
-        self.columns: Mapping[str, Column] = {
-            name: Column(
-                kind={"f": "f", "i": "i", "u": "i", "b": "b"}.get(array.dtype.kind, ""),
-                type=str(array.dtype),
-                is_list=array.ndim > 1,
-            )
-            for name, array in self._arrays.items()
-            if array.ndim
-        }
-
-    def count(self) -> int:
-        lengths = {name: len(self._arrays[name]) for name in self.columns}
-        if len(set(lengths.values())) > 1:
-            shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-            raise RequestError(
-                f"{self.path.name}: its arrays have different numbers of rows: {shown}."
-            )
-        return next(iter(lengths.values()), 0)
-
-    def blocks(
-        self, kinds: Mapping[str, str], first: int
-    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        for start in range(first, self.count(), _BLOCK):
-            yield start, {name: self._arrays[name][start : start + _BLOCK] for name in kinds}
-
-    def maximum(self, column: str) -> int:
-        return int(self._arrays[column].max(initial=-1))

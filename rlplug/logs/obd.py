@@ -17,6 +17,10 @@ __all__ = ["ObdFile", "find_obd"]
 
 _COLUMNS = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
 _USER = "user_feature_"
+_AFFINITY = "user-item_affinity_"
+_ITEMS = "item_context.csv"
+_ITEM_COLUMNS = ("item_features", "affinities", "items")
+"""Columns of features per item: its own, the user's affinity to it, and both."""
 _BLOCK = 32_768
 
 
@@ -39,7 +43,9 @@ def find_obd(names: tuple[str, ...]) -> list[Path]:
 class ObdFile:
     """A campaign's table, its user features as indicators, as Open Bandit Pipeline has them.
 
-    Of each user feature all values but the first, in order, have a column. Positions count from 0.
+    Of each feature all values but the first, in order, have a column. Positions count from 0.
+    Features of items and affinities are columns to be mapped: `data.arms` is `items`, or another
+    one of `_ITEM_COLUMNS`.
     """
 
     metadata: Mapping[bytes, bytes] = {}
@@ -66,6 +72,11 @@ class ObdFile:
         self._indicators = [
             (name, value) for name in self._users for value in self._values[name][1:]
         ]
+        self._items = _item_features(path.parent / _ITEMS, arrow)
+        self._affinities = sorted(
+            (name for name in names if name.startswith(_AFFINITY)),
+            key=lambda name: int(name.removeprefix(_AFFINITY)),
+        )
         numbers = {
             "action": Column(kind="i", type="int64"),
             "reward": Column(kind="f", type="double"),
@@ -77,6 +88,11 @@ class ObdFile:
             f"context_{index}": Column(kind="f", type="indicator")
             for index in range(len(self._indicators))
         }
+        there = {"item_features": self._items is not None, "affinities": bool(self._affinities)}
+        there["items"] = all(there.values())
+        for name in _ITEM_COLUMNS:
+            if there[name]:
+                numbers[name] = Column(kind="f", type="list of double", is_list=True)
         self.columns: Mapping[str, Column] = {**context, **numbers}
 
     def count(self) -> int:
@@ -93,6 +109,9 @@ class ObdFile:
         wanted = [_COLUMNS[name] for name in kinds if name in _COLUMNS]
         wanted += self._users if any(name.startswith("context_") for name in kinds) else []
         wanted += ["position"] if "position" in kinds else []
+        wanted += self._affinities if {"affinities", "items"} & set(kinds) else []
+        # Rows are counted by any column.
+        wanted = wanted or [_COLUMNS["action"]]
         row = 0
         for batch in self._batches(wanted):
             skipped = min(max(first - row, 0), len(batch))
@@ -121,6 +140,7 @@ class ObdFile:
                 found[name] = column.to_numpy(zero_copy_only=False)
             elif name == "position":
                 found[name] = codes["position"].astype(numpy.int64)
+        found |= self._of_items(rows, kinds)
         indicators: dict[str, Any] = {}
         index = 0
         for name in self._users if "context_0" in kinds else ():
@@ -128,6 +148,30 @@ class ObdFile:
                 indicators[f"context_{index}"] = (codes[name] == value).astype(numpy.float64)
                 index += 1
         return {**found, **{name: one for name, one in indicators.items() if name in kinds}}
+
+    def _of_items(self, rows: Any, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+        """Features of all items in each row, (n, items, features)."""
+        found: dict[str, NDArray[Any]] = {}
+        if self._items is not None:
+            found["item_features"] = numpy.broadcast_to(
+                self._items, (len(rows), *self._items.shape)
+            )
+        if {"affinities", "items"} & set(kinds):
+            columns = [
+                rows.column(name).to_numpy(zero_copy_only=False) for name in self._affinities
+            ]
+            found["affinities"] = numpy.stack(columns, axis=1).astype(numpy.float64)[:, :, None]
+        if "items" in kinds:
+            if found["item_features"].shape[1] != len(self._affinities):
+                raise RequestError(
+                    f"{self.path.name} has affinities to {len(self._affinities)} items, {_ITEMS} "
+                    f"has {found['item_features'].shape[1]}.",
+                    "try: --set data.arms=affinities",
+                )
+            found["items"] = numpy.concatenate(
+                [found["item_features"], found["affinities"]], axis=2
+            )
+        return {name: one for name, one in found.items() if name in kinds}
 
     def _distinct(self, name: str) -> Any:
         """The values of a column in order."""
@@ -144,3 +188,23 @@ class ObdFile:
             ).to_batches()
         except (self._arrow.ArrowInvalid, OSError) as error:
             raise RequestError(f"{self.path.name} cannot be read as csv: {error}") from error
+
+
+def _item_features(path: Path, arrow: Any) -> NDArray[Any] | None:
+    """Features (items, features) in the order of the items: numbers, and indicators of texts."""
+    if not path.is_file():
+        return None
+    table = arrow.csv.read_csv(path)
+    ids = table.column("item_id").to_numpy()
+    if sorted(ids) != list(range(len(ids))):
+        raise RequestError(f"{path.name}: its item_id are not 0 to {len(ids) - 1}, each once.")
+    columns = []
+    for name in table.column_names:
+        if name.startswith("item_feature_"):
+            values = table.column(name).combine_chunks()
+            if arrow.types.is_floating(values.type) or arrow.types.is_integer(values.type):
+                columns.append(values.to_numpy(zero_copy_only=False).astype(numpy.float64))
+                continue
+            texts = numpy.array(values.to_pylist())
+            columns += [(texts == one).astype(numpy.float64) for one in numpy.unique(texts)[1:]]
+    return numpy.stack(columns, axis=1)[numpy.argsort(ids)]

@@ -156,6 +156,8 @@ def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) ->
             rows=feed.minibatch_size,
             pool=data.shuffle_rows,
             wants_next=feed.wants_next,
+            n_step=feed.n_step,
+            gamma=feed.gamma,
             **shared,
         )
     return LogSampler(log, rows=data.rows_per_update, **shared)

@@ -11,6 +11,7 @@ import numpy
 from rlplug.errors import RequestError
 from rlplug.feeds import Experience
 from rlplug.logs import Log, LogRows
+from rlplug.sampling.log_steps import ends_of, episodes_of, over_steps, with_next
 from rlplug.sampling.offline_evaluation import OfflineEvaluation
 from rlplug.seeding import derive
 
@@ -37,6 +38,8 @@ class LogSampler:
         seed: int,
         pool: int = 1,
         wants_next: bool = False,
+        n_step: int = 1,
+        gamma: float = 1.0,
         evaluation: OfflineEvaluation | None = None,
         trains_on_accepted: bool = False,
     ) -> None:
@@ -45,7 +48,7 @@ class LogSampler:
         self._log, self._rows, self._steps, self._seed = log, rows, steps, seed
         self._shuffles = pool > 1
         self._pool_size = max(pool, rows) if self._shuffles else rows
-        self._wants_next = wants_next
+        self._wants_next, self._n_step, self._gamma = wants_next, n_step, gamma
         self._evaluation, self._trains_on_accepted = evaluation, trains_on_accepted
         self._epoch = 0
         self._next_pool = 0
@@ -187,52 +190,23 @@ class LogSampler:
         if self._evaluation is not None:
             columns["propensity"] = rows.propensity_or_uniform(self._log.num_arms)
         if not self._log.is_bandit:
-            columns |= _ends(rows, following)
+            columns |= ends_of(rows, following)
         if not self._wants_next:
             return columns
+        if self._n_step > 1:
+            columns["episode"] = episodes_of(rows, columns)
         if self._log.is_bandit:
             columns["next_observations"] = columns["observations"]
         elif "next_context" in rows.columns:
             columns["next_observations"] = rows["next_context"]
         else:
-            columns = _with_next(columns, following)
+            columns = with_next(columns, following)
             if not len(columns["rewards"]):
                 raise RequestError(
                     "no row of the log has a next observation.",
                     "try: map the columns data.next_context, or data.episode and data.terminated",
                 )
-        return columns
-
-
-def _ends(rows: LogRows, following: LogRows | None) -> dict[str, Any]:
-    """Where episodes end; one that only changes its number was cut off."""
-    count = len(rows)
-    terminated = rows.get("terminated")
-    truncated = rows.get("truncated")
-    terminated = numpy.zeros(count, numpy.bool_) if terminated is None else terminated
-    if truncated is None:
-        truncated = numpy.zeros(count, numpy.bool_)
-        episode = rows.get("episode")
-        if episode is not None:
-            after = numpy.append(episode[1:], -1 if following is None else following["episode"][0])
-            truncated = (after != episode) & ~terminated
-    return {"terminated": terminated, "truncated": truncated}
-
-
-def _with_next(columns: dict[str, Any], following: LogRows | None) -> dict[str, Any]:
-    """The rows whose next observation is that of the row after them, or does not matter."""
-    seen = columns["observations"]
-    if isinstance(seen, Mapping):
-        raise RequestError(
-            "episodes of a bandit's observations have no next observations.",
-            "try: leave data.episode, data.terminated and data.truncated out",
-        )
-    last = seen[-1:] if following is None else following["context"][:1]
-    columns["next_observations"] = numpy.concatenate([seen[1:], last])
-    usable = ~columns["truncated"]
-    if following is None:
-        usable[-1] &= columns["terminated"][-1]
-    return {name: column[usable] for name, column in columns.items()}
+        return over_steps(columns, self._n_step, self._gamma) if self._n_step > 1 else columns
 
 
 @attrs.define(eq=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -14,8 +14,13 @@ from rlplug.plugin import ActInput, Module
 
 __all__ = ["OfflineEvaluation", "Reduce"]
 
-Reduce = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
-"""Sums tensors over all learners."""
+
+class Reduce(Protocol):
+    """Combines tensors over all learners."""
+
+    def __call__(self, tensors: Sequence[torch.Tensor], op: str = "sum") -> list[torch.Tensor]:
+        """Their sums, or the largest ones."""
+
 
 _COUNTS = ("rows", "accepted", "weight", "weight_accepted", "slates")
 _REWARDS = ("rewards", "rewards_accepted", "weighted_rewards")
@@ -39,7 +44,7 @@ class OfflineEvaluation:
         max_weight: float = 0.0,
         critical_weight: float = 0.0,
         learners: int = 1,
-        reduce: Reduce = list,
+        reduce: Reduce | None = None,
     ) -> None:
         self._module, self._random, self._explores = module, random, explores
         self._max_weight, self._critical_weight = max_weight, critical_weight
@@ -83,8 +88,9 @@ class OfflineEvaluation:
         weights = numpy.ones(rows) if weights is None else weights
         mask = columns.get("action_mask")
         slates = numpy.full(rows, num_arms) if mask is None else (mask != 0).sum(1)
-        self._smallest = min(self._smallest, float(slates.min()))
-        self._largest = max(self._largest, float(slates.max()))
+        if rows:
+            self._smallest = min(self._smallest, float(slates.min()))
+            self._largest = max(self._largest, float(slates.max()))
         effective = weights * importance
         sums = {
             "rows": float(rows),
@@ -103,20 +109,21 @@ class OfflineEvaluation:
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call, and the estimate over the whole run."""
-        if not self._window["rows"]:
-            return {}
-        local = [*self._window.values(), *self._all.values()]
-        summed = self._summed(local)
+        # Learners without rows join the sums of the others.
+        summed = self._summed([*self._window.values(), *self._all.values()])
+        extremes = self._summed([-self._smallest, self._largest], "max")
         window, whole = (
             dict(zip(_SUMS, part, strict=True))
             for part in (summed[: len(_SUMS)], summed[len(_SUMS) :])
         )
+        if not window["rows"]:
+            return {}
         metrics = _metrics(window, "ope")
         if whole["weight_accepted"]:
             metrics["ope/value"] = whole["weighted_rewards"] / whole["weight_accepted"]
-        if self._learners > 1:
+        if self._learners > 1 and self._window["rows"]:
             metrics |= _metrics(self._window, "ope/local")
-        metrics["ope/slate_size_min"], metrics["ope/slate_size_max"] = self._smallest, self._largest
+        metrics["ope/slate_size_min"], metrics["ope/slate_size_max"] = -extremes[0], extremes[1]
         metrics["ope/renewed"] = float(self._renewed)
         self._window = dict.fromkeys(_SUMS, 0.0)
         self._smallest, self._largest = numpy.inf, 0.0
@@ -148,10 +155,10 @@ class OfflineEvaluation:
         frozen.eval()
         return frozen
 
-    def _summed(self, values: Sequence[float]) -> list[float]:
-        if self._learners == 1:
+    def _summed(self, values: Sequence[float], op: str = "sum") -> list[float]:
+        if self._reduce is None or self._learners == 1:
             return list(values)
-        (summed,) = self._reduce([torch.tensor(values, dtype=torch.float64)])
+        (summed,) = self._reduce([torch.tensor(values, dtype=torch.float64)], op)
         return [float(one) for one in summed]
 
 

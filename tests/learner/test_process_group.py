@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
@@ -9,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
 
-from rlplug import ALL_MODULES, Algorithm, Batch, Loss, Module
+from rlplug import ALL_MODULES, Acted, ActInput, Algorithm, Batch, Loss, Module
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.process_group import ProcessGroup
 from rlplug.registry import Participant, describe
+from rlplug.sampling.offline_evaluation import OfflineEvaluation
 
 
 class Weight(Module):
@@ -209,3 +212,73 @@ def test_one_learner_alone_gets_its_own_tensors_back() -> None:
     assert ProcessGroup().all_reduce(tensors) == tensors
     with pytest.raises(RequestError, match="cannot 'min'"):
         ProcessGroup().all_reduce(tensors, "min")
+
+
+class Second(Module):
+    """Always chooses arm 1."""
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        return Acted(numpy.ones(len(act.observations), numpy.int64))
+
+
+def logged(rank: int, rows: int) -> dict[str, Any]:
+    """Rows of two or three arms, other ones for each rank."""
+    random = numpy.random.default_rng(rank)
+    actions = random.integers(0, 2, rows)
+    mask = numpy.ones((rows, 3), bool)
+    mask[:, 2] = random.integers(0, 2, rows) if rank else False
+    return {
+        "observations": numpy.zeros((rows, 1)),
+        "action_mask": mask,
+        "actions": actions,
+        "rewards": actions + random.standard_normal(rows),
+        "propensity": random.uniform(0.2, 0.8, rows),
+    }
+
+
+def evaluation(**more: Any) -> OfflineEvaluation:
+    return OfflineEvaluation(
+        Second(), random=numpy.random.default_rng(0), explores=False, critical_weight=50.0, **more
+    )
+
+
+def evaluating_one_of_two(rank: int, folder: str) -> None:
+    """Each weighs its rows; in the second window, rank 0 has none."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    group = ProcessGroup()
+    mine = evaluation(learners=group.size, reduce=group.all_reduce)
+    told = []
+    for rows in ((30, 40), (0, 20)):
+        # The weight since the copy was made is that of all: both weigh, perhaps nothing.
+        mine.weigh(logged(rank, rows[rank]), 0, 3)
+        told.append(mine.take_metrics())
+    Path(folder, f"told{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+def test_offline_evaluation_sums_over_learners(tmp_path: Path) -> None:
+    run_two(evaluating_one_of_two, str(tmp_path))
+    told = [json.loads(Path(tmp_path, f"told{rank}.json").read_text()) for rank in (0, 1)]
+    single = evaluation()
+    parts = [logged(0, 30), logged(1, 40)]
+    single.weigh({name: numpy.concatenate([one[name] for one in parts]) for name in parts[0]}, 0, 3)
+    first = single.take_metrics()
+    for index, (rank, rows) in enumerate(((0, 30), (1, 40))):
+        alone = evaluation()
+        alone.weigh(logged(rank, rows), 0, 3)
+        local = alone.take_metrics()
+        for name, value in first.items():
+            assert told[rank][0][name] == pytest.approx(value), name
+            key = name.replace("ope/", "ope/local/")
+            if key in told[rank][0]:
+                assert told[rank][0][key] == pytest.approx(local[name]), key
+        assert told[index][0]["ope/local/accepted_fraction"] > 0
+    assert (first["ope/slate_size_min"], first["ope/slate_size_max"]) == (2, 3)
+    single.weigh(logged(1, 20), 0, 3)
+    second = single.take_metrics()
+    for rank in (0, 1):
+        for name, value in second.items():
+            assert told[rank][1][name] == pytest.approx(value), name
+    # The 70 rows of both are more than 50: the copy was renewed by both.
+    assert second["ope/renewed"] == 1
+    assert "ope/local/accepted_fraction" not in told[0][1]
