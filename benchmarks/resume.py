@@ -175,6 +175,7 @@ def replay(folder: Path) -> None:
         described = Replay(buffer_size=ROWS, learning_starts=ROWS - 1, prioritized=prioritized)
         feed = described.open(setting())
         files = ReplayFiles(folder / f"prioritized-{prioritized}")
+        folder.mkdir(exist_ok=True)
         fill(feed, ROWS)
         first = save(files, feed)
         again = []

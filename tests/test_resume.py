@@ -602,7 +602,9 @@ def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
             newer,
             (),
             2,
-            "plugin means: rlplug-means 0.1.0 → rlplug-means 0.2.0.",
+            "plugin means: rlplug-means 0.1.0 → rlplug-means 0.2.0.\n"
+            "  try: rlplug resume {run} with --allow-drift, which records the change, or install "
+            "the version that it was started with",
         ),
         (newer, fixed, 0, "resumed at step 1,000"),
     )
@@ -610,7 +612,7 @@ def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
         process = command(home, folder, "resume", "last", *more)
         printed, _ = process.communicate(timeout=300)
         assert process.returncode == code, printed
-        assert said in printed
+        assert said.format(run=next((home / "work").iterdir()).name[:8]) in printed
 
 
 class Jumps(Stops):

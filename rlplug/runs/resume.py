@@ -47,6 +47,8 @@ _NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
 """The values that switch off a limit, where that is not 0."""
 _ENVIRONMENT = "environment"
 """The name under which another environment counts as drift: a callable is no option."""
+_PLUGIN = "plugin "
+"""Begins the names of what differs of plugins: their versions."""
 _FREE = re.compile(r"run\.preset|tracking\.offline_ok|profiler\..*")
 """Options that may differ: all that a preset sets is in the file of the run."""
 
@@ -289,7 +291,7 @@ def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str,
     for one in (new.algorithm, *new.addons):
         package = manifest.plugins.get(one.name) if manifest is not None else None
         if package is not None and package != one.found.package:
-            drift[f"plugin {one.name}"] = f"{package} → {one.found.package}"
+            drift[f"{_PLUGIN}{one.name}"] = f"{package} → {one.found.package}"
     return drift
 
 
@@ -306,6 +308,8 @@ def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
     if resumed.drift and not allowed:
         changed = "; ".join(f"{name}: {change}" for name, change in resumed.drift.items())
         run, how = resumed.folder.name, "leave them out"
+        if all(name.startswith(_PLUGIN) for name in resumed.drift):
+            how = "install the version that it was started with"
         if _ENVIRONMENT in resumed.drift:
             how = "in Python, env=… with the one that it was started with"
         raise RequestError(
