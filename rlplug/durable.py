@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["sync_all", "sync_folder", "write_content", "write_durably"]
+__all__ = [
+    "is_unfinished",
+    "sync_all",
+    "sync_folder",
+    "unfinished",
+    "write_content",
+    "write_durably",
+]
 
+_UNFINISHED = re.compile(r".+\.new-\d+")
 _AT_ONCE = 16
 """How many are synced at once."""
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file beside, fsync it, and rename it into place."""
-    partial = path.with_name(f"{path.name}.new-{os.getpid()}")
+    partial = unfinished(path)
     try:
         write_content(partial, content)
         sync_all([partial])
@@ -27,6 +36,16 @@ def write_durably(path: Path, content: bytes) -> None:
             partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def unfinished(path: Path) -> Path:
+    """What this process calls a file until it is complete."""
+    return path.with_name(f"{path.name}.new-{os.getpid()}")
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is being written, or was when its process was killed."""
+    return _UNFINISHED.fullmatch(path.name) is not None
 
 
 def write_content(path: Path, content: bytes) -> str:

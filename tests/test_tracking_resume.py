@@ -24,6 +24,7 @@ from rlplug.tracking.lock import RunLock
 from rlplug.tracking.record import record_of
 from rlplug.tracking.status import RunStatus
 from rlplug.tracking.store import Store
+from rlplug.tracking.upload import files_to_upload
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,8 +86,15 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
     assert (before.status, before.attempt) == ("RUNNING", 1)
 
     (folder / "status.json.new-1").touch()
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    (folder / "checkpoints" / "README.md.new-1").touch()
+    left = [
+        folder / "checkpoints" / "README.md.new-1",
+        folder / "plots" / "learning_curve.png.new-1",
+        folder / "videos" / ".new-best.mp4",
+        folder / "profile" / ".writing-step.json.gz",
+    ]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
 
     tracking = opened(resume=folder, step=20, drift={"run.steps": "40 -> 60"})
     assert (tracking.run_id, tracking.folder) == (folder.name, folder)
@@ -112,6 +120,7 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
     assert (status.status, status.attempt, status.step) == ("FINISHED", 2, 50)
     assert status.started == before.started
     assert not list(folder.rglob("*.new-*"))
+    assert not any(file.exists() for file in left)
 
 
 def test_the_count_of_numbers_that_are_not_finite_goes_on(
@@ -319,3 +328,13 @@ def test_checkpoints_that_were_not_uploaded_before_a_kill_are_when_the_run_goes_
     opened(config_of(), resume=tracking.folder, step=20).close("FINISHED")
     there = client.list_artifacts(tracking.run_id, "checkpoints")
     assert [one.path for one in there] == ["checkpoints/step-1"]
+
+
+def test_what_is_just_being_written_is_not_uploaded(tmp_path: Path) -> None:
+    for folder, name in (("checkpoints", "README.md"), ("plots", "learning_curve.png")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
+        # As `write_durably` and `save_png` call them until they are complete.
+        (tmp_path / folder / f"{name}.new-77").touch()
+    found = {f"{into}/{file.name}" for file, into in files_to_upload(tmp_path)}
+    assert found == {"checkpoints/README.md", "plots/learning_curve.png"}

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlplug.durable import unfinished
 from rlplug.quantities import format_number
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def plotted_number(number: float) -> str:
 
 def save_png(figure: Figure, file: Path) -> None:
     """Write the figure beside the file, and rename it into place."""
-    partial = file.with_suffix(".new.png")
+    partial = unfinished(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     # 17% larger files in two thirds of the time.
-    figure.savefig(partial, pil_kwargs={"compress_level": 1})
+    figure.savefig(partial, format="png", pil_kwargs={"compress_level": 1})
     os.replace(partial, file)

@@ -44,6 +44,9 @@ LEFTOVER_SECONDS = 3600
 _HALF_WRITTEN = (
     "checkpoints/.unfinished-*",
     "checkpoints/*.new-*",
+    "plots/*.new-*",
+    "videos/.new-*",
+    "profile/.writing-*",
     "replay/.unfinished-*",
     ".unfinished-*",
     "*.new-*",

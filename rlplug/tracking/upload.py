@@ -10,6 +10,7 @@ from pathlib import Path
 
 import attrs
 
+from rlplug.durable import is_unfinished
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
 from rlplug.tracking.deletions import delete_again
@@ -134,7 +135,7 @@ def files_to_upload(folder: Path) -> Iterator[tuple[Path, str]]:
     if (folder / "report.html").is_file():
         yield folder / "report.html", ""
     for name in _CHANGING:
-        for file in sorted(files_in(folder / name)):
+        for file in sorted(one for one in files_in(folder / name) if not is_unfinished(one)):
             yield file, name
     for name in _FIXED:
         parts = [one for one in files_in(folder / name) if not _is_aside(one, folder / name)]
@@ -171,8 +172,8 @@ def _size(file: Path) -> int:
 
 
 def _is_aside(file: Path, folder: Path) -> bool:
-    """Whether it is of a checkpoint that is unfinished, or was set aside."""
-    return file.relative_to(folder).parts[0].startswith((".", "set-aside-"))
+    """Whether it is unfinished or of an unfinished checkpoint, or was set aside."""
+    return is_unfinished(file) or file.relative_to(folder).parts[0].startswith((".", "set-aside-"))
 
 
 def _log(store: Store, file: Path, into: str) -> None:
