@@ -74,6 +74,17 @@ def test_only_what_takes_over_a_second_is_told_of_with_how_far_it_is() -> None:
     assert activities.long is None
 
 
+def test_what_takes_much_longer_is_told_of_again_with_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.tracking.activity._PATIENCE", 0.05)
+    told: list[str] = []
+    with Activities(told.append).doing("opening MLflow"):
+        wait_for(lambda: len(told) == 2)
+    assert told[0] == "opening MLflow …"
+    assert re.fullmatch("opening MLflow … for 0:0[0-9]", told[1])
+
+
 def test_what_fails_is_no_longer_being_done() -> None:
     activities = Activities()
     with pytest.raises(KeyboardInterrupt), activities.doing("closing"):

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import attrs
 
+from rlplug.quantities import format_duration
+
 __all__ = ["Activities", "Activity"]
 
 _PATIENCE = 1.0
@@ -74,6 +76,9 @@ class Activities:
         # What is done at intervals is told of at once only the first time.
         seconds = _PATIENCE * (_AGAIN if activity.what in self._told else 1)
         while not ended.wait(seconds):
+            again = activity.what in self._told
             self._told.add(activity.what)
-            say(str(activity))
+            # The same line again would look like a second start.
+            so_far = f" for {format_duration(time.perf_counter() - activity.started)}"
+            say(f"{activity}{so_far if again else ''}")
             seconds *= _AGAIN
