@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlplug import Acted, Batch, Loss, hookimpl, option
-from rlplug.feeds import Rollout
+from rlplug.feeds import Rollout, Stream
 from rlplug.testing import Subject
 from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
 from rlplug.testing.checks import check_named
@@ -373,7 +373,51 @@ class NormalizedWithoutAMean(Gae):
         return advantages / advantages.std()
 
 
+class OneStepMore(PolicyGradient):
+    def feed(self):
+        return Stream(steps_per_update=self.config.steps_per_update + 1)
+
+
+class MaskForgottenInExport(WithModule):
+    class Planted(PolicyGradientModule):
+        def forward_export(self, act):
+            return Acted(self.logits(act.observations).argmax(1))
+
+
+@attrs.frozen(kw_only=True)
+class LimitedConfig(PolicyGradient.Config):
+    target_kl: float = option(0.0, "Stop where the KL is above; 0 disables.")
+    kl_coef: float = option(0.0, "Coefficient of the KL penalty.")
+    kl_target: float = option(0.01, "KL that the coefficient aims at.")
+
+
+class StopsWhereTheKlIsSmall(PolicyGradient):
+    Config: ClassVar[type[Any]] = LimitedConfig
+
+    def compute_loss_for_module(self, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(config, batch, fwd_out)
+        stop = torch.tensor(bool(config.target_kl) and config.target_kl > 0.001)
+        return Loss(loss.value, stop=stop)
+
+
+class CoefficientFallsWhereItShouldRise(PolicyGradient):
+    Config: ClassVar[type[Any]] = LimitedConfig
+
+    def build(self, observation_space, action_space, config):
+        module = super().build(observation_space, action_space, config)
+        module.register_buffer("kl_coef", torch.tensor(config.kl_coef))
+        return module
+
+    def additional_update(self, module, config):
+        module.kl_coef *= 1.5 if config.kl_target > 0.01 else 0.5
+        return {"kl_coef": module.kl_coef.clone()}
+
+
 MUTANTS = [
+    (OneStepMore, "feed_has_the_options", "steps_per_update=2"),
+    (MaskForgottenInExport, "export_acts_like_inference", "'box, masked discrete'"),
+    (StopsWhereTheKlIsSmall, "limits_keep_policies_near", "target_kl = 1e-06 than with 10"),
+    (CoefficientFallsWhereItShouldRise, "kl_coefficient_aims_at_its_target", "after four updates"),
     (MaskForgottenInTraining, "masked_actions_are_not_learned", "'log_probs' of masked actions"),
     (RateReadOnce, "schedules_are_followed", "the same ones"),
     (CoefficientOfTheStart, "schedules_are_followed", "`config`, each time"),
