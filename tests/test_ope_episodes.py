@@ -200,7 +200,7 @@ def test_what_the_estimates_rest_on_is_told() -> None:
         choices, log_ratios=numpy.full((400, 3), -numpy.inf), q_logged=None, q_policy=None
     )
     told = judge_episodes(never, samples=20)
-    assert "in none of 400 episodes" in told.warnings[0]
+    assert "every one of 400 logged episodes before its end" in told.warnings[0]
     assert "dm" not in told.estimates
     assert numpy.isnan(told.estimates["trajectory_wis"].value)
     few = attrs.evolve(choices, log_ratios=3 * choices.log_ratios)

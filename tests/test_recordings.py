@@ -16,6 +16,7 @@ from rlplug import ActInput, AddOn
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
+from rlplug.runs.off_policy import Judging, judge_runs
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -293,7 +294,19 @@ def test_minari_data_sets_are_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (taken["next_context"][: len(first) - 1] == first[1:]).all()
     assert taken["terminated"].sum() == 2
     options = {**OFF, "data.format": "minari", "batch_size": 16}
-    assert rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options).step == 200
+    learned = rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options)
+    assert learned.step == 200
+    cloned = rlplug.run("bc", data="cartpole/two-v0", steps=400, options=options)
+    (judged,), _ = judge_runs(
+        [learned.run_id],
+        ["cartpole/two-v0"],
+        options={"format": "minari"},
+        checkpoint="last",
+        judging=Judging(explores=True, samples=10),
+        logged_by=cloned.run_id,
+    )
+    assert judged.judgement.rows == 2
+    assert judged.judgement.estimates["trajectory_wis"].value > 0
     with pytest.raises(RequestError, match=r"no local Minari data set 'cartpole/tow-v0'. Did you"):
         Log.open(DataSection(files=("cartpole/tow-v0",), format="minari"))
 

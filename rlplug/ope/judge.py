@@ -242,6 +242,11 @@ def _warnings(
 ) -> list[str]:
     """Why estimates may be wrong by more than their intervals say."""
     rows, said = len(weights), []
+    if not matches and of == "episodes":
+        return [
+            f"the policy would have left every one of {rows:,} logged episodes before its end: "
+            "estimates are of first steps, or extrapolate; intervals are not to be trusted."
+        ]
     if not matches:
         return [
             f"the policy that logged never chose what this policy wants, in none of {rows:,} {of}: "
