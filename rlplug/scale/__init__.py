@@ -1,0 +1,1 @@
+"""The same run over several processes: data-parallel learners."""
