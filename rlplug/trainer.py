@@ -34,8 +34,8 @@ class Sampler(Protocol):
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
 
-    def start(self) -> None:
-        """Reset the environments."""
+    def start(self, seed: int | None = None) -> None:
+        """Reset the environments, from a seed of their own under `seed`, or the run's."""
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
         """All that the next collection depends on."""
@@ -64,8 +64,10 @@ class PeriodicTasks(Protocol):
 
     due: int
     """The next step at which `reached` must be called; the trainer may bring it forward."""
-    evaluate_seconds: float
-    """Seconds that evaluations and their videos took."""
+
+    @property
+    def evaluate_seconds(self) -> float:
+        """Seconds that evaluations and their videos took."""
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due, add its metrics; returns why the run should end, or an empty string."""
@@ -186,7 +188,7 @@ class Trainer:
             experience = collect(self.step)
             collected = clock()
             times.collect += collected - began
-            self.step += experience.count
+            self.step += self._count(experience)
             for work in take(experience, self.step):
                 self._update(work)
             absorb()
@@ -198,6 +200,10 @@ class Trainer:
             # First: a signal may ask for a checkpoint.
             self._stop()
             self._reach_if_due()
+
+    def _count(self, experience: Experience) -> int:
+        """The environment steps of a collection."""
+        return experience.count
 
     def _update(self, work: Work) -> None:
         learner, clock = self._learner, time.perf_counter

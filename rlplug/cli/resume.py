@@ -12,6 +12,7 @@ from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
+from rlplug.scale.launcher import is_follower
 
 if TYPE_CHECKING:
     from rlplug.cli.seed_run import SeedRun
@@ -81,6 +82,10 @@ def resume(
     rlplug resume last --set learning_rate=1e-4 --allow-drift
     rlplug resume a2c-CartPole-v1-1b2c3d4e                   all its seeds
     """
+    if is_follower():
+        from rlplug.cli.learner_process import follow_torchrun
+
+        return follow_torchrun()
     from rlplug.checkpoint.lookup import run_to_resume
     from rlplug.config.sources import PROFILE, parse_setting
     from rlplug.runs.seeds.group import find_group

@@ -20,6 +20,7 @@ from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import attach, starting
 from rlplug.errors import RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.scale.launcher import is_follower, place_of_torchrun
 
 if TYPE_CHECKING:
     from rlplug.cli.seed_run import SeedRun
@@ -63,6 +64,24 @@ __all__ = ["make_request", "run"]
     type=click.IntRange(min=1),
     metavar="N",
     help="How many of the seeds run at a time; default: by cores and compute.num_threads.",
+)
+@click.option(
+    "--learners",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Data-parallel learners, a process each, that share environments and batches.",
+)
+@click.option(
+    "--scale",
+    "engine",
+    type=click.Choice(["local", "ray"]),
+    help="Where environments are stepped: in this process, or by runners on a Ray cluster.",
+)
+@click.option(
+    "--runners",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --scale ray: runners, which share the environments.",
 )
 @click.option(
     "--preset",
@@ -156,6 +175,10 @@ def run(
     from rlplug.runs.request import find_plugins, layers_of
     from rlplug.tracking.console import console_for
 
+    if is_follower():
+        from rlplug.cli.learner_process import follow_torchrun
+
+        return 0 if dry_run else follow_torchrun()
     # Its parent tells how far it is.
     quiet = quiet or seed_run is not None
     others = {**flags, "seeds": seeds, "resume_or_start": name}
@@ -295,6 +318,9 @@ def make_request(
     record: str | None = None,
     steps: int | None = None,
     seed: int | None = None,
+    learners: int | None = None,
+    engine: str | None = None,
+    runners: int | None = None,
     preset: str | None = None,
     init_from: str | None = None,
     addons: tuple[str, ...] = (),
@@ -324,6 +350,11 @@ def make_request(
         flags["data"] = {"files": list(files)}
     if record:
         flags["sampling"] = {"record": str(Path(record).expanduser().absolute())}
+    place = place_of_torchrun()
+    if learners is None and place is not None:
+        learners = place.size
+    scale = {"learners": learners, "engine": engine, "runners": runners}
+    flags["scale"] = {key: value for key, value in scale.items() if value is not None}
     tracking = {"run_name": name, "tags": parse_tags(tags)}
     flags["tracking"] = {key: value for key, value in tracking.items() if value}
     return Request(

@@ -12,6 +12,7 @@ import attrs
 from rlplug.config.condition import condition_problem
 from rlplug.config.data_section import DataSection
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
+from rlplug.config.scale_section import ScaleSection
 
 __all__ = [
     "CORE_SECTIONS",
@@ -25,6 +26,7 @@ __all__ = [
     "RunConfig",
     "RunSection",
     "SamplingSection",
+    "ScaleSection",
     "TrackingSection",
 ]
 
@@ -584,6 +586,7 @@ class RunConfig:
     checkpoint: CheckpointSection = attrs.field(factory=CheckpointSection)
     tracking: TrackingSection = attrs.field(factory=TrackingSection)
     profiler: ProfilerSection = attrs.field(factory=ProfilerSection)
+    scale: ScaleSection = attrs.field(factory=ScaleSection)
 
 
 CORE_SECTIONS: dict[str, type[Any]] = {
@@ -597,5 +600,6 @@ CORE_SECTIONS: dict[str, type[Any]] = {
     "checkpoint": CheckpointSection,
     "tracking": TrackingSection,
     "profiler": ProfilerSection,
+    "scale": ScaleSection,
 }
 """The core's sections by name, in the order in which they are written."""

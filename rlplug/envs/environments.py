@@ -58,6 +58,8 @@ class Environments:
     """Frames that an observation is a stack of, along its first axis, the newest last."""
     told: set[str] = attrs.field(factory=set)
     """Failures of `close` that were told: all environments of a run fail alike."""
+    first: int = 0
+    """How many environments of the run are in processes before this one."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -92,10 +94,15 @@ class Environments:
         """Reset all, each from a seed of its own."""
         several = WorkerVector | AsyncVectorEnv
         if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
-            seeds = [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
+            indices = range(self.first, self.first + self.num_envs)
+            seeds = [derive(seed, "environment", index) % 2**31 for index in indices]
             result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
             return result
-        return self.vector.reset(seed=derive(seed, "environments") % 2**31)
+        return self.vector.reset(seed=self.seed(seed, "environments") % 2**31)
+
+    def seed(self, seed: int, purpose: str) -> int:
+        """The seed of one purpose, which each process of a run has of its own."""
+        return derive(seed, purpose, self.first) if self.first else derive(seed, purpose)
 
     def close(self) -> None:
         """Close all; an environment that raises takes no result away."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy
@@ -20,6 +20,9 @@ __all__ = ["EPSILON", "Normalization", "RunningMoments"]
 EPSILON = 1e-8
 """Added to variances."""
 
+Gather: TypeAlias = Callable[[Any], Sequence[Any]]
+"""Takes what one learner has, and returns what all of a run have, in their order."""
+
 
 class RunningMoments:
     """Running mean and variance; 0 and 1 before the first row."""
@@ -29,13 +32,17 @@ class RunningMoments:
         self.mean = numpy.zeros(shape)
         self.variance = numpy.ones(shape)
 
-    def absorb(self, rows: Any) -> None:
-        """Add rows, shape (n, …)."""
-        n = len(rows)
+    def absorb(self, rows: Any, gather: Gather | None = None) -> None:
+        """Add rows, shape (n, …); with `gather`, those of all learners."""
+        if gather is not None:
+            for n, mean, variance in gather(_moments_of(rows)):
+                self._add(n, mean, variance)
+        elif len(rows):
+            self._add(*_moments_of(rows))
+
+    def _add(self, n: int, mean: Any, variance: Any) -> None:
         if n == 0:
             return
-        mean = rows.mean(0, dtype=numpy.float64)
-        variance = rows.var(0, dtype=numpy.float64)
         total = self.count + n
         away = mean - self.mean
         squares = self.variance * self.count + variance * n
@@ -71,6 +78,8 @@ class Normalization:
         self._returns = RunningMoments(())
         self._running = numpy.zeros(num_envs)
         self._scales: dict[tuple[Any, ...], Any] = {}
+        self.gather: Gather | None = None
+        """Where several learners of a run share the statistics."""
         self._update_scales()
 
     @property
@@ -119,9 +128,9 @@ class Normalization:
         `stepped` is False where an environment only reset.
         """
         for path, moments in self._moments.items():
-            moments.absorb(numpy.asarray(_at(observations, path)))
+            moments.absorb(numpy.asarray(_at(observations, path)), self.gather)
         if self._section.normalize_reward:
-            self._returns.absorb(self._discounted(rewards, ended, stepped))
+            self._returns.absorb(self._discounted(rewards, ended, stepped), self.gather)
         self._update_scales()
 
     def get_state(self) -> dict[str, Any]:
@@ -202,6 +211,13 @@ class Normalization:
             return space
         bound = self._section.normalize_clip or numpy.inf
         return spaces.Box(-bound, bound, space.shape, numpy.float32)
+
+
+def _moments_of(rows: Any) -> tuple[int, Any, Any]:
+    """Number, mean and variance of rows."""
+    if not len(rows):
+        return 0, None, None
+    return len(rows), rows.mean(0, dtype=numpy.float64), rows.var(0, dtype=numpy.float64)
 
 
 def _boxes(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], spaces.Box]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import attrs
 import numpy
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.errors import RequestError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -29,6 +30,7 @@ __all__ = [
     "OpenFeed",
     "Rows",
     "Work",
+    "share",
 ]
 
 Index: TypeAlias = NDArray[numpy.int64]
@@ -157,6 +159,21 @@ class Feed:
     def open(self, setting: FeedSetting) -> OpenFeed:
         """Returns the feed of a run, or refuses options that cannot work there."""
         raise TypeError(f"{type(self).__name__} must define open")
+
+    def shared(self, learners: int) -> Self:
+        """What one of several learners has, each with as many of the environments."""
+        return self
+
+
+def share(number: int, count: int, name: str, among: str = "learners") -> int:
+    """An equal share of a number; refused if there is none."""
+    if number % count:
+        fitting = max(number // count, 1) * count
+        raise RequestError(
+            f"{name} = {number:,} cannot be shared equally by {count} {among}.",
+            f"try: --set {name}={fitting}",
+        )
+    return number // count
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 import numpy
@@ -15,7 +15,7 @@ from rlplug.batch.nested import leaves, tree_map
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds.allocation import available_memory
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, share
 from rlplug.feeds.priorities import Priorities
 from rlplug.feeds.ring import RingBuffer
 from rlplug.feeds.tensor_ring import TensorPriorities, TensorRing
@@ -58,6 +58,20 @@ class Replay(Feed):
     """Exponent of importance weights; a number is annealed to 1 over the run."""
     priority_eps: float = 1e-6
     """Added to priorities, so that every row can be drawn."""
+
+    def shared(self, learners: int) -> Self:
+        """A share of the buffer and of each batch."""
+        if self.gradient_steps < 0:
+            raise RequestError(
+                "gradient_steps = -1 counts the steps of one learner's environments; "
+                f"{learners} learners could differ in it.",
+                "try: --set gradient_steps=N",
+            )
+        return attrs.evolve(
+            self,
+            batch_size=share(self.batch_size, learners, "batch_size"),
+            buffer_size=share(self.buffer_size, learners, "buffer_size"),
+        )
 
     def open(self, setting: FeedSetting) -> OpenReplay:
         """Allocate the buffer, or refuse options that cannot work."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 import numpy
@@ -14,7 +14,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, share
 from rlplug.feeds.tensor_fragments import TensorFragments
 
 __all__ = ["OpenRollout", "Rollout"]
@@ -33,6 +33,10 @@ class Rollout(Feed):
     """Passes over all rows, shuffled into minibatches again for each."""
     truncated_bptt: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Longest fragment of an episode for backpropagation through time; 0: `n_steps`."""
+
+    def shared(self, learners: int) -> Self:
+        """A share of each minibatch."""
+        return attrs.evolve(self, batch_size=share(self.batch_size, learners, "batch_size"))
 
     def open(self, setting: FeedSetting) -> OpenRollout:
         """Refuse minibatches larger than the rollout."""

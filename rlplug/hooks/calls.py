@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["HookCalls", "Implementation"]
 
 
+_EVENTS_OF_RUN = (
+    "run_started",
+    "metrics_reported",
+    "evaluation_finished",
+    "checkpoint_saved",
+    "run_finished",
+    "run_failed",
+)
+
+
 class HookCalls:
     """The hooks of one run: one algorithm and its add-ons, in order.
 
@@ -56,6 +66,10 @@ class HookCalls:
             for one in listeners
         ]
         self._implementations = self._bind([*self.participants, *trackers])
+
+    def mute(self) -> None:
+        """Tell nobody of the run's events: another process does. `update_finished` is no such."""
+        self._implementations |= dict.fromkeys(_EVENTS_OF_RUN, ())
 
     @property
     def participants(self) -> tuple[Participant, ...]:

@@ -256,6 +256,45 @@ class ByHand(LearnerModules):
         self._set_timestep(self.timestep)
         state.set_random_state(saved["random"])
 
+    def get_generators(self) -> dict[str, Any]:
+        """All random generators: each learner of a run has its own."""
+        return {
+            "training": {name: one.get_state() for name, one in self._generators.items()},
+            "minibatches": {
+                name: one.shuffler.get_state() for name, one in self._all_updates().items()
+            },
+            "random": state.random_state(self.device),
+        }
+
+    def set_generators(self, saved: Mapping[str, Any]) -> None:
+        """Put all generators back."""
+        for module_id, one in saved["training"].items():
+            self.generator(module_id).set_state(one)
+        for module_id, update in self._all_updates().items():
+            update.shuffler.set_state(saved["minibatches"][module_id])
+        state.set_random_state(saved["random"])
+
+    def weight_digests(self) -> dict[str, str]:
+        """Digests of weights and statistics, by name: they are the same in all learners of a run.
+
+        What batch normalization keeps is each learner's own.
+        """
+        found = {}
+        parts: dict[str, nn.Module] = dict(self.modules)
+        for module_id, extras in self.extra.items():
+            parts |= {f"{module_id}, {plugin}": extra for plugin, extra in extras.items()}
+        for label, module in parts.items():
+            own = {
+                f"{name}.{buffer}" if name else buffer
+                for name, part in module.named_modules()
+                if isinstance(part, nn.modules.batchnorm._NormBase)
+                for buffer, _ in part.named_buffers()
+            }
+            for name, value in module.state_dict().items():
+                if name not in own:
+                    found[f"{label}: {name}"] = state.digest(value)
+        return found
+
     def optimizer_settings(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
         """Learning rate, betas and the like, per optimizer and group of parameters.
 

@@ -30,6 +30,7 @@ __all__ = [
     "check_weights",
     "compare",
     "compare_optimizers",
+    "digest",
     "fits",
     "model_of",
     "plugin_digests",
@@ -190,7 +191,7 @@ def plugin_digests(calls: HookCalls) -> dict[str, dict[str, str]]:
     """Plugin → attribute → digest, for the plugins that do not save their state."""
     saved = {one.name for one in calls.implementations("save_state")}
     return {
-        one.name: {name: _digest(value) for name, value in vars(one.plugin).items()}
+        one.name: {name: digest(value) for name, value in vars(one.plugin).items()}
         for one in calls.participants
         if one.name not in saved and hasattr(one.plugin, "__dict__")
     }
@@ -200,7 +201,7 @@ def refuse_unsaved(calls: HookCalls, before: Mapping[str, Mapping[str, str]]) ->
     """Raise if an update changed an attribute that no `save_state` hands over."""
     for plugin, after in plugin_digests(calls).items():
         known = before.get(plugin, {})
-        changed = [name for name, digest in after.items() if known.get(name) != digest]
+        changed = [name for name, found in after.items() if known.get(name) != found]
         if changed:
             label = next(one.label for one in calls.participants if one.name == plugin)
             raise PluginError(
@@ -210,7 +211,8 @@ def refuse_unsaved(calls: HookCalls, before: Mapping[str, Mapping[str, str]]) ->
             )
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """A digest of a value."""
     found = hashlib.blake2b(digest_size=16)
     update_digest(found, value, _DEPTH)
     return found.hexdigest()

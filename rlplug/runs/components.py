@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import attrs
 from rlplug.checkpoint import Checkpoints, find_checkpoint
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
-from rlplug.config.sections import CheckpointSection, RunConfig
+from rlplug.config.sections import CheckpointSection, EnvSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
@@ -30,13 +31,18 @@ from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
+from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
+from rlplug.runs.learners.share import own_seed, problem_arguments, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.profiler import refuse_short_run
+from rlplug.runs.runners.sampler import environments_elsewhere, runner_sampler
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
 from rlplug.sampling import make_sampler, recorded
+from rlplug.sampling.vector import VectorSampler
+from rlplug.scale.ranks import Ranks
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 from rlplug.trainer import Sampler, Trainer
@@ -57,6 +63,10 @@ class Components:
     sampler: Sampler
     trainer: Trainer
     limits: Limits
+    ranks: Ranks | None = None
+    """All learners of the run, if there are several."""
+    others: Callable[[], Mapping[str, Any]] | None = None
+    """Returns the state of the other learners."""
 
     def periodic(
         self,
@@ -85,7 +95,7 @@ class Components:
                     activities=activities,
                     seed=config.run.seed,
                 )
-        self.trainer.periodic = periodic = PeriodicTasks(
+        periodic = PeriodicTasks(
             config=config,
             calls=self.calls,
             learner=self.learner,
@@ -107,6 +117,8 @@ class Components:
             has_id=isinstance(maker, str),
             run_state=partial(self.get_state, environments=config.checkpoint.save_environments),
         )
+        ranks = self.ranks
+        self.trainer.periodic = periodic if ranks is None else FirstTasks(periodic, ranks)
         interrupts.checkpoint = periodic.save_soon
         return periodic
 
@@ -121,11 +133,12 @@ class Components:
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""
-        return {
+        state = {
             "trainer": self.trainer.get_state(),
             "sampler": self.sampler.get_state(environments=environments),
             "limits": self.limits.get_state(),
         }
+        return state if self.others is None else {**state, "learners": self.others()}
 
 
 def make_components(
@@ -135,17 +148,25 @@ def make_components(
     stack: ExitStack,
     *,
     resumed: bool = False,
+    ranks: Ranks | None = None,
+    others: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Components:
     """Make environments, learner, feed, sampler and trainer, or raise what is wrong.
 
-    A resumed run takes its weights from its checkpoint.
+    A resumed run takes its weights from its checkpoint. With `ranks` they are those of one of
+    several learners; `others` returns the state of the other ones.
     """
+    learners = 1 if ranks is None else ranks.size
+    if ranks is not None:
+        prepared = shared(prepared, learners)
     config, calls = prepared.config, prepared.hooks()
     check_stop_when(config)
     log = Log.open(config.data) if config.data.is_used else None
     feed = feed_of(_feed(prepared), config.data, prepared.algorithm.label)
-    environments = _environments(prepared, maker, feed, log)
+    environments = _environments(prepared, maker, feed, log, ranks)
     stack.callback(environments.close)
+    if ranks is not None:
+        feed = feed.shared(learners)
     stack.enter_context(settings_kept())
     if not config.compute.compile:
         stack.enter_context(without_compiler())
@@ -164,27 +185,34 @@ def make_components(
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
-    opened = feed.open(_setting(prepared, environments, learner))
+    opened = feed.open(_setting(prepared, environments, learner, ranks))
+    if ranks is not None:
+        refuse_unshared(environments, opened, learners)
     sampler: Sampler
     if log is not None:
         sampler = sampler_of(log, config, opened, learner)
     else:
         collected = opened.steps_per_collect * environments.num_envs
-        _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
+        collected = (config.sampling.num_epoch_samples or collected) * learners
+        _warn_of_overrun(collected, config.run.steps)
         refuse_short_run(config.profiler, config.run.steps, collected)
         module = learner.modules[DEFAULT_MODULE]
-        made = make_sampler(config, environments, module, opened)
-        sampler = recorded(made, config, environments, opened) if config.sampling.record else made
-    limits = Limits(config)
-    trainer = Trainer(
-        calls,
-        learner,
-        sampler,
-        opened,
-        steps=config.run.steps,
-        limits=limits,
-        stop=interrupts.check,
-    )
+        if config.scale.engine == "ray":
+            sampler = runner_sampler(prepared, maker, environments, module, opened, stack)
+        else:
+            made = make_sampler(config, environments, module, opened)
+            sampler = made
+            if config.sampling.record:
+                sampler = recorded(made, config, environments, opened)
+    made_of = calls, learner, sampler, opened
+    if ranks is None:
+        limits, stop = Limits(config), interrupts.check
+        trainer = Trainer(*made_of, steps=config.run.steps, limits=limits, stop=stop)
+    else:
+        if isinstance(sampler, VectorSampler):
+            sampler.episode_stats.sum = ranks.sum
+        limits = RankLimits(config, ranks)
+        trainer = RankTrainer(ranks, interrupts, *made_of, steps=config.run.steps, limits=limits)
     return Components(
         calls=calls,
         environments=environments,
@@ -193,6 +221,8 @@ def make_components(
         sampler=sampler,
         trainer=trainer,
         limits=limits,
+        ranks=ranks,
+        others=others,
     )
 
 
@@ -257,7 +287,9 @@ def _feed(prepared: Prepared) -> Feed:
     return feed
 
 
-def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
+def _setting(
+    prepared: Prepared, environments: Environments, learner: Learner, ranks: Ranks | None
+) -> FeedSetting:
     """What the feed is told about the run."""
     config = prepared.config
     return FeedSetting(
@@ -265,7 +297,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
         action_space=environments.action_space,
         num_envs=environments.num_envs,
         steps=config.run.steps,
-        seed=config.run.seed,
+        seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
         double=config.compute.dtype == "float64",
         has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
         frame_stack=environments.frame_stack,
@@ -275,23 +307,30 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
     )
 
 
-def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | None) -> Environments:
+def _environments(
+    prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | None, ranks: Ranks | None
+) -> Environments:
     """The training environments, or a log's spaces; refused if the algorithm cannot have them."""
     config = prepared.config
     if log is not None and not maker:
         environments = environments_of(log)
+    elif config.scale.engine == "ray":
+        environments = environments_elsewhere(config, maker)
     else:
-        environments = make_environments(
+        make = partial(
+            make_environments,
             maker,
             config.sampling.num_envs,
-            config.env,
             vectorization=config.sampling.vectorization,
             max_episode_steps=config.sampling.max_trajectory_length,
             workers=config.sampling if config.sampling.backend == "workers" else None,
-            seed=config.run.seed,
+            seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
             tensors=True,
             device=device_for_environments(config.compute),
         )
+        environments = make(config.env)
+        if ranks is not None:
+            environments = _share_of(environments, make, config, ranks)
     algorithm = prepared.algorithm
     try:
         if log is not None:
@@ -307,6 +346,23 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | No
         environments.close()
         raise
     return environments
+
+
+def _share_of(
+    environments: Environments,
+    make: Callable[[EnvSection], Environments],
+    config: RunConfig,
+    ranks: Ranks,
+) -> Environments:
+    """The environments of one learner, which have the problem and the statistics of all."""
+    problem = problem_arguments(environments, config.run.seed)
+    if problem and "problem_seed" not in config.env.arguments:
+        environments.close()
+        arguments = {**config.env.arguments, **problem}
+        environments = make(attrs.evolve(config.env, arguments=arguments))
+    if environments.normalization is not None:
+        environments.normalization.gather = ranks.gather
+    return attrs.evolve(environments, first=ranks.index * environments.num_envs)
 
 
 def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:

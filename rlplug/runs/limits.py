@@ -38,7 +38,10 @@ class Limits:
     def collected(self, experience: Experience) -> None:
         """Count the episodes of a collection."""
         if self._section.max_episodes:
-            self._episodes += _episodes_in(experience)
+            self._episodes += self._count(experience)
+
+    def _count(self, experience: Experience) -> int:
+        return _episodes_in(experience)
 
     def reached(self, updates: int, seconds: float) -> str:
         """Compare the run so far with its limits; after a resume, all parts of the run count."""
@@ -53,7 +56,10 @@ class Limits:
         return ""
 
     def reported(self, metrics: Mapping[str, float]) -> str:
-        """Compare the metrics of a report or an evaluation with `run.stop_when`."""
+        """Compare the metrics of a report with `run.stop_when`."""
+        return self._holding(metrics)
+
+    def _holding(self, metrics: Mapping[str, float]) -> str:
         condition = self._condition
         if condition is None:
             return ""
@@ -65,7 +71,7 @@ class Limits:
 
     def evaluated(self, metrics: Mapping[str, float], best: BestTracker) -> str:
         """The same for an evaluation, which also has limits of its own."""
-        return best.stop_reason(metrics) or self.reported(metrics)
+        return best.stop_reason(metrics) or self._holding(metrics)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         """Warn if the metric of `run.stop_when` is not among all metrics of the run."""

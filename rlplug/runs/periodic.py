@@ -135,6 +135,11 @@ class PeriodicTasks:
         self._plan(step)
         return stop_reason
 
+    @property
+    def evaluation(self) -> Mapping[str, float]:
+        """Metrics of the last evaluation."""
+        return self._evaluation
+
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """Evaluate and save at the end of the run."""
         self._divergence.check(step)

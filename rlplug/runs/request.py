@@ -31,6 +31,9 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "record": "--record",
         "tags": "--tag",
         "run_name": "--resume-or-start",
+        "learners": "--learners",
+        "engine": "--scale",
+        "runners": "--runners",
     }
 )
 """Option → the flag of `rlplug run` that sets it."""

@@ -80,11 +80,18 @@ class Resumed:
     _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The global generators."""
     _has_feed: bool = attrs.field(init=False, default=True)
+    learners: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    """The state of the other learners in the checkpoint; empty if there was one alone."""
 
     @property
     def step(self) -> int:
         """The step to go on from."""
         return 0 if self.manifest is None else self.manifest.step
+
+    @property
+    def seed(self) -> int:
+        """The seed of episodes that start anew."""
+        return derive(self.prepared.config.run.seed, "resume", self.step)
 
     def of_tracking(self) -> dict[str, Any]:
         """How `open_tracking` goes on with the run."""
@@ -117,12 +124,21 @@ class Resumed:
             learner.set_optimizer_settings(settings)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
-            seed = derive(self.prepared.config.run.seed, "resume", self.step)
-            names = training["policy"]["environment"]["name"], components.environments.name
-            sampler = self._without_stale_environments(run["sampler"], *names)
-            reset = components.sampler.set_state(sampler, seed=seed)
+            self.learners = run.get("learners", {})
+            other_number = self._other_number_of_learners()
+            if other_number:
+                # What is saved of each learner fits no other share of the environments.
+                components.sampler.start(self.seed)
+                reset = other_number
+            else:
+                names = training["policy"]["environment"]["name"], components.environments.name
+                sampler = self._without_stale_environments(run["sampler"], *names)
+                reset = components.sampler.set_state(sampler, seed=self.seed)
         here = f"at step {self.step:,}"
-        lost = restore_feed(self.checkpoint, components.feed, training)
+        if not other_number:
+            lost = restore_feed(self.checkpoint, components.feed, training)
+        elif lost := other_number if components.feed.rows is not None else "":
+            components.feed.set_state_without_rows(training["feed"], empty=True)
         self._has_feed = not lost
         if lost:
             self._warnings.append(f"the replay buffer is empty {here}: {lost.rstrip('.:')}.")
@@ -130,6 +146,12 @@ class Resumed:
             self._warnings.append(
                 f"episodes start anew {here}: the environments are not restored ({reset})."
             )
+
+    def _other_number_of_learners(self) -> str:
+        before, now = self.learners.get("size", 1), self.prepared.config.scale.learners
+        if before == now:
+            return ""
+        return f"the run had {before} learner{'s' if before > 1 else ''}, now it has {now}"
 
     def _without_stale_environments(
         self, sampler: Mapping[str, Any], saved: str, name: str

@@ -22,6 +22,8 @@ from rlplug.runs.backend import with_backend
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.learners.first import first_of_several
+from rlplug.runs.learners.share import refuse_unfit
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.profiler import Profiler
 from rlplug.runs.request import Request
@@ -233,12 +235,25 @@ def carry_out(
                 stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
                 # For environments and plugins that draw from them.
                 stack.enter_context(forked(derive(prepared.config.run.seed, "global")))
+                if prepared.config.scale.engine == "ray":
+                    refuse_unfit(prepared, maker, rerunnable=rerunnable)
+                several = first_of_several(prepared, maker, rerunnable=rerunnable)
                 with activities.doing("making environments and modules"):
+                    first = stack.enter_context(several)
                     components = make_components(
-                        prepared, maker, interrupts, stack, resumed=resumed is not None
+                        prepared,
+                        maker,
+                        interrupts,
+                        stack,
+                        resumed=resumed is not None,
+                        ranks=None if first is None else first.ranks,
+                        others=None if first is None else first.gather,
                     )
                     if resumed is not None:
                         resumed.restore(components)
+                    if first is not None:
+                        saved = {} if resumed is None else resumed.learners
+                        first.begin(components, saved, _start_seed(prepared, resumed))
                 # After all checks: nothing is recorded of a run that cannot start.
                 with activities.doing("opening MLflow"):
                     tracking = open_tracking(
@@ -313,6 +328,12 @@ def _train(
         for note in getattr(error, "__notes__", ()):
             failed.add_note(note)
         raise failed from error
+
+
+def _start_seed(prepared: Prepared, resumed: Resumed | None) -> int:
+    """The seed of episodes that start here."""
+    seed = prepared.config.run.seed
+    return seed if resumed is None or not resumed.step else resumed.seed
 
 
 def _write_signature(components: Components, tracking: Tracking) -> None:

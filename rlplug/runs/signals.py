@@ -67,6 +67,15 @@ class Interrupts:
         if self._number is not None:
             self._raise()
 
+    def poll(self) -> tuple[int, bool]:
+        """The signal that was deferred, or 0, and whether SIGUSR1 came, which is told once.
+
+        From here on signals are deferred, as after `check`.
+        """
+        self._held = True
+        wanted, self._wants_checkpoint = self._wants_checkpoint, False
+        return self._number or 0, wanted
+
     @property
     def is_ending(self) -> bool:
         """Whether a signal that ends the run has come."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy
 
-__all__ = ["EpisodeStats"]
+__all__ = ["EpisodeStats", "Lists"]
+
+Lists: TypeAlias = tuple[list[Any], list[Any], list[float], list[int]]
 
 
 class EpisodeStats:
@@ -23,6 +25,8 @@ class EpisodeStats:
         self._length = numpy.zeros(num_envs, dtype=numpy.int64)
         self._regret_total = 0.0
         self._one_step = True
+        self.sum: Callable[[Sequence[float]], Sequence[float]] | None = None
+        """Adds numbers up over the learners of a run, where there are several."""
 
     def add(
         self,
@@ -85,23 +89,51 @@ class EpisodeStats:
 
     def take(self) -> dict[str, float]:
         """Returns the metrics since the last call."""
-        metrics: dict[str, float] = {}
+        return self.metrics(self.take_lists())
+
+    def take_lists(self) -> Lists:
+        """What the metrics since the last call are of: rewards, regrets, returns, lengths."""
         if self._steps:
             self._add_up()
-        if self._rewards:
-            rewards = numpy.concatenate(self._rewards)
+        kept = self._rewards, self._regrets, self._returns, self._lengths
+        self._rewards, self._regrets, self._returns, self._lengths = [], [], [], []
+        return kept
+
+    def metrics(self, lists: Lists) -> dict[str, float]:
+        """The metrics of these lists, which may be those of several processes."""
+        metrics: dict[str, float] = {}
+        all_rewards, all_regrets, returns, lengths = lists
+        if self.sum is not None:
+            return self._metrics_of_all(lists, self.sum)
+        if all_rewards:
+            rewards = numpy.concatenate(all_rewards)
             if rewards.size:
                 metrics["rollout/reward_mean"] = float(rewards.mean())
-        if self._regrets:
-            regrets = numpy.concatenate(self._regrets)
+        if all_regrets:
+            regrets = numpy.concatenate(all_regrets)
             self._regret_total += float(regrets.sum())
             metrics["rollout/regret_mean"] = float(regrets.mean())
             metrics["rollout/regret_total"] = self._regret_total
-        if self._returns:
-            metrics["rollout/return_mean"] = float(numpy.mean(self._returns))
-            metrics["rollout/length_mean"] = float(numpy.mean(self._lengths))
-        for kept in (self._rewards, self._regrets, self._returns, self._lengths):
-            kept.clear()
+        if returns:
+            metrics["rollout/return_mean"] = float(numpy.mean(returns))
+            metrics["rollout/length_mean"] = float(numpy.mean(lengths))
+        return metrics
+
+    def _metrics_of_all(
+        self, lists: Lists, add_up: Callable[[Sequence[float]], Sequence[float]]
+    ) -> dict[str, float]:
+        """The same over all learners."""
+        rewards, regrets, returns, lengths = lists
+        columns = (_joined(rewards), _joined(regrets), returns, lengths)
+        local = [number for one in columns for number in (len(one), float(numpy.sum(one)))]
+        told = iter(add_up(local))
+        metrics = {}
+        for name, count, total in zip(_MEANS, told, told, strict=True):
+            if count:
+                metrics[name] = total / count
+            if name == "rollout/regret_mean" and count:
+                self._regret_total += total
+                metrics["rollout/regret_total"] = self._regret_total
         return metrics
 
     def get_state(self) -> dict[str, Any]:
@@ -177,6 +209,18 @@ class EpisodeStats:
             self._lengths.append(int(self._length[index]))
             self._running[index] = 0.0
             self._length[index] = 0
+
+
+_MEANS = (
+    "rollout/reward_mean",
+    "rollout/regret_mean",
+    "rollout/return_mean",
+    "rollout/length_mean",
+)
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    return numpy.concatenate(arrays) if arrays else ()
 
 
 def _without_gaps(ended: Sequence[Any], stepped: Sequence[Any]) -> list[Any]:

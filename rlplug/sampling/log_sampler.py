@@ -57,7 +57,7 @@ class LogSampler:
         self._pools: Iterator[tuple[LogRows, LogRows | None]] = iter(())
         self._reward_sum, self._reward_rows = 0.0, 0
 
-    def start(self) -> None:
+    def start(self, seed: int | None = None) -> None:
         """Begin with the first row."""
         self._read_from(0)
 

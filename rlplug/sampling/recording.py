@@ -105,10 +105,10 @@ class RecordingSampler:
         """Seconds that the environments took for their steps."""
         return self._sampler.step_seconds
 
-    def start(self) -> None:
+    def start(self, seed: int | None = None) -> None:
         """Reset the environments, and begin the recording."""
         self._recording.start()
-        self._sampler.start()
+        self._sampler.start(seed)
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps, and record them."""

@@ -65,6 +65,7 @@ class TensorSampler:
         self._step_vector: Any = vector.step
         self._num_envs, self._device = vector.num_envs, vector.device
         self._steps, self._seed, self._keep_next = steps, seed, keep_next
+        self._place = (environments.first,) if environments.first else ()
         self._state_interval = state_interval or steps
         self._by_environment = by_environment
         self._next_step = environments.autoreset == AutoresetMode.NEXT_STEP
@@ -114,7 +115,7 @@ class TensorSampler:
     @torch.no_grad()
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        self._act.random.manual_seed(derive(self._seed, "acting", timestep))
+        self._act.random.manual_seed(derive(self._seed, "acting", timestep, *self._place))
         states: list[Any] = []
         for time in range(self._steps):
             if self._act.state is not None and time % self._state_interval == 0:

@@ -22,7 +22,6 @@ from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.sampling.uploads import Uploads
-from rlplug.seeding import derive
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["VectorSampler"]
@@ -72,7 +71,7 @@ class VectorSampler:
         self._io = PolicyIO(
             environments,
             module,
-            random=numpy.random.default_rng(derive(seed, "acting")),
+            random=numpy.random.default_rng(environments.seed(seed, "acting")),
             normalize=None if normalization is None else normalization.observations,
             keep_finals=keep_next,
             run_steps=run_steps,
@@ -248,6 +247,10 @@ class VectorSampler:
         self._normalization.absorb(
             observations, last.grid(columns["rewards"]), last.ended(), stepped
         )
+        self._io.normalize_again()
+
+    def normalize_again(self) -> None:
+        """Normalise the current observations, after the statistics were set from outside."""
         self._io.normalize_again()
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:

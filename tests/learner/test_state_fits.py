@@ -14,7 +14,7 @@ from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Batch, Module
 from rlplug.errors import PluginError, RequestError
-from rlplug.learner.state import _digest, random_state, set_random_state
+from rlplug.learner.state import digest, random_state, set_random_state
 
 
 def refused(learner: Any, saved: Any, **how: Any) -> str:
@@ -248,8 +248,8 @@ def generator(seed: int) -> torch.Generator:
     ids=lambda value: type(value).__name__,
 )
 def test_values_that_differ_have_another_digest(one: Any, other: Any) -> None:
-    assert _digest(one) != _digest(other)
-    assert _digest(one) == _digest(one)
+    assert digest(one) != digest(other)
+    assert digest(one) == digest(one)
 
 
 @pytest.mark.parametrize(
@@ -269,20 +269,20 @@ def test_values_that_differ_have_another_digest(one: Any, other: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_values_that_are_alike_have_the_same_digest(one: Any, other: Any) -> None:
-    assert _digest(one) == _digest(other)
+    assert digest(one) == digest(other)
 
 
 def test_a_digest_ends_where_objects_hold_themselves() -> None:
     one, other = Holds(1), Holds(1)
     one.value, other.value = other, one
-    assert _digest(one) == _digest(other)
+    assert digest(one) == digest(other)
     # Nine levels: what is eight below is not looked at any more.
     deep: list[Any] = [1]
     deeper: list[Any] = [2]
     for _ in range(8):
         deep, deeper = [deep], [deeper]
-    assert _digest(deep) == _digest(deeper)
-    assert _digest(deep[0]) != _digest(deeper[0])
+    assert digest(deep) == digest(deeper)
+    assert digest(deep[0]) != digest(deeper[0])
 
 
 @pytest.mark.parametrize("kept", [[0], {"a": 0}, Holds(0)], ids=["list", "dict", "object"])

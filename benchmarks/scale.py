@@ -1,0 +1,129 @@
+"""What several processes cost and bring: `python benchmarks/scale.py [PART…]`.
+
+Runs on Ray start a local cluster; figures are of training alone, without the start of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import time
+from typing import Any
+
+import gymnasium
+import numpy
+
+import rlplug
+
+PPO = {
+    "num_envs": 1,
+    "n_steps": 128,
+    "batch_size": 128,
+    "n_epochs": 1,
+    "evaluation.episodes": 0,
+    "tracking.enabled": False,
+}
+
+
+class Sleeping(gymnasium.Env[Any, Any]):
+    """Each step sleeps; episodes have 100 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, seconds: float = 0.001) -> None:
+        self._seconds = seconds
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """The first observation."""
+        super().reset(seed=seed)
+        self._steps = 0
+        return numpy.zeros(4, numpy.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Sleep."""
+        time.sleep(self._seconds)
+        self._steps += 1
+        return numpy.zeros(4, numpy.float32), 1.0, self._steps == 100, False, {}
+
+
+def seconds(steps: int, options: dict[str, Any], env: str = "scale:Sleeping") -> float:
+    """Seconds of training."""
+    result = rlplug.run("ppo", env, steps=steps, options={**PPO, **options})
+    return result.metrics["time/seconds"]
+
+
+def ray_options(runners: int) -> dict[str, Any]:
+    return {"scale.engine": "ray", "scale.runners": runners, "scale.runner_cpus": 0.1}
+
+
+def overhead() -> None:
+    """Ray with one runner beside this process, for the same work."""
+    ratios = []
+    for _ in range(3):
+        local = seconds(1280, {"env.seconds": 0.001})
+        ray = seconds(1280, {"env.seconds": 0.001, **ray_options(1)})
+        ratios.append(ray / local)
+        print(f"  local {local:.2f} s, ray {ray:.2f} s: {ratios[-1]:.3f} ×")
+    print(f"overhead of Ray at 128 steps of 1 ms: {100 * (numpy.median(ratios) - 1):.1f} %")
+
+
+def sleep() -> None:
+    """Eight runners beside one, with environments that sleep for 10 ms."""
+    one = seconds(640, {"env.seconds": 0.01, **ray_options(1)})
+    eight = seconds(5120, {"env.seconds": 0.01, "num_envs": 8, **ray_options(8)})
+    print(f"8 runners against 1 at 10 ms per step: {8 * one / eight:.2f} × the steps per second")
+
+
+def weights() -> None:
+    """10 MB of weights to 4 runners through the object store, until all have read them."""
+    from rlplug.config.scale_section import ScaleSection
+    from rlplug.scale.cluster import connected
+
+    class Reader:
+        def read(self, state: dict[str, Any]) -> float:
+            return float(sum(one.copy()[0] for one in state.values()))
+
+    with connected(ScaleSection(engine="ray", runners=4, runner_cpus=0.1)) as ray:
+        actors = [ray.remote(num_cpus=0.1)(Reader).remote() for _ in range(4)]
+        state = {str(index): numpy.ones(262_144, numpy.float32) for index in range(10)}
+        taken = []
+        for _ in range(20):
+            began = time.perf_counter()
+            reference = ray.put(state)
+            ray.get([one.read.remote(reference) for one in actors])
+            taken.append(time.perf_counter() - began)
+    median, worst = numpy.median(taken[1:]), max(taken[1:])
+    print(f"10 MB of weights to 4 runners: {1e3 * median:.1f} ms (at most {1e3 * worst:.1f})")
+
+
+def learners() -> None:
+    """Two learners beside one at a network large enough, by wall and CPU time."""
+    options = {"num_envs": 8, "net_arch": [1024, 1024], "n_epochs": 10, "batch_size": 512}
+    found = []
+    for count in (1, 2):
+        before = cpu()
+        load = os.getloadavg()[0]
+        wall = seconds(20_480, {**options, "scale.learners": count}, "CartPole-v1")
+        found.append((wall, cpu() - before))
+        print(f"  {count} learner(s): {wall:.1f} s, {found[-1][1]:.1f} CPU s, load {load:.2f}")
+    (one, one_cpu), (two, two_cpu) = found
+    print(
+        f"2 learners against 1: {one / two:.2f} × as fast, {two_cpu / one_cpu:.2f} × the CPU time"
+    )
+
+
+def cpu() -> float:
+    """CPU seconds of this process and those that have ended."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("RLPLUG_HOME", tempfile.mkdtemp())
+    parts = {"overhead": overhead, "weights": weights, "sleep": sleep, "learners": learners}
+    for name in sys.argv[1:] or parts:
+        parts[name]()

@@ -1,0 +1,73 @@
+"""The options of `[scale]`: over how many processes a run is spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from rlplug.config.option import at_least, one_of, option
+
+__all__ = ["ScaleSection"]
+
+
+@attrs.frozen(kw_only=True)
+class ScaleSection:
+    """Data-parallel learners, and sampling by runners on a Ray cluster."""
+
+    learners: int = option(
+        1,
+        "Number of learners, as in --learners: each samples and learns from an equal share, and "
+        "their gradients are averaged. Under torchrun: the number of its processes.",
+        at_least(1),
+    )
+    engine: str = option(
+        "local",
+        "Where environments are stepped: local, or ray, by runners on a Ray cluster (needs "
+        "rlplug[ray]); as --scale.",
+        one_of(("local", "ray")),
+    )
+    runners: int = option(
+        1, "ray: number of runners, which share sampling.num_envs equally.", at_least(1)
+    )
+    envs_per_runner: int = option(
+        0, "ray: environments of each runner; 0: num_envs divided by runners.", at_least(0)
+    )
+    runner_cpus: float = option(1.0, "ray: CPUs that each runner reserves.", at_least(0))
+    runner_gpus: float = option(0.0, "ray: GPUs that each runner reserves.", at_least(0))
+    runner_resources: Mapping[str, float] = option(
+        dict, "ray: custom resources that each runner reserves: {big = 1}.", factory=True
+    )
+    address: str = option(
+        "",
+        "ray: address of a cluster, HOST:PORT or auto; empty: a local one, which ends with the "
+        "run.",
+    )
+    max_staleness: int = option(
+        -1,
+        "ray: collections that runners may be ahead of the weights; 0: synchronous; -1: 0 for "
+        "rollouts, 1 for replay and streams.",
+        at_least(-1),
+    )
+    max_restarts: int = option(3, "ray: runners to replace in a run after they died.", at_least(0))
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse options that contradict each other or have no effect, all at once."""
+        problems = []
+        if self.engine == "local":
+            fields = attrs.fields_dict(type(self))
+            idle = [
+                name
+                for name in fields
+                if name not in ("learners", "engine", "runner_resources")
+                and getattr(self, name) != fields[name].default
+            ]
+            idle += ["runner_resources"] if self.runner_resources else []
+            if idle:
+                problems.append(f"{' and '.join(idle)} would have no effect with engine = 'local'")
+        elif self.learners > 1:
+            problems.append(
+                f"learners = {self.learners} is for engine = 'local': with 'ray' there is one"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))

@@ -1,0 +1,1 @@
+"""One run with several learners, each in a process of its own."""

@@ -1,0 +1,1 @@
+"""Runs whose environments are stepped by runners on a Ray cluster."""

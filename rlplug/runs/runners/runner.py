@@ -1,0 +1,171 @@
+"""A runner: holds a share of a run's environments and a copy of its module, and samples."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypeAlias
+
+import attrs
+import torch
+
+from rlplug.envs import Environments, make_environments
+from rlplug.errors import RequestError, RlplugError
+from rlplug.feeds import OpenFeed
+from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.learners.share import own_seed, problem_arguments, shared
+from rlplug.runs.rebuilding import rebuilt
+from rlplug.sampling import make_sampler
+from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling.watchdog import Watchdog
+from rlplug.seeding import derive, forked
+
+__all__ = ["Runner", "wanted_of"]
+
+Told: TypeAlias = tuple[Any, tuple[str, tuple[str, ...], bool] | None]
+"""A result, or the message and hints of an error and whether it is one of the request."""
+
+_WANTED = ("steps_per_collect", "wants_next", "by_environment", "on_policy", "state_interval")
+
+
+def wanted_of(feed: OpenFeed) -> dict[str, Any]:
+    """What a feed wants of experience."""
+    return {name: getattr(feed, name) for name in _WANTED}
+
+
+class Runner:
+    """The sampler of one process, in a process of its own.
+
+    `job` says what to run; `wanted` what the feed wants; `life` counts earlier runners in this
+    place. Errors are told, not raised: a process that is gone must not look like them.
+    """
+
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        wanted: Mapping[str, Any],
+        index: int,
+        *,
+        life: int,
+        stale: bool,
+    ) -> None:
+        self._job = job
+        self._wanted = wanted
+        self._index, self._life, self._stale = index, life, stale
+        self._stack = ExitStack()
+        self._version = -1
+        self._environments: Environments
+        self._sampler: VectorSampler
+
+    def build(self) -> Told:
+        """Make module and environments."""
+        # On the machine of the run, what its process finds is found in the same place.
+        sys.path.extend(one for one in self._job["path"] if one not in sys.path)
+        made, failure = _told(self._build)
+        if failure is not None:
+            message, hints, is_request = failure
+            where = f"runner {self._index} on host {socket.gethostname()}"
+            failure = f"{where}: {message}", hints, is_request
+        return made, failure
+
+    def start(self, seed: int | None) -> Told:
+        """Reset the environments."""
+        if seed is None and self._life:
+            seed = derive(self._seed, "runner", self._life)
+        return _told(partial(self._sampler.start, seed))
+
+    def collect(self, weights: Mapping[str, Any], timestep: int) -> Told:
+        """Take the next steps with these weights."""
+        return _told(partial(self._collect, weights, timestep))
+
+    def take_lists(self) -> Told:
+        """What the metrics of episodes are of."""
+        return _told(self._sampler.episode_stats.take_lists)
+
+    def get_state(self, environments: bool) -> Told:
+        """All that the next collection depends on."""
+        return _told(partial(self._sampler.get_state, environments=environments))
+
+    def set_state(self, saved: Mapping[str, Any], seed: int) -> Told:
+        """Restore a state; tells why environments were reset, or nothing."""
+        return _told(partial(self._sampler.set_state, saved, seed=seed))
+
+    def _build(self) -> None:
+        runners = self._job["runners"]
+        prepared = shared(rebuilt(self._job), runners)
+        config = prepared.config
+        self._seed = seed = config.run.seed
+        # A runner alone does what the one process of a local run does.
+        place = (self._index,) if self._index else ()
+        self._stack.enter_context(Watchdog(config.sampling.step_timeout))
+        self._stack.enter_context(forked(derive(seed, "global", *place)))
+        make = partial(
+            make_environments,
+            self._job["env"],
+            config.sampling.num_envs,
+            vectorization=config.sampling.vectorization,
+            max_episode_steps=config.sampling.max_trajectory_length,
+            workers=config.sampling if config.sampling.backend == "workers" else None,
+            seed=own_seed(seed, self._index),
+        )
+        environments = make(config.env)
+        problem = problem_arguments(environments, seed) if runners > 1 else {}
+        if problem and "problem_seed" not in config.env.arguments:
+            environments.close()
+            arguments = {**config.env.arguments, **problem}
+            environments = make(attrs.evolve(config.env, arguments=arguments))
+        first = self._index * environments.num_envs
+        self._environments = environments = attrs.evolve(environments, first=first)
+        self._stack.callback(environments.close)
+        torch.set_num_threads(self._job["threads"])
+        module = prepared.hooks().build(
+            DEFAULT_MODULE,
+            environments.observation_space,
+            environments.action_space,
+            derive(seed, "module", DEFAULT_MODULE),
+        )
+        if config.compute.dtype == "float64":
+            module.to(torch.float64)
+        self._module = module
+        feed = OpenFeed()
+        for name, value in self._wanted.items():
+            setattr(feed, name, value)
+        made = make_sampler(config, environments, module, feed)
+        assert isinstance(made, VectorSampler)
+        self._sampler = made
+        # What other weights chose is learned from by how probable it was for them.
+        made.act.wants_log_prob |= self._stale and feed.on_policy
+
+    def _collect(self, weights: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        version = weights["version"]
+        if version != self._version:
+            self._load(weights)
+            self._version = version
+        sampler = self._sampler
+        sampler.version = version
+        return {"experience": sampler.collect(timestep), "step_seconds": sampler.step_seconds}
+
+    def _load(self, weights: Mapping[str, Any]) -> None:
+        # Copies: arrays in the object store cannot be written.
+        state = {
+            name: torch.from_numpy(value.copy()) if hasattr(value, "dtype") else value
+            for name, value in weights["module"].items()
+        }
+        self._module.load_state_dict(state)
+        normalization = self._environments.normalization
+        if normalization is not None:
+            normalization.set_state(weights["normalization"])
+            if self._version >= 0:
+                self._sampler.normalize_again()
+
+
+def _told(do: Callable[[], Any]) -> Told:
+    try:
+        return do(), None
+    except RlplugError as error:
+        return None, (error.message, error.hints, isinstance(error, RequestError))
+    except Exception as error:
+        return None, (f"{type(error).__name__}: {error}", (), False)

@@ -1,0 +1,104 @@
+"""The sampler of a run whose environments are stepped by runners, and what stands for them here."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import attrs
+import torch
+from gymnasium.vector import AutoresetMode
+
+from rlplug.config.sections import RunConfig
+from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs.normalization import Normalization
+from rlplug.envs.spaces_only import SpacesOnly
+from rlplug.feeds import OpenFeed
+from rlplug.plugin import Module
+from rlplug.runs.learners.share import problem_arguments
+from rlplug.runs.prepare import Prepared
+from rlplug.runs.rebuilding import job_of
+from rlplug.runs.runners.runner import Runner, wanted_of
+from rlplug.scale.cluster import connected
+from rlplug.scale.ray_sampler import RaySampler
+
+__all__ = ["environments_elsewhere", "runner_sampler"]
+
+
+def environments_elsewhere(config: RunConfig, maker: EnvMaker) -> Environments:
+    """The spaces and the statistics of environments that runners will make."""
+    number = config.sampling.num_envs
+    probe = make_environments(
+        maker,
+        min(number // config.scale.runners, 2),
+        config.env,
+        vectorization=config.sampling.vectorization,
+        max_episode_steps=config.sampling.max_trajectory_length,
+        seed=config.run.seed,
+    )
+    space = probe.vector.single_observation_space
+    vector = SpacesOnly(space, probe.vector.single_action_space, number)
+    problem = problem_arguments(probe, config.run.seed)
+    problem = {**problem, **{k: v for k, v in config.env.arguments.items() if k in problem}}
+    for name, value in problem.items():
+        # For evaluations, which take place in the same problem.
+        setattr(vector, name, value)
+    normalization = None
+    if probe.normalization is not None:
+        normalization = Normalization(config.env, space, number)
+    probe.close()
+    return attrs.evolve(
+        probe,
+        vector=vector,
+        normalization=normalization,
+        autoreset=AutoresetMode.SAME_STEP,
+    )
+
+
+def runner_sampler(
+    prepared: Prepared,
+    maker: EnvMaker,
+    environments: Environments,
+    module: Module,
+    feed: OpenFeed,
+    stack: ExitStack,
+) -> RaySampler:
+    """Runners on the cluster of the run, which it is connected to until the end."""
+    config = prepared.config
+    section = config.scale
+    ray = stack.enter_context(connected(section))
+    ahead = section.max_staleness
+    if ahead < 0:
+        # Rollouts are of the newest weights, unless somebody asks for others.
+        ahead = 0 if feed.on_policy else 1
+    job: Any = ray.put(
+        {
+            **job_of(prepared, maker),
+            "runners": section.runners,
+            "threads": torch.get_num_threads(),
+            "path": [] if section.address else sys.path,
+        }
+    )
+    actor = ray.remote(
+        num_cpus=section.runner_cpus,
+        num_gpus=section.runner_gpus,
+        resources=dict(section.runner_resources) or None,
+        max_restarts=0,
+    )(Runner)
+    wanted = wanted_of(feed)
+
+    def make_runner(index: int, *, life: int) -> Any:
+        return actor.remote(job, wanted, index, life=life, stale=ahead > 0)
+
+    sampler = RaySampler(
+        ray,
+        make_runner,
+        environments,
+        module,
+        runners=section.runners,
+        ahead=ahead,
+        max_restarts=section.max_restarts,
+    )
+    stack.callback(sampler.close)
+    return sampler

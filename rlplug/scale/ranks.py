@@ -1,0 +1,251 @@
+"""The learners of a run as torch.distributed ranks: what they tell each other beside gradients.
+
+The first one decides: when to report, evaluate, save and stop. It tells the others once per
+collection, and serves all that is not theirs: tracking, checkpoints, evaluation, progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.scale.launcher import LearnerProcesses, Place
+
+__all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
+
+_STORES: Any = dist
+"""Where torch has its stores, which it does not list as its own."""
+
+_PATIENCE = datetime.timedelta(days=30)
+"""How long a message is waited for: an evaluation of the first learner may take hours, and a
+process that has died closes its connections at once."""
+
+_MEETING = datetime.timedelta(minutes=10)
+_POLL = 0.05
+_POST_MORTEM_SECONDS = 3.0
+"""How long the others may take to say that they are not the one that died."""
+
+
+class Ranks:
+    """All learners of a run, as one of them sees them."""
+
+    def __init__(self, place: Place, store: Any, processes: LearnerProcesses | None = None) -> None:
+        self.index, self.size = place.index, place.size
+        self.place = place
+        self.in_step = False
+        """Whether all are at the same place of the loop: only then are numbers added up."""
+        self.signal = 0
+        """The signal that the first learner received; 0: none."""
+        self.is_asked = False
+        """Whether the first learner was asked for a checkpoint."""
+        self.due = 0
+        """The step from which on the first learner has something to do."""
+        self._store = store
+        self._processes = processes
+        self._threads = torch.get_num_threads()
+        backend = "gloo"
+        if torch.cuda.is_available():
+            devices = torch.cuda.device_count()
+            torch.cuda.set_device(place.local_index % devices)
+            if place.local_size <= devices and dist.is_nccl_available():
+                backend = "cpu:gloo,cuda:nccl"
+        dist.init_process_group(
+            backend,
+            store=_STORES.PrefixStore("learners", store),
+            rank=place.index,
+            world_size=place.size,
+            timeout=_PATIENCE,
+        )
+        torch.set_num_threads(max(min(self._threads, _cores() // place.local_size), 1))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the learner that tracks, saves and evaluates."""
+        return self.index == 0
+
+    # -- numbers, while all are in step ----------------------------------------------------------
+
+    def exchange(self, count: int, *, signal: int = 0, asked: bool = False, due: int = 0) -> int:
+        """The sum of the counts; what the first learner knows besides is known to all after it."""
+        mine = [count, signal, int(asked), due] if self.is_first else [count, 0, 0, 0]
+        told = torch.tensor(mine, dtype=torch.int64)
+        dist.all_reduce(told)
+        total, self.signal, wanted, self.due = map(int, told.tolist())
+        self.is_asked = bool(wanted)
+        return total
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all learners; out of step, the numbers themselves."""
+        if not self.in_step:
+            return list(numbers)
+        both = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(both)
+        return list(both.tolist())
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each learner gives, in their order."""
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, value)
+        return everyone
+
+    # -- messages of the first learner -----------------------------------------------------------
+
+    def tell(self, value: Any = None) -> Any:
+        """What the first learner says."""
+        said = [value]
+        dist.broadcast_object_list(said, src=0)
+        return said[0]
+
+    def give(self, values: Sequence[Any] = ()) -> Any:
+        """What the first learner has for this one."""
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, list(values) if self.is_first else None, src=0)
+        return mine[0]
+
+    def collect(self, value: Any) -> list[Any]:
+        """What each learner has for the first one, which alone gets it."""
+        everyone: list[Any] | None = [None] * self.size if self.is_first else None
+        dist.gather_object(value, everyone, dst=0)
+        return everyone or []
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def failed(self, reason: str) -> None:
+        """Leave word why this learner ends; empty: because another one did."""
+        with contextlib.suppress(Exception):
+            self._store.set(f"failed/{self.index}", reason or "-")
+
+    def lost(self, error: BaseException) -> RunFailedError | None:
+        """Which learner died, if that is what the error comes from."""
+        if not is_broken_connection(error):
+            return None
+        others = set(range(1, self.size))
+        reasons: dict[int, str] = {}
+        deadline = time.monotonic() + _POST_MORTEM_SECONDS
+        while len(reasons) < len(others) and time.monotonic() < deadline:
+            for index in others - set(reasons):
+                with contextlib.suppress(Exception):
+                    if self._store.check([f"failed/{index}"]):
+                        reasons[index] = self._store.get(f"failed/{index}").decode()
+            time.sleep(_POLL)
+        ended = {} if self._processes is None else self._processes.ended()
+        told = [
+            f"learner {index} of {self.size} failed: {reason}"
+            for index, reason in sorted(reasons.items())
+            if reason != "-"
+        ]
+        told += [
+            f"learner {index} of {self.size} died: its process {ended.get(index, 'is gone')}"
+            for index in sorted(others - set(reasons))
+        ]
+        if not told:
+            return None
+        return RunFailedError(f"{'; '.join(told)}.", "the run cannot go on without it")
+
+    def close(self, *, in_order: bool) -> None:
+        """End the group; `in_order`: all others have been told that the run has ended."""
+        torch.set_num_threads(self._threads)
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+        if self._processes is not None:
+            self._processes.close(kill=not in_order)
+
+
+def lead(size: int, place: Place | None) -> Ranks:
+    """Start the other learners, unless torchrun has, and meet them."""
+    processes = None
+    store: Any
+    if place is None:
+        master = _STORES.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store, processes = master, LearnerProcesses()
+        places = [
+            Place(
+                index=index,
+                size=size,
+                host="127.0.0.1",
+                port=master.port,
+                local_index=index,
+                local_size=size,
+            )
+            for index in range(size)
+        ]
+        place = places[0]
+    else:
+        store = _store_of_torchrun(place)
+    try:
+        if processes is not None:
+            processes.start(places[1:])
+        wanted = [f"here/{index}" for index in range(1, size)]
+        deadline = time.monotonic() + _MEETING.total_seconds()
+        while not store.check(wanted):
+            if processes is not None:
+                processes.refuse_ended()
+            if time.monotonic() > deadline:
+                missing = [one.partition("/")[2] for one in wanted if not store.check([one])]
+                raise RequestError(
+                    f"learners {', '.join(missing)} of {size} did not come within "
+                    f"{_MEETING.total_seconds():.0f} seconds.",
+                    "try: look whether their hosts reach each other",
+                )
+            time.sleep(_POLL)
+        store.set("go", "1")
+        return Ranks(place, store, processes)
+    except BaseException:
+        if processes is not None:
+            processes.close(kill=True)
+        raise
+
+
+def join(place: Place) -> Ranks:
+    """Meet the first learner."""
+    if place.by_torchrun:
+        store = _store_of_torchrun(place)
+    else:
+        store = _STORES.TCPStore(
+            place.host, place.port, is_master=False, wait_for_workers=False, timeout=_MEETING
+        )
+    store.set(f"here/{place.index}", "1")
+    # The first one has refused the run if this does not come.
+    store.wait(["go"], _MEETING)
+    return Ranks(place, store)
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Whether an error says that another process of the group is gone."""
+    if isinstance(error, dist.DistError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _BROKEN)
+
+
+_BROKEN = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+
+
+def _store_of_torchrun(place: Place) -> Any:
+    store, _, _ = next(_STORES.rendezvous("env://", place.index, place.size, timeout=_MEETING))
+    # A restarted group of torchrun's must not find what the one before it left.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return _STORES.PrefixStore(f"rlplug/{attempt}", store)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def differences(digests: Sequence[Mapping[str, str]]) -> tuple[int, str] | None:
+    """The first learner whose weights are not those of learner 0, and the name of one."""
+    for index, one in enumerate(digests):
+        for name, digest in digests[0].items():
+            if one.get(name) != digest:
+                return index, name
+    return None

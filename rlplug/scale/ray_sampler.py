@@ -1,0 +1,214 @@
+"""Samples by runners that are Ray actors: each steps its share of the environments."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rlplug.batch.nested import tree_map
+from rlplug.envs import Environments
+from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
+from rlplug.feeds import Experience
+from rlplug.plugin import Module
+from rlplug.sampling.episode_stats import EpisodeStats, Lists
+from rlplug.scale.experience import join
+
+__all__ = ["RaySampler"]
+
+_LOG = logging.getLogger("rlplug")
+
+
+class RaySampler:
+    """Collects from all runners at once, at most `ahead` collections before the last weights.
+
+    `make_runner` makes the runner of an index; `life` counts its replacements. Weights and
+    normalisation go through the object store once per version.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        make_runner: Callable[..., Any],
+        environments: Environments,
+        module: Module,
+        *,
+        runners: int,
+        ahead: int = 0,
+        max_restarts: int = 3,
+    ) -> None:
+        self.version = 0
+        """Updates of the weights so far."""
+        self.step_seconds = 0.0
+        """Seconds that the environments of the slowest runner took for their steps."""
+        self._ray = ray
+        self._make_runner = make_runner
+        self._normalization = environments.normalization
+        self._module = module
+        self._ahead = ahead
+        self._max_restarts = max_restarts
+        self._restarts = 0
+        self._stats = EpisodeStats(environments.num_envs)
+        self._put: tuple[int, Any] = (-1, None)
+        self._pending: deque[tuple[int, list[Any]]] = deque()
+        """Timesteps and answers of collections under way, the oldest first."""
+        self._last: Experience | None = None
+        self._runners = [make_runner(index, life=0) for index in range(runners)]
+        try:
+            self._all("build")
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, seed: int | None = None) -> None:
+        """Reset the environments, from a seed of their own under `seed`, or the run's."""
+        self._pending.clear()
+        self._all("start", seed)
+
+    def collect(self, timestep: int) -> Experience:
+        """The next steps of all runners."""
+        while len(self._pending) <= self._ahead:
+            self._begin(timestep)
+        parts = [self._received(index) for index in range(len(self._runners))]
+        self._pending.popleft()
+        self.step_seconds = max(one["step_seconds"] for one in parts)
+        self._last = join([one["experience"] for one in parts])
+        return self._last
+
+    def absorb(self) -> None:
+        """Update the normalisation statistics with the last collection."""
+        last = self._last
+        if self._normalization is None or last is None:
+            return
+        observations, stepped = last.columns["observations"], last.stepped
+        if stepped is not None:
+            observations = tree_map(lambda leaf: leaf[stepped], observations)
+            stepped = last.grid(stepped)
+        self._normalization.absorb(
+            observations, last.grid(last.columns["rewards"]), last.ended(), stepped
+        )
+
+    def take_metrics(self) -> dict[str, float]:
+        """Metrics of the episodes of all runners since the last call."""
+        lists: list[Lists] = self._all("take_lists")
+        merged: Any = tuple([item for one in lists for item in one[part]] for part in range(4))
+        metrics = self._stats.metrics(merged)
+        if self._restarts:
+            metrics["sampling/restarts"] = float(self._restarts)
+        return metrics
+
+    def get_state(self, *, environments: bool) -> dict[str, Any]:
+        """The states of all runners; collections under way are not part of them."""
+        states = self._all("get_state", environments)
+        reason = next((one["not_saved"] for one in states if one["not_saved"]), "")
+        return {
+            "runners": states,
+            "stats": self._stats.get_state(),
+            "environments": b"" if reason else b"those of the runners",
+            "not_saved": reason,
+        }
+
+    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
+        """Restore a state; returns why environments were reset, from `seed`, or nothing."""
+        states = saved.get("runners")
+        if states is None or len(states) != len(self._runners):
+            before = "no runners"
+            if states is not None:
+                before = f"{len(states)} runner{'s' if len(states) > 1 else ''}"
+            self.start(seed)
+            return f"the run had {before}, now it has {len(self._runners)}"
+        self._stats.set_state(saved["stats"])
+        reason = str(saved["not_saved"])
+        if not saved["environments"]:
+            states = [{**one, "environments": b"", "not_saved": reason} for one in states]
+        answers = [
+            runner.set_state.remote(state, seed)
+            for runner, state in zip(self._runners, states, strict=True)
+        ]
+        told = [self._answer(one) for one in answers]
+        return next((one for one in told if one), "")
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """The phases are elsewhere."""
+
+    def close(self) -> None:
+        """End the runners."""
+        for runner in self._runners:
+            self._ray.kill(runner)
+        self._runners.clear()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _begin(self, timestep: int) -> None:
+        weights = self._weights()
+        self._pending.append(
+            (timestep, [one.collect.remote(weights, timestep) for one in self._runners])
+        )
+
+    def _weights(self) -> Any:
+        """The weights in the object store, put there once per version."""
+        version, reference = self._put
+        if version != self.version:
+            reference = self._ray.put(
+                {
+                    "version": self.version,
+                    "module": {
+                        name: value.numpy(force=True) if isinstance(value, Tensor) else value
+                        for name, value in self._module.state_dict().items()
+                    },
+                    "normalization": None
+                    if self._normalization is None
+                    else self._normalization.get_state(),
+                }
+            )
+            self._put = self.version, reference
+        return reference
+
+    def _received(self, index: int) -> dict[str, Any]:
+        """A runner's part of the oldest collection; one that has died is replaced first."""
+        while True:
+            try:
+                told: dict[str, Any] = self._answer(self._pending[0][1][index])
+                return told
+            except self._ray.exceptions.RayActorError as error:
+                self._replace(index, error)
+
+    def _replace(self, index: int, error: Exception) -> None:
+        self._restarts += 1
+        reason = str(error).strip().splitlines()[0].rstrip(".:")
+        if self._restarts > self._max_restarts:
+            raise RunFailedError(
+                f"runner {index} died ({reason}), after {self._max_restarts} others.",
+                "try: look at its memory, or --set scale.max_restarts=N",
+            ) from error
+        _LOG.warning(
+            "rlplug: runner %d died and is replaced; its episodes start anew (%s).", index, reason
+        )
+        runner = self._runners[index] = self._make_runner(index, life=self._restarts)
+        self._answer(runner.build.remote())
+        self._answer(runner.start.remote(None))
+        # What the dead one had under way comes from its successor, in the same order.
+        for timestep, answers in self._pending:
+            answers[index] = runner.collect.remote(self._weights(), timestep)
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """What every runner answers; one that has died is replaced first."""
+        answers = [getattr(one, method).remote(*arguments) for one in self._runners]
+        found = []
+        for index, answer in enumerate(answers):
+            try:
+                found.append(self._answer(answer))
+            except self._ray.exceptions.RayActorError as error:
+                self._replace(index, error)
+                found.append(self._answer(getattr(self._runners[index], method).remote(*arguments)))
+        return found
+
+    def _answer(self, answer: Any) -> Any:
+        told, failure = self._ray.get(answer)
+        if failure is not None:
+            message, hints, is_request = failure
+            raise (RequestError if is_request else EnvironmentFailedError)(message, *hints)
+        return told

@@ -1,0 +1,288 @@
+"""Runs with several learners: real processes that meet over gloo."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+import pytest
+import torch
+
+import rlplug
+from rlplug.envs.normalization import RunningMoments
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.registry import Registry
+from rlplug.runs.learners.share import own_seed
+from rlplug.runs.prepare import prepare
+from rlplug.runs.rebuilding import job_of, rebuilt, versions
+from rlplug.runs.request import Request
+from rlplug.sampling.episode_stats import EpisodeStats
+from rlplug.scale.launcher import place_of_torchrun
+from rlplug.scale.ranks import differences, is_broken_connection
+
+PPO = {
+    "num_envs": 4,
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 2,
+    "env.normalize_observation": True,
+    "evaluation.episodes": 0,
+    "checkpoint.updates": 2,
+    "tracking.enabled": False,
+}
+
+
+def ppo(**options: Any) -> rlplug.RunResult:
+    return rlplug.run("ppo", "CartPole-v1", steps=4096, options={**PPO, **options})
+
+
+def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
+    there = other.state_dict()
+    return max(
+        float((value.double() - there[name].double()).abs().max())
+        for name, value in one.state_dict().items()
+        if value.numel()
+    )
+
+
+def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
+    options = {
+        "num_envs": 4,
+        "sampling.vectorization": "sync",
+        "env.problem_seed": 7,
+        "tracking.enabled": False,
+    }
+    # Arms of which something is known are not tied: no draw decides between them.
+    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
+    options["run.init_from"] = before.run_id
+    one, two = (
+        rlplug.run(
+            "linucb",
+            "LinearBandit-v0",
+            steps=200,
+            seed=1,
+            options={**options, "scale.learners": learners},
+        )
+        for learners in (1, 2)
+    )
+    assert two.step == 200
+    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, two)]
+    for here, there in zip(*estimates, strict=True):
+        assert here == pytest.approx(there, abs=1e-9)
+    for metric in ("rollout/regret_total", "rollout/reward_mean"):
+        assert two.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+
+
+def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
+    store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = ppo(**{"scale.learners": 2, "run.max_updates": 6})
+    part = ppo(**{"scale.learners": 2, "run.max_updates": 3})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    # 6 updates of 32 steps of all 4 environments.
+    assert (whole.step, part.step, rest.step) == (768, 384, 768)
+    assert largest_difference(whole.module, part.module) > 1e-3
+    assert largest_difference(whole.module, rest.module) == 0.0
+    assert not [one for one in caplog.messages if "anew" in one]
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        alone = rlplug.resume(
+            part.run_id,
+            options={"run.max_updates": 8, "scale.learners": 1},
+            allow_drift=True,
+        )
+    assert alone.step == 1024
+    assert (
+        "episodes start anew at step 768: the environments are not restored (the run had 2 "
+        "learners, now it has 1)." in caplog.text
+    )
+
+
+def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Path) -> None:
+    def kill_one() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if list(store_root.glob("work/*/checkpoints/step-*")):
+                for child in psutil.Process().children():
+                    if "learner_process" in " ".join(child.cmdline()):
+                        child.kill()
+                return
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(RunFailedError) as raised:
+        rlplug.run("ppo", "CartPole-v1", steps=10_000_000, options={**PPO, "scale.learners": 2})
+    killer.join()
+    said = [str(raised.value), *raised.value.__notes__]
+    assert said[0].startswith("learner 1 of 2 died: its process was killed by SIGKILL.")
+    assert any(line.startswith("resume it: rlplug resume ") for line in said)
+    assert not [one for one in psutil.Process().children() if "learner" in str(one.cmdline())]
+
+
+def test_torchrun_gives_two_learners_and_one_run(store_root: Path) -> None:
+    command = ["-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "512"]
+    options = [f"--set={name}={json.dumps(value)}" for name, value in PPO.items()]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    done = subprocess.run(
+        [*launcher, *command, *options, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("{")]
+    told = json.loads(line)
+    assert (told["status"], told["step"]) == ("FINISHED", 512)
+    (folder,) = (store_root / "work").iterdir()
+    assert "learners = 2" in (folder / "config.toml").read_text()
+
+
+def refused(algorithm: Any = "ppo", env: Any = "CartPole-v1", **options: Any) -> str:
+    with pytest.raises(RequestError) as raised:
+        rlplug.run(
+            algorithm, env, options={"tracking.enabled": False, "scale.learners": 2, **options}
+        )
+    return str(raised.value)
+
+
+def test_what_two_learners_cannot_share_is_refused_before_they_are_started(
+    store_root: Path, tmp_path: Path
+) -> None:
+    assert refused("linucb", "LinearBandit-v0") == (
+        "a run with 2 learners: sampling.num_envs = 1 cannot be shared equally by 2 learners.\n"
+        "  try: --set sampling.num_envs=2"
+    )
+    both = refused(**{"num_envs": 3, "sampling.record": str(tmp_path)})
+    assert "experience of learners cannot be recorded" in both
+    assert "sampling.num_envs = 3 cannot be shared equally" in both
+    assert not psutil.Process().children()
+
+
+def test_objects_of_this_process_are_refused_with_what_to_do(store_root: Path) -> None:
+    import gymnasium
+
+    said = refused(env=lambda: gymnasium.make("CartPole-v1"), num_envs=2)
+    assert "the environment, a callable, was given as an object of this process" in said
+    assert "'package.module:function'" in said
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(store_root: Path) -> None:
+    from rlplug.feeds import Replay, Rollout, Stream
+
+    assert Rollout(batch_size=64).shared(2) == Rollout(batch_size=32)
+    assert Stream(steps_per_update=3).shared(2) == Stream(steps_per_update=3)
+    assert Replay(batch_size=64, buffer_size=1000).shared(2) == Replay(
+        batch_size=32, buffer_size=500
+    )
+    with pytest.raises(RequestError, match=r"batch_size = 65 .* 2 learners.\n  try: .*=64"):
+        Rollout(batch_size=65).shared(2)
+    with pytest.raises(RequestError, match="gradient_steps = -1"):
+        Replay(gradient_steps=-1).shared(2)
+
+
+def test_other_versions_in_another_process_are_refused_with_both() -> None:
+    flags = {"run": {"algorithm": "linucb", "env": "LinearBandit-v0"}}
+    prepared = prepare(Request(flags=flags), Registry.installed())
+    job = job_of(prepared, "LinearBandit-v0")
+    again = rebuilt(job)
+    assert again.config == prepared.config
+    for name, there in (("plugin 'linucb'", "rlplug-linucb 9.9"), ("torch", "torch 1.0")):
+        other = {**job, "versions": {**versions(prepared), name: there}}
+        with pytest.raises(RequestError) as raised:
+            rebuilt(other)
+        here = versions(prepared)[name]
+        assert str(raised.value).startswith(
+            f"{name} is {here} on host {socket.gethostname()}, but {there} where the run"
+        )
+
+
+def test_statistics_of_all_learners_are_those_of_all_rows() -> None:
+    rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    whole, shared, again = (RunningMoments((3,)) for _ in range(3))
+    for start in (0, 20):
+        part = rows[start : start + 20]
+        whole.absorb(part)
+        other = (15, part[5:].mean(0), part[5:].var(0))
+        shared.absorb(part[:5], lambda own, other=other: [own, other])
+        # What the other learner does, which has the same from both in the same order.
+        mine = (5, part[:5].mean(0, dtype="f8"), part[:5].var(0, dtype="f8"))
+        again.absorb(part[:0], lambda own, told=(mine, other): [*told, own])
+    assert (shared.count, again.count) == (40, 40)
+    assert shared.mean == pytest.approx(whole.mean, abs=1e-6)
+    assert shared.variance == pytest.approx(whole.variance, abs=1e-6)
+    assert (shared.mean == again.mean).all()
+
+
+def test_means_of_episodes_weigh_every_episode_of_all_learners_alike() -> None:
+    stats = EpisodeStats(1)
+    # The other learner had three steps of reward 2, and one episode of return 6 and length 3.
+    other = [3, 6.0, 0, 0.0, 1, 6.0, 1, 3.0]
+    stats.sum = lambda numbers: [a + b for a, b in zip(numbers, other, strict=True)]
+    ended = torch.tensor([[True]]).numpy()
+    stats.add_rollout(torch.ones(1, 1).numpy(), ended, ~ended)
+    assert stats.take() == {
+        "rollout/reward_mean": 7 / 4,
+        "rollout/return_mean": 7 / 2,
+        "rollout/length_mean": 2.0,
+    }
+
+
+def test_the_first_weight_that_differs_is_named() -> None:
+    same = {"default: a": "1", "default: b": "2"}
+    assert differences([same, dict(same)]) is None
+    assert differences([same, {**same, "default: b": "3"}]) == (1, "default: b")
+
+
+def test_only_errors_of_connections_count_as_the_death_of_another() -> None:
+    assert is_broken_connection(RuntimeError("[/gloo/pair.cc:1] Connection closed by peer"))
+    assert not is_broken_connection(RuntimeError("shapes cannot be multiplied"))
+    assert not is_broken_connection(ValueError("gloo"))
+
+
+def test_the_first_learner_has_the_seed_of_the_run() -> None:
+    seeds = [own_seed(3, index) for index in range(4)]
+    assert seeds[0] == 3
+    assert len(set(seeds)) == 4
+
+
+def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
+    assert place_of_torchrun({"RANK": "1", "WORLD_SIZE": "2"}) is None
+    place = place_of_torchrun(
+        {
+            "TORCHELASTIC_RUN_ID": "x",
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "host",
+            "MASTER_PORT": "29500",
+        }
+    )
+    assert place is not None
+    assert (place.index, place.size, place.local_index, place.local_size) == (3, 4, 1, 2)
+
+
+def test_another_number_of_processes_than_the_run_has_learners_is_refused(
+    store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert "torchrun started 4 processes, but scale.learners = 2." in refused(num_envs=4)

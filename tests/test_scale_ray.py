@@ -1,0 +1,296 @@
+"""Runs whose environments are stepped by runners on a local Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy
+import psutil
+import pytest
+import torch
+
+import rlplug
+from rlplug.config.scale_section import ScaleSection
+from rlplug.errors import RequestError
+from rlplug.feeds import Experience
+from rlplug.feeds.feed import FinalObservations
+from rlplug.registry import Registry
+from rlplug.runs.prepare import prepare
+from rlplug.runs.rebuilding import job_of
+from rlplug.runs.request import Request
+from rlplug.runs.runners.runner import Runner
+from rlplug.scale.cluster import _connect, connected, refuse_unmet
+from rlplug.scale.experience import join
+
+PPO = {
+    "num_envs": 4,
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 2,
+    "env.normalize_observation": True,
+    "evaluation.episodes": 0,
+    "checkpoint.updates": 2,
+    "tracking.enabled": False,
+}
+RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for all runs here; a run without one starts its own."""
+    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
+        yield
+
+
+def ppo(**options: Any) -> rlplug.RunResult:
+    return rlplug.run("ppo", "CartPole-v1", steps=1024, options={**PPO, **options})
+
+
+def difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
+    there = other.state_dict()
+    return max(float((a - there[name]).abs().max()) for name, a in one.state_dict().items())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
+    store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = ppo(**{"run.max_updates": 6})
+    part = ppo(**RAY, **{"run.max_updates": 3})
+    whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert (local.step, part.step, whole.step) == (768, 384, 768)
+    assert difference(local.module, part.module) > 1e-3
+    assert difference(local.module, whole.module) == 0.0
+    for name, value in local.metrics.items():
+        if not name.startswith("time/"):
+            assert whole.metrics[name] == value, name
+    options = {"run.max_updates": 7, "scale.runners": 2}
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        assert rlplug.resume(part.run_id, options=options, allow_drift=True).step == 896
+    assert "(the run had 1 runner, now it has 2)." in caplog.text
+
+
+@pytest.mark.usefixtures("cluster")
+def test_linucb_over_two_runners_equals_one_process(store_root: Path) -> None:
+    options: dict[str, Any] = {
+        "num_envs": 4,
+        "sampling.vectorization": "sync",
+        "env.problem_seed": 7,
+        "tracking.enabled": False,
+    }
+    # Arms of which something is known are not tied: no draw decides between them.
+    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
+    options["run.init_from"] = before.run_id
+    two = {**RAY, "scale.runners": 2, "scale.max_staleness": 0}
+    one, spread = (
+        rlplug.run("linucb", "LinearBandit-v0", steps=200, seed=1, options={**options, **more})
+        for more in ({}, two)
+    )
+    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, spread)]
+    for here, there in zip(*estimates, strict=True):
+        assert here == pytest.approx(there, abs=1e-9)
+    for metric in ("rollout/regret_total", "rollout/reward_mean"):
+        assert spread.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
+    store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not killed:
+            if list(store_root.glob("work/*/checkpoints/step-*")):
+                for one in psutil.Process().children(recursive=True):
+                    if one.name().startswith("ray::Runner"):
+                        one.kill()
+                        killed.append(one.pid)
+                        return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        # Runners of replay are one collection ahead: those under way come from the next one.
+        found = rlplug.run(
+            "dqn",
+            "CartPole-v1",
+            steps=20_000,
+            options={
+                **RAY,
+                "scale.runners": 2,
+                "num_envs": 2,
+                "train_freq": 50,
+                "evaluation.episodes": 0,
+                "checkpoint.every": 1000,
+                "tracking.enabled": False,
+            },
+        )
+    killer.join()
+    assert killed
+    assert found.step >= 20_000
+    assert "died and is replaced; its episodes start anew" in caplog.text
+    assert found.metrics["sampling/restarts"] == 1.0
+
+
+def test_what_fails_in_a_runner_is_told_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_env.py").write_text(FAILING)
+    flags = {"run": {"algorithm": "ppo", "env": "failing_env:Failing"}}
+    job = job_of(prepare(Request(flags=flags), Registry.installed()), "failing_env:Failing")
+    job |= {"runners": 1, "threads": 1, "path": []}
+    wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
+
+    def runner(**more: Any) -> Runner:
+        return Runner({**job, **more}, wanted, 0, life=0, stale=False)
+
+    elsewhere = runner().build()[1]
+    assert elsewhere is not None
+    assert elsewhere[0].startswith(f"runner 0 on host {socket.gethostname()}: environment")
+    assert "cannot be imported: No module named 'failing_env'" in elsewhere[0]
+    older = {**job["versions"], "plugin 'ppo'": "rlplug-ppo 0.0.1"}
+    said = runner(versions=older).build()[1]
+    assert said is not None
+    assert "plugin 'ppo' is rlplug-ppo 0.1.0 on host" in said[0]
+    assert "but rlplug-ppo 0.0.1 where the run was started" in said[0]
+    monkeypatch.syspath_prepend(tmp_path)
+    made = runner()
+    assert made.build() == (None, None)
+    assert made.start(None) == (None, None)
+    weights = {name: one.numpy() for name, one in made._module.state_dict().items()}
+    told, failed = made.collect({"version": 0, "module": weights, "normalization": None}, 0)
+    assert told is None
+    assert failed is not None
+    assert "boom at step 3" in failed[0]
+
+
+FAILING = """
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Failing(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3:
+            raise ValueError("boom at step 3")
+        return super().step(action)
+"""
+
+
+def refused(algorithm: Any = "ppo", env: Any = "CartPole-v1", **options: Any) -> str:
+    with pytest.raises(RequestError) as raised:
+        rlplug.run(
+            algorithm, env, options={"num_envs": 2, "tracking.enabled": False, **RAY, **options}
+        )
+    return str(raised.value)
+
+
+def test_without_ray_the_message_says_what_to_install(
+    store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = refused()
+    assert said.startswith("scale.engine = 'ray' needs Ray, which cannot be imported")
+    assert "pip install 'rlplug[ray]'" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:9", "the Ray cluster at scale.address = '127.0.0.1:9' cannot be reached"),
+        ("nowhere", "scale.address = 'nowhere' is no address of a Ray cluster."),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached_is_refused_at_once(address: str, said: str) -> None:
+    began = time.monotonic()
+    section = ScaleSection(engine="ray", address=address)
+    with pytest.raises(RequestError) as raised:
+        _connect(None, section)
+    assert said in str(raised.value)
+    assert time.monotonic() - began < 8
+
+
+def test_resources_that_can_never_be_met_are_named() -> None:
+    nodes = [{"CPU": 2.0}, {"CPU": 4.0, "big": 1.0}]
+    refuse_unmet(nodes, ScaleSection(engine="ray", runners=6))
+    with pytest.raises(RequestError) as raised:
+        refuse_unmet(nodes, ScaleSection(engine="ray", runners=3, runner_cpus=2.5))
+    assert str(raised.value) == (
+        "3 runners with CPU 2.5 each can never be placed: the cluster has CPU 6 on 2 nodes, room "
+        "for 1.\n  try: --set scale.runners=1, or a smaller scale.runner_cpus"
+    )
+    section = ScaleSection(engine="ray", runners=2, runner_resources={"big": 1.0}, runner_gpus=1)
+    with pytest.raises(RequestError, match=r"CPU 1, GPU 1, big 1 each .* CPU 6, GPU 0, big 1 on 2"):
+        refuse_unmet(nodes, section)
+
+
+def test_what_other_hosts_cannot_make_is_refused(store_root: Path) -> None:
+    import gymnasium
+
+    said = refused(env=lambda: gymnasium.make("CartPole-v1"))
+    assert "a run with 1 runner: the environment, a callable, was given as an object" in said
+    assert "'package.module:function'" in said
+
+
+def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
+    assert "sampling.num_envs = 2 cannot be shared equally by 3 runners" in refused(
+        **{"scale.runners": 3}
+    )
+    assert "scale.runners × envs_per_runner = 4 is not sampling.num_envs = 2" in refused(
+        **{"scale.envs_per_runner": 4}
+    )
+    assert "learners = 2 is for engine = 'local'" in refused(**{"scale.learners": 2})
+    with pytest.raises(RequestError, match="runners would have no effect with engine = 'local'"):
+        rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
+
+
+def experience(envs: range, *, by_environment: bool) -> Experience:
+    """Three steps of these environments, of which every second ends at the second step."""
+    grid = numpy.array([[10 * time + env for env in envs] for time in range(3)], numpy.float32)
+    ended = numpy.zeros((3, len(envs)), bool)
+    ended[1] = [env % 2 == 0 for env in envs]
+
+    def rows(values: Any) -> Any:
+        return (values.T if by_environment else values).reshape(-1)
+
+    columns = {"observations": rows(grid), "rewards": rows(grid), "terminated": rows(ended)}
+    columns["truncated"] = numpy.zeros_like(columns["terminated"])
+    indices = numpy.flatnonzero(ended.reshape(-1))
+    return Experience(
+        columns,
+        steps=3,
+        num_envs=len(envs),
+        by_environment=by_environment,
+        following={"observations": numpy.array([30.0 + env for env in envs], numpy.float32)},
+        finals=FinalObservations(
+            indices, {"observations": grid.reshape(-1)[indices].astype(numpy.float32) + 0.5}
+        ),
+    )
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_joined_experience_is_that_of_all_environments(by_environment: bool) -> None:
+    whole = experience(range(5), by_environment=by_environment)
+    parts = [
+        experience(some, by_environment=by_environment)
+        for some in (range(2), range(2, 3), range(3, 5))
+    ]
+    joined = join(parts)
+    for name, column in whole.columns.items():
+        assert (joined.columns[name] == column).all(), name
+    assert (joined.next_observations() == whole.next_observations()).all()
+    assert joined.count == whole.count == 15
+    assert joined.finals is not None
+    assert whole.finals is not None
+    assert joined.finals.indices.tolist() == whole.finals.indices.tolist()
