@@ -149,7 +149,7 @@ def main() -> int:
             print(f"{name}: {one.seconds:.1f} s, {len(one.points)} points", flush=True)
         trials = Trials(context, root, template, references, cases, options)
         with ThreadPoolExecutor(options.workers) as pool:
-            list(pool.map(trials.one, range(10**6)))
+            list(pool.map(trials.one, range(10 * options.kills)))
         trials.report()
         return 1 if trials.failures else 0
 
