@@ -254,7 +254,7 @@ class ByHand(LearnerModules):
         self.updates = saved["counters"]["updates"]
         self.timestep = saved["counters"]["timestep"]
         self._set_timestep(self.timestep)
-        state.set_random_state(saved["random"])
+        state.set_random_state(saved["random"], self.device)
 
     def get_generators(self) -> dict[str, Any]:
         """All random generators: each learner of a run has its own."""

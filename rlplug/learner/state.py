@@ -174,11 +174,11 @@ def random_state(device: torch.device) -> dict[str, Any]:
     }
 
 
-def set_random_state(saved: Mapping[str, Any]) -> None:
-    """Put the global generators back."""
+def set_random_state(saved: Mapping[str, Any], device: torch.device | None = None) -> None:
+    """Put the global generators back; on a GPU that of `device`, which need not be the first."""
     torch.set_rng_state(saved["torch"])
-    if saved["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(saved["cuda"])
+    if saved["cuda"] is not None and device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(saved["cuda"], device)
     name, keys, *rest = saved["numpy"]
     numpy.random.set_state((name, keys.numpy().astype(numpy.uint32), *rest))
     random.setstate(saved["python"])

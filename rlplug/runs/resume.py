@@ -179,7 +179,7 @@ class Resumed:
         periodic.set_state(self._periodic, self.manifest)
         for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
-        state.set_random_state(self._random)
+        state.set_random_state(self._random, components.learner.device)
 
 
 def resumable(
