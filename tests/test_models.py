@@ -252,6 +252,23 @@ def test_models_of_a_course_that_the_run_does_not_take_are_deleted(client: Mlflo
     assert_each_once(client, folder, [KEPT[0], KEPT[1], "step-000000000120"])
 
 
+def test_an_evaluation_at_a_step_that_was_passed_before_is_a_score_too(
+    client: MlflowClient,
+) -> None:
+    folder = train()
+    (folder / "checkpoints" / KEPT[2] / "manifest.json").write_text("damaged")
+    resume(
+        folder,
+        steps=120,
+        algorithm=Rises,
+        env=Hall,
+        options={"evaluation.every": 30, "checkpoint.every": 30},
+        allow_drift=True,
+    )
+    # It goes on from 80: at 90, nothing is reported again of what is known up to 100.
+    assert_each_once(client, folder, [KEPT[0], "step-000000000090", "step-000000000120"])
+
+
 KILLED = """
 import os, signal, sys
 from mlflow import MlflowClient

@@ -170,7 +170,7 @@ class LoggedModels:
         if model is None:
             model = self._create(checkpoint, manifest)
         self._upload(checkpoint, model.entity, manifest, signature)
-        self._finish(model, found=found)
+        self._finish(checkpoint, model, found=found)
         return str(model.entity.model_id)
 
     def _models(self) -> dict[str, _Model]:
@@ -245,12 +245,12 @@ class LoggedModels:
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    def _finish(self, model: _Model, *, found: bool) -> None:
+    def _finish(self, checkpoint: str, model: _Model, *, found: bool) -> None:
         """Log the scores and the model as an output of its run, and make it READY."""
         from mlflow.entities import LoggedModelOutput
 
         client, run_id, model_id = self._store.client, self._store.run_id, model.entity.model_id
-        scores = {row[0]: row for row in self._scores(model.step)}
+        scores = {row[0]: row for row in self._scores(checkpoint, model.step)}
         if scores:
             self._store.log_rows(list(scores.values()), model_id, self._store.evaluated_on)
         with translated():
@@ -267,9 +267,18 @@ class LoggedModels:
             one.model_id == model_id for one in outputs.model_outputs
         )
 
-    def _scores(self, step: int) -> list[Row]:
-        """The evaluation at a step, as the journal has it: its time makes it the same metrics."""
+    def _scores(self, checkpoint: str, step: int) -> list[Row]:
+        """The evaluation at a step, as the journal has it: its time makes it the same metrics.
+
+        Where a resumed run took another course, past steps known before, the checkpoint alone has
+        it.
+        """
         found = _evaluation_at(self._folder / "metrics.jsonl", step)
+        if found is None:
+            path = self._folder / CHECKPOINTS / checkpoint / "manifest.json"
+            with contextlib.suppress(OSError):
+                evaluation = self._manifest(checkpoint).get("evaluation") or {}
+                found = Report.of(step, path.stat().st_mtime, evaluation)
         return [
             row
             for row in (() if found is None else found.rows())
