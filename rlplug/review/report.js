@@ -106,8 +106,9 @@ function draw() {
       one.values.forEach((value, at) => value !== null && svg("circle", { cx: x(one.steps[at]), cy: y(value), r: 3, fill: one.color }, inside));
   }
   if (data.best && (name === data.training || name === "eval/return_mean")) {
+    // Not clipped: the best is often the last.
     const [step, value] = data.best;
-    svg("text", { x: x(step), y: y(value) + 7, "text-anchor": "middle", style: "font-size:20px;fill:var(--best)" }, inside).textContent = "★";
+    if (step >= first && step <= last) svg("text", { x: x(step), y: y(value) + 7, "text-anchor": "middle", style: "font-size:20px;fill:var(--best)" }, root).textContent = "★";
   }
   const cursor = svg("line", { class: "grid", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }, root);
   const zoom = svg("rect", { class: "zoom", y: TOP, height: HEIGHT - TOP - BOTTOM, width: 0 }, root);
