@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shlex
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,9 +142,20 @@ def test_each_option_of_the_profiler_does_what_it_says(home: Path) -> None:
     first, last = [at for at, line in enumerate(table.splitlines()) if line.startswith("---")][1:3]
     assert last - first == 1 + 4
     assert not any("Input Dims" in str(one.get("args")) for one in trace)
-    table, trace = of(
-        active=1, record_shapes=True, profile_memory=True, with_stack=True, with_flops=True
-    )
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.wait(0.01):
+            pass
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        table, trace = of(
+            active=1, record_shapes=True, profile_memory=True, with_stack=True, with_flops=True
+        )
+    finally:
+        over.set()
+    assert "of _thread.lock" not in table
     assert "Input Shapes" in table
     assert "CPU Mem" in table
     assert "FLOPs" in table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -25,6 +26,9 @@ _LOG = logging.getLogger("rlplug")
 
 _PREFIX = "rlplug: "
 """Of the phases in a trace, beside torch's operators."""
+
+_WAITS = re.compile(r"method acquire of _thread\.lock|^threading\.py.*: wait$")
+"""Python calls in which threads do nothing."""
 
 
 @attrs.frozen(kw_only=True)
@@ -188,6 +192,7 @@ class Profiler:
         whole = sum(seconds.values())
         iterations, self._traced = self._traced, 0
         self._profiled += iterations
+        events[:] = [one for one in events if not _WAITS.search(one.key)]
         rows = self._section.table_size
         sorts = ["self_cuda_time_total"] if self._is_on_cuda else []
         tables = [
