@@ -47,8 +47,15 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "td3": ("rlplug_sac", ("algorithm", "losses", "module")),
     "ucb1": ("rlplug_bandits", ("algorithm", "counts", "ucb")),
     "epsilon-greedy": ("rlplug_bandits", ("randomized",)),
+    "bc": ("rlplug_bc", ("algorithm", "losses", "module")),
+    "rnd": ("rlplug_rnd", ("addon", "module")),
+    "ema": ("rlplug_ema", ("addon", "module")),
+    "pcgrad": ("rlplug_pcgrad", ("addon", "surgery")),
+    "reinforce": ("rlplug_reinforce", ("algorithm", "losses", "module")),
 }
-"""The plugin to check → its package, which must be installed, and the files to plant bugs in."""
+"""The plugin to check → its package, and the files to plant bugs in, where it is installed.
+
+`reinforce` is what docs/first-algorithm.md and `rlplug plugins new reinforce` make."""
 
 
 @attrs.frozen

@@ -145,7 +145,7 @@ def _acting(module: Module, case: Case) -> dict[str, Any]:
     return {
         f"{method} {act.timestep}": to_array(getattr(module, method)(act).actions)
         for method in ("forward_exploration", "forward_inference")
-        for act in acting_inputs(module, case, 32)
+        for act in acting_inputs(module, case, 16)
     }
 
 

@@ -287,6 +287,7 @@ def train(
     config = subject.config() if config is None else config
     options: dict[str, Any] = {f"algorithm.{name}": value for name, value in plain(config).items()}
     options |= {"sampling.num_envs": NUM_ENVS, "tracking.enabled": False, "compute.device": "cpu"}
+    options["evaluation.episodes"] = 0
 
     def environment() -> gymnasium.Env[Any, Any]:
         return make()
