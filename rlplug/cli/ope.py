@@ -327,6 +327,7 @@ def _draw(judged: Sequence[Judged], log: Log, confidence: float, path: Path) -> 
         f"Off-policy estimates on {log.name}",
         f"{_amount(first)}, {100 * confidence:.4g} % bootstrap intervals, "
         f"{'exploring' if judged[0].explores else 'greedy'} policies",
+        "expected return per episode" if first.steps else "expected reward per row",
         path,
     )
 

@@ -26,9 +26,13 @@ def draw_estimates(
     logged: Point,
     title: str,
     subtitle: str,
+    of: str,
     path: Path,
 ) -> None:
-    """Write a PNG: rows are estimators, the line is what the log's own policy earned."""
+    """Write a PNG: rows are estimators, the line is what the log's own policy earned.
+
+    `of` says what is estimated.
+    """
     figure = headed_figure(8.0, 1.6 + 0.42 * len(names), title, subtitle)
     top = 1 - 0.75 / (1.6 + 0.42 * len(names))
     axes = figure.add_axes((0.2, 0.13, 0.76, top - 0.13))
@@ -44,7 +48,7 @@ def draw_estimates(
         axes.plot(values, heights, "o", color=color, ms=5.5, label=label)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel("expected reward per row", size=9.5, color=QUIET)
+    axes.set_xlabel(of, size=9.5, color=QUIET)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
