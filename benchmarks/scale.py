@@ -45,7 +45,8 @@ class Sleeping(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Sleep."""
-        time.sleep(self._seconds)
+        if self._seconds:
+            time.sleep(self._seconds)
         self._steps += 1
         return numpy.zeros(4, numpy.float32), 1.0, self._steps == 100, False, {}
 
@@ -78,6 +79,19 @@ def sleep() -> None:
     print(f"8 runners against 1 at 10 ms per step: {8 * one / eight:.2f} × the steps per second")
 
 
+def rounds() -> None:
+    """What one collection costs beside its steps: messages, the object store, joining."""
+    for runners in (1, 2, 4, 8):
+        updates = 200
+        options = {"env.seconds": 0.0, "num_envs": 8, "n_steps": 8, "batch_size": 64}
+        local = seconds(64 * updates, options)
+        ray = seconds(64 * updates, {**options, **ray_options(runners)})
+        print(
+            f"  {runners} runners: {1e3 * ray / updates:.2f} ms per collection and update, "
+            f"in this process {1e3 * local / updates:.2f} ms"
+        )
+
+
 def weights() -> None:
     """10 MB of weights to 4 runners through the object store, until all have read them."""
     from rlplug.config.scale_section import ScaleSection
@@ -102,12 +116,13 @@ def weights() -> None:
 
 def learners() -> None:
     """Two learners beside one at a network large enough, by wall and CPU time."""
-    options = {"num_envs": 8, "net_arch": [1024, 1024], "n_epochs": 10, "batch_size": 512}
+    options = {"num_envs": 8, "net_arch": [1024, 1024], "n_epochs": 10}
+    options |= {"n_steps": 256, "batch_size": 2048}
     found = []
     for count in (1, 2):
         before = cpu()
         load = os.getloadavg()[0]
-        wall = seconds(20_480, {**options, "scale.learners": count}, "CartPole-v1")
+        wall = seconds(40_960, {**options, "scale.learners": count}, "CartPole-v1")
         found.append((wall, cpu() - before))
         print(f"  {count} learner(s): {wall:.1f} s, {found[-1][1]:.1f} CPU s, load {load:.2f}")
     (one, one_cpu), (two, two_cpu) = found
@@ -124,6 +139,12 @@ def cpu() -> float:
 
 if __name__ == "__main__":
     os.environ.setdefault("RLPLUG_HOME", tempfile.mkdtemp())
-    parts = {"overhead": overhead, "weights": weights, "sleep": sleep, "learners": learners}
+    parts = {
+        "overhead": overhead,
+        "weights": weights,
+        "sleep": sleep,
+        "rounds": rounds,
+        "learners": learners,
+    }
     for name in sys.argv[1:] or parts:
         parts[name]()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -286,3 +287,15 @@ def test_another_number_of_processes_than_the_run_has_learners_is_refused(
     }.items():
         monkeypatch.setenv(name, value)
     assert "torchrun started 4 processes, but scale.learners = 2." in refused(num_envs=4)
+
+
+def test_several_seeds_under_torchrun_are_refused(
+    rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    outcome = rlplug("run", "--algo", "linucb", "--seeds", "2")
+    assert outcome.code == 2
+    assert "several seeds cannot share the processes of torchrun." in outcome.err
+    assert "--seeds N --learners 2" in outcome.err

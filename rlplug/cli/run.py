@@ -242,6 +242,11 @@ def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, 
         raise RequestError("--jobs is of several seeds.", "try: --seeds 5 with it, or leave it out")
     if seeds is None:
         return ()
+    if place_of_torchrun() is not None:
+        raise RequestError(
+            "several seeds cannot share the processes of torchrun.",
+            "try: rlplug run --seeds N --learners 2, without torchrun",
+        )
     from rlplug.runs.seeds.asked import parse_seeds, refuse_seed_option
 
     refuse_seed_option(request)

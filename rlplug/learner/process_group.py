@@ -84,10 +84,9 @@ class ProcessGroup:
             return
         update.acting = [one for one, n in zip(optimizers, counts, strict=False) if n]
         held = [p for p, n in zip(params, counts[len(optimizers) :], strict=True) if n]
-        zeros = [torch.zeros_like(param) for param in held]
         gradients = [
-            zero if param.grad is None or not present else param.grad
-            for param, zero in zip(held, zeros, strict=True)
+            param.grad if present and param.grad is not None else torch.zeros_like(param)
+            for param in held
         ]
         loss = sum((loss * weight for loss, weight in update.losses), torch.zeros(()))
         total, *sums = self.all_reduce([torch.as_tensor(loss).to(torch.float32), *gradients])
