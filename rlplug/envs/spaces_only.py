@@ -1,4 +1,4 @@
-"""The spaces of a log in place of an environment: there is nothing to step."""
+"""Spaces in place of an environment, of a log or of a module's agents: there is nothing to step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ class SpacesOnly(VectorEnv[Any, Any, Any]):
     """Has the spaces of an environment, and refuses to be stepped."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    num_envs = 1
 
     def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int = 1,
     ) -> None:
+        self.num_envs = num_envs
         self.single_observation_space = observation_space
         self.single_action_space = action_space
-        self.observation_space = batch_space(observation_space, 1)
-        self.action_space = batch_space(action_space, 1)
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
 
     def reset(self, **options: Any) -> NoReturn:
         """Refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -14,10 +14,11 @@ from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import CheckpointSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing
-from rlplug.feeds import Feed, FeedSetting, OpenFeed
+from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import (
@@ -27,7 +28,8 @@ from rlplug.learner.device import (
     without_compiler,
 )
 from rlplug.logs import Log
-from rlplug.plugin import DEFAULT_MODULE
+from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.runs.agents import agent_feeds, agent_sampler, refuse_options, train_modules
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
 from rlplug.runs.limits import Limits, check_stop_when
@@ -164,17 +166,12 @@ def make_components(
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
-    opened = feed.open(_setting(prepared, environments, learner))
-    sampler: Sampler
-    if log is not None:
-        sampler = sampler_of(log, config, opened, learner)
+    opened: OpenFeed
+    if isinstance(environments, AgentEnvironments):
+        opened = agent_feeds(prepared, environments, learner, partial(_setting, prepared))
     else:
-        collected = opened.steps_per_collect * environments.num_envs
-        _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
-        refuse_short_run(config.profiler, config.run.steps, collected)
-        module = learner.modules[DEFAULT_MODULE]
-        made = make_sampler(config, environments, module, opened)
-        sampler = recorded(made, config, environments, opened) if config.sampling.record else made
+        opened = feed.open(_setting(prepared, environments, learner.modules[DEFAULT_MODULE]))
+    sampler = _sampler(config, environments, learner, opened, log)
     limits = Limits(config)
     trainer = Trainer(
         calls,
@@ -194,6 +191,25 @@ def make_components(
         trainer=trainer,
         limits=limits,
     )
+
+
+def _sampler(
+    config: RunConfig,
+    environments: Environments,
+    learner: Learner,
+    feed: OpenFeed,
+    log: Log | None,
+) -> Sampler:
+    """What brings the feed its experience."""
+    if log is not None:
+        return sampler_of(log, config, feed, learner)
+    collected = feed.steps_per_collect * environments.num_envs
+    _warn_of_overrun(config.sampling.num_epoch_samples or collected, config.run.steps)
+    refuse_short_run(config.profiler, config.run.steps, collected)
+    if isinstance(environments, AgentEnvironments):
+        return agent_sampler(config, environments, learner, cast(ModuleFeeds, feed))
+    made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], feed)
+    return recorded(made, config, environments, feed) if config.sampling.record else made
 
 
 def _check_monitored(learner: Learner, config: RunConfig) -> None:
@@ -230,10 +246,15 @@ def _for_evaluation(
     problem = getattr(training.vector.unwrapped, "problem_seed", None)
     if problem is not None:
         arguments["problem_seed"] = problem
+    section = attrs.evolve(config.env, arguments=arguments)
+    if isinstance(training, AgentEnvironments):
+        games = agent_environments(maker, num_envs, section, config.modules, told=training.told)
+        assert games is not None
+        return games
     return make_environments(
         maker,
         num_envs,
-        attrs.evolve(config.env, arguments=arguments),
+        section,
         # Vector environments do not render.
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
@@ -257,7 +278,7 @@ def _feed(prepared: Prepared) -> Feed:
     return feed
 
 
-def _setting(prepared: Prepared, environments: Environments, learner: Learner) -> FeedSetting:
+def _setting(prepared: Prepared, environments: Environments, module: Module) -> FeedSetting:
     """What the feed is told about the run."""
     config = prepared.config
     return FeedSetting(
@@ -267,7 +288,7 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
         steps=config.run.steps,
         seed=config.run.seed,
         double=config.compute.dtype == "float64",
-        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
+        has_memory=module.initial_state(1) is not None,
         frame_stack=environments.frame_stack,
         num_epoch_samples=config.sampling.num_epoch_samples,
         normalization=environments.normalization,
@@ -278,7 +299,15 @@ def _setting(prepared: Prepared, environments: Environments, learner: Learner) -
 def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | None) -> Environments:
     """The training environments, or a log's spaces; refused if the algorithm cannot have them."""
     config = prepared.config
-    if log is not None and not maker:
+    games = (
+        None
+        if log is not None
+        else agent_environments(maker, config.sampling.num_envs, config.env, config.modules)
+    )
+    environments: Environments
+    if games is not None:
+        environments = games
+    elif log is not None and not maker:
         environments = environments_of(log)
     else:
         environments = make_environments(
@@ -294,6 +323,7 @@ def _environments(prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | No
         )
     algorithm = prepared.algorithm
     try:
+        refuse_options(config, environments)
         if log is not None:
             check_spaces(log, environments)
         compatibility = Compatibility(environments, maker, config, log)
@@ -313,12 +343,19 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
     config = prepared.config
     learner = Learner(
         calls,
-        {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
+        {
+            module_id: (own.observation_space, own.action_space)
+            for module_id, own in environments.modules.items()
+        },
         seed=config.run.seed,
         learning=config.learner,
         compute=beside(config.compute, environments.device, environments.name),
     )
-    return built(learner, prepared)
+    for module_id, section in config.modules.items():
+        learner.set_options(module_id, section.options)
+    built(learner, prepared)
+    train_modules(learner, config)
+    return learner
 
 
 def _with_tensors(
