@@ -15,8 +15,8 @@ from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.envs.agents import agent_environments
 from rlplug.errors import RequestError, did_you_mean
-from rlplug.evaluation import Evaluator
-from rlplug.evaluation.agents import AgentModules, RandomModule
+from rlplug.evaluation import EvaluationResult, Evaluator
+from rlplug.evaluation.agents import AgentModules, AgentResult, RandomModule
 from rlplug.evaluation.video import record as record_video
 from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
@@ -45,7 +45,9 @@ class Evaluated:
     metrics: dict[str, float]
     environment: str
     returns: tuple[float, ...] = ()
-    """The return of each episode."""
+    """The return of each episode; of several agents, their mean."""
+    agent_returns: Mapping[str, Any] = attrs.field(factory=dict)
+    """With several agents, the return of each in each episode, arrays."""
     video: Path | None = None
     recorded: Path | None = None
     """The file that keeps the evaluation, if it was recorded."""
@@ -148,11 +150,18 @@ def evaluate(
         metrics=metrics,
         environment=describe_env(env) if env else loaded.saved.environment["name"],
         returns=tuple(returns),
+        agent_returns=_by_agent(evaluator.result),
         video=file,
         recorded=kept,
         recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
+
+
+def _by_agent(result: EvaluationResult) -> dict[str, Any]:
+    if not isinstance(result, AgentResult):
+        return {}
+    return dict(zip(result.agents, result.agent_returns.T, strict=True))
 
 
 def _acting(loaded: Loaded, opponents: Mapping[str, str]) -> tuple[Module, Any]:

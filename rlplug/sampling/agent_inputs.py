@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
+import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
@@ -99,7 +100,9 @@ class AgentInputs:
         acted = choose(act)
         if state is not None:
             own = acted.state
-            self._state = own if which is None else with_rows(self._state, which, own)
+            if which is not None:
+                own = with_rows(tree_map(_like, self._state, own), which, own)
+            self._state = own
         self._keep(acted.actions, which)
         return acted
 
@@ -131,3 +134,8 @@ class AgentInputs:
             return
         for row, action in zip(which.tolist(), each, strict=True):
             self.chosen[row] = action
+
+
+def _like(leaf: Any, new: Any) -> Any:
+    """An array if the new one is, else a tensor: fresh states are tensors."""
+    return to_arrays(leaf) if isinstance(new, numpy.ndarray) else torch.as_tensor(leaf)
