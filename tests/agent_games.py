@@ -9,7 +9,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
 
-class Relay(ParallelEnv[str, Any, Any]):
+class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
     """`first` is there in steps 1 and 2 and is terminated; `second` comes after step 1 and is
     truncated in step 4, with which the episode ends. Observations are the number of steps so far;
     rewards are that of the step, for `second` ten times as much."""
@@ -86,7 +86,7 @@ class Unlike(Relay):
         }
 
 
-class Countdown(AECEnv[str, Any, Any]):
+class Countdown(AECEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
     """`left` and `right` take turns; whoever acts gives 1 to the other, and the third action ends
     the episode. Action 1 is allowed in the first turn only."""
 

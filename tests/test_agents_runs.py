@@ -103,7 +103,7 @@ def test_options_of_a_module_are_its_own(home: Path) -> None:
 
 
 def test_modules_that_are_not_trained_keep_their_weights(home: Path) -> None:
-    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
+    sections: dict[str, Any] = {"modules__one__agents": "first", "modules__two__agents": "second"}
     run = trained(RELAY, learner__modules_to_train=["two"], **sections)
     longer = trained(RELAY, steps=512, learner__modules_to_train=["tw*"], **sections)
     one, other = weights(run), weights(longer)

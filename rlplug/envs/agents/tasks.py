@@ -12,7 +12,7 @@ from pettingzoo import ParallelEnv
 __all__ = ["MatrixGame", "Meeting", "shortest_meeting"]
 
 
-class _TwoAgents(ParallelEnv[str, Any, Any]):
+class _TwoAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
     """Two agents that act at once, with equal spaces."""
 
     observations: spaces.Space[Any]
