@@ -14,7 +14,7 @@ class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in Pett
     truncated in step 4, with which the episode ends. Observations are the number of steps so far;
     rewards are that of the step, for `second` ten times as much."""
 
-    metadata = {"name": "relay"}
+    metadata: dict[str, Any] = {"name": "relay"}
     lie = ""
 
     def __init__(self, lie: str = "") -> None:
@@ -64,7 +64,7 @@ class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in Pett
 class Drawn(Relay):
     """`Relay` with pictures."""
 
-    metadata = {"name": "drawn", "render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: dict[str, Any] = {"name": "drawn", "render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, render_mode: str = "") -> None:
         super().__init__()

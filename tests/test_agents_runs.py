@@ -16,7 +16,7 @@ import torch
 import rlplug as library
 from rlplug.envs.agents.tasks import shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
-from rlplug.learner.trees import read_tree
+from rlplug.trees import read_tree
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

@@ -82,6 +82,22 @@ class AgentPolicy(Policy):
             for agent, given in observation.items()
         }
 
+    def probabilities(
+        self, observations: Any, deterministic: bool = True, *, action_mask: Any = None
+    ) -> Any:
+        """Refused: those of each agent are asked of its own policy."""
+        raise self._of_one("probabilities")
+
+    def log_prob(self, observations: Any, actions: Any, *, action_mask: Any = None) -> Any:
+        """Refused: those of each agent are asked of its own policy."""
+        raise self._of_one("log_prob")
+
+    def _of_one(self, method: str) -> RequestError:
+        return RequestError(
+            f"{method} is of one agent, and this policy has {', '.join(self.agents)}.",
+            f"try: policy.agents[NAME].{method}(…)",
+        )
+
     def reset(self) -> None:
         """Start new episodes: clear the recurrent state of all agents."""
         for one in self.agents.values():
@@ -113,6 +129,7 @@ def policies_by_agent(
             one.action_space,
             normalization=one.normalization,
             step=one.step,
+            run_steps=one.run_steps,
             path=one.path,
             seed=derive(seed, "agent", agent),
         )
