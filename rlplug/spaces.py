@@ -19,6 +19,7 @@ __all__ = [
     "has_images",
     "image_of",
     "number_of_arms",
+    "open_masks",
     "placeholder",
     "shape_mismatch",
     "whole_numbers",
@@ -31,7 +32,7 @@ ACTION_MASK = "action_mask"
 """The observation key with the allowed actions; networks do not get it."""
 
 _MIN_IMAGE_SIDE = 8
-"""Two-dimensional arrays with a shorter side are tables of numbers."""
+"""Two-dimensional arrays with a shorter side are tables of numbers; so are boards."""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +100,10 @@ def number_of_arms(action_space: AnySpace) -> int:
 
 
 def image_of(space: AnySpace) -> Image | None:
-    """The image in a Box of three axes, of two with bytes, or of four with a stack of frames."""
+    """The image in a Box of three axes, of two with bytes, or of four with a stack of frames.
+
+    Small boards, of signed integers or booleans, are tables of numbers.
+    """
     if not isinstance(space, spaces.Box):
         return None
     shape = space.shape
@@ -114,6 +118,8 @@ def image_of(space: AnySpace) -> Image | None:
     if not layout:
         return None
     size = dict(zip(layout, shape, strict=True))
+    if space.dtype.kind in "ib" and min(size["h"], size["w"]) < _MIN_IMAGE_SIDE:
+        return None
     channels = size.get("s", 1) * size.get("c", 1)
     return Image(channels=channels, height=size["h"], width=size["w"], layout=layout)
 
@@ -132,6 +138,16 @@ def without_action_mask(space: AnySpace) -> AnySpace:
     if not (isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces):
         return space
     return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
+
+
+def open_masks(observations: Any) -> None:
+    """Let the action masks in nested observations allow everything, in place."""
+    if isinstance(observations, dict):
+        for key, part in observations.items():
+            if key == ACTION_MASK and isinstance(part, numpy.ndarray):
+                part[...] = 1
+            else:
+                open_masks(part)
 
 
 def placeholder(space: AnySpace, rows: int) -> Any:

@@ -11,6 +11,7 @@ from rlplug.metrics import MetricWindow, TimeSplit
 from rlplug.plugin import DEFAULT_MODULE
 
 if TYPE_CHECKING:
+    from rlplug.batch import Batch
     from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
@@ -206,19 +207,20 @@ class Trainer:
         return experience.count
 
     def _update(self, work: Work) -> None:
-        learner, clock = self._learner, time.perf_counter
+        learner, clock, works = self._learner, time.perf_counter, work.by_module
         began = clock()
         results = learner.update(
-            {DEFAULT_MODULE: work.batch},
+            {DEFAULT_MODULE: work.batch} if works is None else _batches(works),
             timestep=self.step,
             num_iters=work.num_iters,
             minibatch_size=work.minibatch_size,
         )
         self._times.update += clock() - began
-        self._feed.learned(work, learner.rows.get(DEFAULT_MODULE, _NOTHING))
+        rows = learner.rows
+        self._feed.learned(work, rows.get(DEFAULT_MODULE, _NOTHING) if works is None else rows)
         self._updates += 1
         self._window.add(results)
-        nonfinite = self._counts_nonfinite and "nonfinite" in results.get(DEFAULT_MODULE, _NOTHING)
+        nonfinite = self._counts_nonfinite and any("nonfinite" in one for one in results.values())
         if nonfinite and self.periodic is not None:
             # Perhaps the weights are not finite either: that is told at once.
             self.periodic.due = self.step
@@ -350,6 +352,10 @@ class Trainer:
 
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+def _batches(works: Mapping[str, Work]) -> dict[str, Batch]:
+    return {module_id: work.batch for module_id, work in works.items()}
 
 
 def _is_time(metric: str) -> bool:

@@ -52,7 +52,8 @@ class SavedPolicy:
     normalization: Mapping[str, Any]
     """Its state; empty without one."""
     environment: Mapping[str, Any]
-    """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one."""
+    """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one;
+    with several agents, `agents`: the module of each."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> SavedPolicy:
@@ -80,7 +81,9 @@ def _problem(tree: Any) -> str | None:
             return f"{name} is {type(part).__name__}, expected a mapping"
     match tree["environment"]:
         case {"name": str(), "has_id": bool(), "arguments": Mapping() as arguments, **others}:
+            agents = others.pop("agents", {})
             valid = not others and all(isinstance(name, str) for name in arguments)
+            valid = valid and isinstance(agents, Mapping)
         case _:
             valid = False
     return None if valid else f"environment is {dict(tree['environment'])!r}"
@@ -94,6 +97,7 @@ def split_state(
     vector, normalization = environments.vector, environments.normalization
     # Each bandit environment draws a problem of its own, unless it is given the seed.
     problem = getattr(vector.unwrapped, "problem_seed", None)
+    agents = {"agents": dict(environments.agents)} if environments.agents else {}
     policy = {
         **{name: state.pop(name) for name in ACTING},
         "observation_space": space_to_dict(vector.single_observation_space),
@@ -103,6 +107,7 @@ def split_state(
             "name": environments.name,
             "has_id": has_id,
             "arguments": {} if problem is None else {"problem_seed": problem},
+            **agents,
         },
     }
     return policy, state
@@ -164,8 +169,7 @@ def init_from(
     Without `strict`, weights that do not fit are named in a warning, and stay as they were made.
     """
     here = normalization is not None and normalization.changes_observations
-    # The last moments are of rewards, the others of observations.
-    there = len(saved.normalization.get("moments", ())) > 1
+    there = _normalizes(saved.normalization)
     if here != there:
         words = {True: "normalized", False: "raw"}
         raise RequestError(
@@ -179,6 +183,14 @@ def init_from(
         _set_what_fits(learner, saved)
     if normalization is not None and saved.normalization:
         normalization.set_state(saved.normalization)
+
+
+def _normalizes(saved: Mapping[str, Any]) -> bool:
+    """Whether a saved normalization changes observations; with several agents, of any module."""
+    if "moments" not in saved:
+        return any(_normalizes(one) for one in saved.values() if isinstance(one, Mapping))
+    # The last moments are of rewards, the others of observations.
+    return len(saved["moments"]) > 1
 
 
 def _set_what_fits(learner: Learner, saved: SavedPolicy) -> None:

@@ -49,6 +49,13 @@ __all__ = ["evaluate"]
 @click.option(
     "--record", "recording", metavar="DIR", help="Record the episodes as a log, for --data."
 )
+@click.option(
+    "--opponent",
+    "opponents",
+    multiple=True,
+    metavar="AGENT=random",
+    help="With several agents: let this one act at random, not as the run learned; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 def evaluate(
@@ -61,6 +68,7 @@ def evaluate(
     trust: bool,
     no_record: bool,
     recording: str | None,
+    opponents: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Evaluate a checkpoint of a run with greedy episodes.
@@ -92,6 +100,7 @@ def evaluate(
         record=not no_record,
         console=console,
         recording=recording,
+        opponents={agent: kind for agent, _, kind in (one.partition("=") for one in opponents)},
     )
     if done.not_tracked:
         where = "recorded" if done.recorded is None else "in MLflow"
@@ -113,6 +122,9 @@ def _print(done: Evaluated) -> None:
         "episodes": f"{metrics['eval/episodes']:,.0f} in {done.environment}, greedy",
         "checkpoint": f"of step {done.step:,}, {format_path(done.checkpoint)}",
     }
+    for name, value in shown.items():
+        if name.startswith("eval/agents/"):
+            rows[f"return of {name.split('/')[2]}"] = value
     if done.video is not None:
         rows["video"] = format_path(done.video)
     if done.recording is not None:

@@ -11,6 +11,7 @@ import attrs
 
 from rlplug.config.condition import condition_problem
 from rlplug.config.data_section import DataSection
+from rlplug.config.module_section import ModuleSection
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
 from rlplug.config.scale_section import ScaleSection
 
@@ -22,6 +23,7 @@ __all__ = [
     "EnvSection",
     "EvaluationSection",
     "LearnerSection",
+    "ModuleSection",
     "ProfilerSection",
     "RunConfig",
     "RunSection",
@@ -321,6 +323,11 @@ class LearnerSection:
         "Minimum number of modules of equal architecture to update together with vmap; 0 disables.",
         at_least(0),
     )
+    modules_to_train: tuple[str, ...] = option(
+        ("*",),
+        "With several agents: ids of the modules to train, or patterns; the others only act.",
+        not_empty,
+    )
     trace_hooks: bool = option(
         False,
         "Report the seconds of each plugin's hooks, and gradient norms before and after each "
@@ -577,6 +584,8 @@ class RunConfig:
     """The algorithm's own `Config`."""
     addons: Mapping[str, Any] = attrs.field(factory=dict)
     """Each add-on's own `Config`, by name, in order."""
+    modules: Mapping[str, ModuleSection] = attrs.field(factory=dict)
+    """The modules of a run with several agents, by id; none: agents with equal spaces share one."""
     env: EnvSection = attrs.field(factory=EnvSection)
     data: DataSection = attrs.field(factory=DataSection)
     sampling: SamplingSection = attrs.field(factory=SamplingSection)

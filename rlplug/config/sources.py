@@ -180,7 +180,7 @@ def locate(
     """
     first, *others = setting.key.split(".")
     if others:
-        known = [*CORE_SECTIONS, "algorithm", "addons"]
+        known = [*CORE_SECTIONS, "algorithm", "addons", "modules"]
         if first in known:
             return (first, *others)
         guess = did_you_mean(first, known)

@@ -29,6 +29,8 @@ def as_mapping(config: RunConfig) -> dict[str, Any]:
     sections: dict[str, Any] = {"run": plain(config.run), "algorithm": plain(config.algorithm)}
     if config.addons:
         sections["addons"] = {name: plain(options) for name, options in config.addons.items()}
+    if config.modules:
+        sections["modules"] = {name: plain(own) for name, own in config.modules.items()}
     for name in CORE_SECTIONS:
         # Which columns a log would have is no option of a run without one.
         if name == "data" and not config.data.is_used:

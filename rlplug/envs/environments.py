@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rlplug.batch.episodes import DEFAULT_MODULE
 from rlplug.config.sections import EnvSection, SamplingSection
 from rlplug.envs.atari import not_atari
 from rlplug.envs.making import (
@@ -71,6 +72,16 @@ class Environments:
     def action_space(self) -> gymnasium.Space[Any]:
         """Of one environment."""
         return self.vector.single_action_space
+
+    @property
+    def agents(self) -> Mapping[str, str]:
+        """The module of each agent, where there are several agents."""
+        return {}
+
+    @property
+    def modules(self) -> Mapping[str, Environments]:
+        """What each module has of them, by id; several agents may have several modules."""
+        return {DEFAULT_MODULE: self}
 
     @property
     def num_envs(self) -> int:

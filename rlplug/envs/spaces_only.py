@@ -1,4 +1,4 @@
-"""The spaces of a log, or of environments elsewhere: there is nothing to step here."""
+"""Spaces in place of environments: of a log, of a module's agents, or of environments elsewhere."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
@@ -15,6 +15,8 @@ from gymnasium import spaces
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments
+from rlplug.envs.agents import AgentEnvironments
+from rlplug.evaluation.agents import AgentModules, evaluate_agents
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.feeds import Experience
 from rlplug.logs.recording import Recording
@@ -78,28 +80,32 @@ class Evaluator:
         own: Any = self
         own.evaluate = record("evaluate", self.evaluate)
 
-    def evaluate(
-        self, module: Module, step: int, normalize: Callable[[Any], Any] | None = None
-    ) -> dict[str, float]:
-        """Returns `eval/return_mean` and the other metrics of `EvaluationResult`."""
+    def evaluate(self, module: Module, step: int, normalize: Any = None) -> dict[str, float]:
+        """Returns `eval/return_mean` and the other metrics of `EvaluationResult`.
+
+        `normalize` changes observations; with several agents, it is a mapping by module.
+        """
         started = time.perf_counter()
         self._scores = None
         if self._environments is None:
             self._environments = self._make(self._parallel)
         recorder = None if self._record is None else self._recorder(self._record)
+        played: dict[str, Any] = {
+            "episodes": self._episodes,
+            "seed": self._seed,
+            "timestep": step,
+            "normalize": normalize,
+            "check": self._check,
+            "max_steps": self._max_steps,
+            "watch": self._watch,
+        }
+        result: EvaluationResult
         with forked(self._seed), evaluating(module):
-            result = evaluate_policy(
-                module,
-                self._environments,
-                episodes=self._episodes,
-                seed=self._seed,
-                timestep=step,
-                normalize=normalize,
-                check=self._check,
-                max_steps=self._max_steps,
-                watch=self._watch,
-                recorder=recorder,
-            )
+            if isinstance(module, AgentModules):
+                games = cast(AgentEnvironments, self._environments)
+                result = evaluate_agents(module, games, **played)
+            else:
+                result = evaluate_policy(module, self._environments, **played, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()
         self.result = result

@@ -10,14 +10,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
 from gymnasium.error import DependencyNotInstalled
 
 from rlplug.envs import Environments
+from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import RequestError
+from rlplug.evaluation.agents import AgentModules, AgentRunner
 from rlplug.evaluation.evaluator import EpisodeRunner
 from rlplug.plugin import Module
 from rlplug.seeding import forked
@@ -34,15 +36,21 @@ def record(
     *,
     seed: int,
     timestep: int = 0,
-    normalize: Callable[[Any], Any] | None = None,
+    normalize: Any = None,
 ) -> Path:
     """Write an MP4 of one greedy episode; the environment needs render_mode rgb_array."""
     ffmpeg = _ffmpeg()
     environments = _make_drawing(make)
     try:
-        runner = EpisodeRunner(environments, module, normalize, seed, timestep)
         with forked(seed):
-            frames = _episode(runner, environments, module, seed)
+            if isinstance(module, AgentModules):
+                games = cast(AgentEnvironments, environments)
+                frames = _agents_episode(
+                    AgentRunner(games, module, normalize, seed, timestep), games, seed
+                )
+            else:
+                runner = EpisodeRunner(environments, module, normalize, seed, timestep)
+                frames = _episode(runner, environments, module, seed)
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
@@ -57,7 +65,10 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
     """Raise what would prevent a video before training starts."""
     environments = _make_drawing(make)
     try:
-        environments.reset(seed)
+        if isinstance(environments, AgentEnvironments):
+            environments.reset_games(seed)
+        else:
+            environments.reset(seed)
         _frame(environments)
     finally:
         environments.close()
@@ -89,6 +100,18 @@ def _episode(
             acted = module.forward_inference(runner.act)
         _, _, ended = runner.step(acted)
         if ended[0]:
+            return
+        yield _frame(environments)
+
+
+def _agents_episode(
+    runner: AgentRunner, environments: AgentEnvironments, seed: int
+) -> Iterator[Any]:
+    runner.reset(seed)
+    yield _frame(environments)
+    for _ in range(_MAX_FRAMES):
+        _, over = runner.step()
+        if over[0]:
             return
         yield _frame(environments)
 

@@ -1,5 +1,6 @@
 """Feeds: how experience becomes training batches."""
 
+from rlplug.feeds.by_module import ModuleExperience, ModuleFeeds
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, FinalObservations, OpenFeed, Work
 from rlplug.feeds.logged import Logged
 from rlplug.feeds.replay import Replay
@@ -12,6 +13,8 @@ __all__ = [
     "FeedSetting",
     "FinalObservations",
     "Logged",
+    "ModuleExperience",
+    "ModuleFeeds",
     "OpenFeed",
     "Replay",
     "Rollout",

@@ -68,6 +68,9 @@ class Work:
     num_iters: int = 1
     minibatch_size: int = 0
     """Rows of a minibatch; 0: the whole batch."""
+    by_module: Mapping[str, Work] | None = None
+    """The work of each module that takes part, where there are several; `batch` is one of theirs.
+    """
 
 
 class Rows(Protocol):

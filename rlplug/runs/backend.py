@@ -9,6 +9,7 @@ import attrs
 
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs.agents import game_maker
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import FAILURES
 from rlplug.runs.prepare import Prepared
@@ -44,7 +45,10 @@ def with_backend(prepared: Prepared, maker: EnvMaker) -> tuple[Prepared, str]:
     )
     # What is timed is made and thrown away: the run's environments begin as without it.
     with forked(derive(prepared.config.run.seed, "timing")):
-        reason, is_faster = _compare(make, in_workers)
+        if game_maker(maker) is None:
+            reason, is_faster = _compare(make, in_workers)
+        else:
+            reason, is_faster = "the environment has several agents", False
     chosen = in_workers if is_faster else options.without_workers()
     name = f"{in_workers.workers} worker processes" if is_faster else "this process"
     config = attrs.evolve(prepared.config, sampling=chosen)

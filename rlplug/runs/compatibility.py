@@ -10,8 +10,9 @@ import attrs
 
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, long_episodes
+from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import PluginError, RlplugError
-from rlplug.feeds import Stream
+from rlplug.feeds import Logged, Stream
 from rlplug.logs import Log
 from rlplug.registry import ALGORITHM, FoundPlugin, Registry
 
@@ -30,20 +31,30 @@ class Compatibility:
 
     def unsupported(self, found: FoundPlugin, algorithm: Any, feed: Any) -> str | None:
         """Why an algorithm does not support the environment; None if it does."""
-        with found.calling("supports"):
-            reason: Any = algorithm.supports(
-                self.environments.observation_space, self.environments.action_space
-            )
-        if not (reason is None or isinstance(reason, str)):
-            raise PluginError(
-                f"{found.label}: supports() returned {reason!r}.",
-                "try: return None if it supports the spaces, else the reason as a string",
-            )
+        reason: str | None = None
+        for own in self.environments.modules.values():
+            reason = reason or self._unsupported_spaces(found, algorithm, own)
+        if reason is None and isinstance(self.environments, AgentEnvironments):
+            return _no_agents(feed)
         if reason is None and _for_bandits(feed):
             if self.log is not None:
                 return None if self.log.is_bandit else _LONG_LOG
             return long_episodes(
                 self.maker, self.config.env, self.config.run.seed, self.environments.told
+            )
+        return reason
+
+    def _unsupported_spaces(
+        self, found: FoundPlugin, algorithm: Any, environments: Environments
+    ) -> str | None:
+        with found.calling("supports"):
+            reason: Any = algorithm.supports(
+                environments.observation_space, environments.action_space
+            )
+        if not (reason is None or isinstance(reason, str)):
+            raise PluginError(
+                f"{found.label}: supports() returned {reason!r}.",
+                "try: return None if it supports the spaces, else the reason as a string",
             )
         return reason
 
@@ -109,6 +120,15 @@ class Compatibility:
 
 
 _LONG_LOG = "it is for bandits, whose episodes have one step; the log has longer ones"
+
+
+def _no_agents(feed: Any) -> str | None:
+    """Why a feed is not for several agents; None if it is."""
+    if _for_bandits(feed):
+        return "it is for bandits, which have one agent; here there are several"
+    if isinstance(feed, Logged):
+        return "it learns from a log, and logs are of one agent; here there are several"
+    return None
 
 
 def _for_bandits(feed: Any) -> bool:

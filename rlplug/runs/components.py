@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -15,10 +15,11 @@ from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import CheckpointSection, EnvSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing
-from rlplug.feeds import Feed, FeedSetting, OpenFeed
+from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import (
@@ -28,7 +29,8 @@ from rlplug.learner.device import (
     without_compiler,
 )
 from rlplug.logs import Log
-from rlplug.plugin import DEFAULT_MODULE
+from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.runs.agents import agent_feeds, agent_sampler, refuse_options, train_modules
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
@@ -185,7 +187,12 @@ def make_components(
     if config.evaluation.video and config.evaluation.episodes:
         check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
-    opened = feed.open(_setting(prepared, environments, learner, ranks))
+    opened: OpenFeed
+    setting = partial(_setting, prepared, ranks)
+    if isinstance(environments, AgentEnvironments):
+        opened = agent_feeds(prepared, environments, learner, setting)
+    else:
+        opened = feed.open(setting(environments, learner.modules[DEFAULT_MODULE]))
     if ranks is not None:
         refuse_unshared(environments, opened, learners)
     sampler: Sampler
@@ -196,11 +203,13 @@ def make_components(
         collected = (config.sampling.num_epoch_samples or collected) * learners
         _warn_of_overrun(collected, config.run.steps)
         refuse_short_run(config.profiler, config.run.steps, collected)
-        module = learner.modules[DEFAULT_MODULE]
-        if config.scale.engine == "ray":
+        if isinstance(environments, AgentEnvironments):
+            sampler = agent_sampler(config, environments, learner, cast(ModuleFeeds, opened))
+        elif config.scale.engine == "ray":
+            module = learner.modules[DEFAULT_MODULE]
             sampler = runner_sampler(prepared, maker, environments, module, opened, stack)
         else:
-            made = make_sampler(config, environments, module, opened)
+            made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
             sampler = made
             if config.sampling.record:
                 sampler = recorded(made, config, environments, opened)
@@ -260,10 +269,15 @@ def _for_evaluation(
     problem = getattr(training.vector.unwrapped, "problem_seed", None)
     if problem is not None:
         arguments["problem_seed"] = problem
+    section = attrs.evolve(config.env, arguments=arguments)
+    if isinstance(training, AgentEnvironments):
+        games = agent_environments(maker, num_envs, section, config.modules, told=training.told)
+        assert games is not None
+        return games
     return make_environments(
         maker,
         num_envs,
-        attrs.evolve(config.env, arguments=arguments),
+        section,
         # Vector environments do not render.
         vectorization="sync" if more else config.sampling.vectorization,
         training=False,
@@ -288,7 +302,7 @@ def _feed(prepared: Prepared) -> Feed:
 
 
 def _setting(
-    prepared: Prepared, environments: Environments, learner: Learner, ranks: Ranks | None
+    prepared: Prepared, ranks: Ranks | None, environments: Environments, module: Module
 ) -> FeedSetting:
     """What the feed is told about the run."""
     config = prepared.config
@@ -299,7 +313,7 @@ def _setting(
         steps=config.run.steps,
         seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
         double=config.compute.dtype == "float64",
-        has_memory=learner.modules[DEFAULT_MODULE].initial_state(1) is not None,
+        has_memory=module.initial_state(1) is not None,
         frame_stack=environments.frame_stack,
         num_epoch_samples=config.sampling.num_epoch_samples,
         normalization=environments.normalization,
@@ -312,7 +326,15 @@ def _environments(
 ) -> Environments:
     """The training environments, or a log's spaces; refused if the algorithm cannot have them."""
     config = prepared.config
-    if log is not None and not maker:
+    games = (
+        None
+        if log is not None
+        else agent_environments(maker, config.sampling.num_envs, config.env, config.modules)
+    )
+    environments: Environments
+    if games is not None:
+        environments = games
+    elif log is not None and not maker:
         environments = environments_of(log)
     elif config.scale.engine == "ray":
         environments = environments_elsewhere(config, maker)
@@ -333,6 +355,7 @@ def _environments(
             environments = _share_of(environments, make, config, ranks)
     algorithm = prepared.algorithm
     try:
+        refuse_options(config, environments)
         if log is not None:
             check_spaces(log, environments)
         compatibility = Compatibility(environments, maker, config, log)
@@ -369,12 +392,19 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
     config = prepared.config
     learner = Learner(
         calls,
-        {DEFAULT_MODULE: (environments.observation_space, environments.action_space)},
+        {
+            module_id: (own.observation_space, own.action_space)
+            for module_id, own in environments.modules.items()
+        },
         seed=config.run.seed,
         learning=config.learner,
         compute=beside(config.compute, environments.device, environments.name),
     )
-    return built(learner, prepared)
+    for module_id, section in config.modules.items():
+        learner.set_options(module_id, section.options)
+    built(learner, prepared)
+    train_modules(learner, config)
+    return learner
 
 
 def _with_tensors(

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlplug.checkpoint import checkpoints_in, save_module
+from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import FAILURES
-from rlplug.plugin import DEFAULT_MODULE
+from rlplug.evaluation.agents import AgentModules
+from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.runs.components import Components
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.profiler import Profile, Profiler
@@ -98,6 +100,13 @@ class Ending:
         result = self._result((self._tracking.where,))
         return RunInterrupted(result, error, at_once=True)
 
+    def _module(self) -> Module:
+        """The module of the run; with several agents, those of all of them."""
+        modules = self._components.learner.modules
+        if isinstance(self._components.environments, AgentEnvironments):
+            return AgentModules(modules)
+        return modules[DEFAULT_MODULE]
+
     def _tell(self, error: BaseException) -> None:
         """Report what happened since the last report, and tell the listeners of the end."""
         with _tried("the last metrics could not be reported"):
@@ -118,7 +127,7 @@ class Ending:
                 self._profile = self.profiler.result()
         folder = self._tracking.folder
         with _tried(f"no module.safetensors in {folder}"):
-            module = self._components.learner.modules[DEFAULT_MODULE]
+            module = self._module()
             self._tracking.artifact(save_module(module, folder), "module")
         with self._activities.doing("closing", lambda: self._tracking.left):
             self._tracking.close(self._status)
@@ -132,13 +141,13 @@ class Ending:
             status=self._status,
             step=trainer.step,
             metrics=trainer.metrics,
-            module=learner.modules[DEFAULT_MODULE],
+            module=self._module(),
             folder=self._tracking.folder,
             checkpoints=_checkpoints(self._tracking.folder),
             stopped=trainer.stopped,
             best=None if periodic is None else periodic.best.best_evaluation,
             nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
-            engine=" (".join(engines[DEFAULT_MODULE]) + ")" if DEFAULT_MODULE in engines else "",
+            engine=" (".join(next(iter(engines.values()))) + ")" if engines else "",
             where=where,
             lost=self._tracking.lost,
             time_split=trainer.time_split,

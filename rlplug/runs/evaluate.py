@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
-from rlplug.errors import RequestError
-from rlplug.evaluation import Evaluator
+from rlplug.envs.agents import agent_environments
+from rlplug.errors import RequestError, did_you_mean
+from rlplug.evaluation import EvaluationResult, Evaluator
+from rlplug.evaluation.agents import AgentModules, AgentResult, RandomModule
 from rlplug.evaluation.video import record as record_video
 from rlplug.learner.device import device_for_environments
+from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
+from rlplug.serving import AgentPolicy
 from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
 
 __all__ = ["Evaluated", "evaluate"]
+
+RANDOM = "random"
+"""The opponent that acts at random."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +45,9 @@ class Evaluated:
     metrics: dict[str, float]
     environment: str
     returns: tuple[float, ...] = ()
-    """The return of each episode."""
+    """The return of each episode; of several agents, their mean."""
+    agent_returns: Mapping[str, Any] = attrs.field(factory=dict)
+    """With several agents, the return of each in each episode, arrays."""
     video: Path | None = None
     recorded: Path | None = None
     """The file that keeps the evaluation, if it was recorded."""
@@ -59,6 +70,7 @@ def evaluate(
     record: bool = False,
     console: Console | None = None,
     recording: Path | str | None = None,
+    opponents: Mapping[str, str] | None = None,
 ) -> Evaluated:
     """Play greedy episodes that neither training nor its evaluations used.
 
@@ -67,7 +79,8 @@ def evaluate(
     that was not made here and names code to import, such as a wrapper, needs `trust=True`. With
     `record=True` the evaluation is kept with the run: as a file, and in MLflow as `later_eval/…`
     at the step of the checkpoint. `console` shows how far it is. `recording` is a folder
-    to record the episodes in, as a log.
+    to record the episodes in, as a log. With several agents, `opponents` are those that others act
+    for: `{"player_2": "random"}`.
     """
     console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
@@ -78,7 +91,12 @@ def evaluate(
     refuse_foreign_imports(path, (), trust=trust, arguments=arguments)
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
-    normalize = None if policy.normalization is None else policy.normalization.observations
+    module, normalize = _acting(loaded, opponents or {})
+    if recording is not None and isinstance(policy, AgentPolicy):
+        raise RequestError(
+            f"run {loaded.manifest.run_id} has several agents, and logs are of one.",
+            "try: without recording the episodes",
+        )
     config = loaded.prepared.config
     with ExitStack() as stack:
         stack.callback(console.close)
@@ -88,15 +106,15 @@ def evaluate(
         if video:
             with console.activities.doing("recording a video"):
                 file = record_video(
-                    policy.module,
-                    lambda: _environments(loaded, env, 1, render=True),
+                    module,
+                    lambda: _environments(loaded, env, 1, opponents or {}, render=True),
                     _new_video(loaded.path),
                     seed=eval_seed,
                     timestep=policy.step,
                     normalize=normalize,
                 )
         evaluator = Evaluator(
-            lambda num_envs: _environments(loaded, env, num_envs),
+            lambda num_envs: _environments(loaded, env, num_envs, opponents or {}),
             episodes=episodes,
             parallel=config.evaluation.parallel,
             seed=eval_seed,
@@ -107,7 +125,7 @@ def evaluate(
         stack.callback(evaluator.close)
         console.episodes_started(episodes, lambda: evaluator.played)
         with console.activities.doing("evaluating", lambda: evaluator.progress):
-            metrics = evaluator.evaluate(policy.module, policy.step, normalize)
+            metrics = evaluator.evaluate(module, policy.step, normalize)
         assert evaluator.result is not None
         returns, lengths = evaluator.result.returns.tolist(), evaluator.result.lengths.tolist()
     kept, reason = None, ""
@@ -132,11 +150,61 @@ def evaluate(
         metrics=metrics,
         environment=describe_env(env) if env else loaded.saved.environment["name"],
         returns=tuple(returns),
+        agent_returns=_by_agent(evaluator.result),
         video=file,
         recorded=kept,
         recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
+
+
+def _by_agent(result: EvaluationResult) -> dict[str, Any]:
+    if not isinstance(result, AgentResult):
+        return {}
+    return dict(zip(result.agents, result.agent_returns.T, strict=True))
+
+
+def _acting(loaded: Loaded, opponents: Mapping[str, str]) -> tuple[Module, Any]:
+    """What acts in the episodes, and what normalizes its observations."""
+    policy = loaded.policy
+    if not isinstance(policy, AgentPolicy):
+        if opponents:
+            raise RequestError(
+                f"run {loaded.manifest.run_id} has one agent: there are no opponents.",
+                "try: without opponents",
+            )
+        scaling = policy.normalization
+        return policy.module, None if scaling is None else scaling.observations
+    modules: dict[str, Module] = {}
+    normalize = {}
+    for agent, module_id in _assigned(loaded, opponents).items():
+        own = policy.agents[agent]
+        if module_id == f"{RANDOM} {agent}":
+            modules[module_id] = RandomModule(own.action_space)
+            continue
+        modules[module_id] = own.module
+        if own.normalization is not None:
+            normalize[module_id] = own.normalization.observations
+    return AgentModules(modules), normalize
+
+
+def _assigned(loaded: Loaded, opponents: Mapping[str, str]) -> dict[str, str]:
+    """Agent → module id; random opponents have modules of their own."""
+    policy = loaded.policy
+    assert isinstance(policy, AgentPolicy)
+    for agent, kind in opponents.items():
+        if agent not in policy.modules:
+            guess = did_you_mean(agent, policy.modules, sentence=True)
+            raise RequestError(
+                f"there is no agent {agent!r}. {guess}".rstrip(),
+                f"agents: {', '.join(policy.modules)}",
+            )
+        if kind != RANDOM:
+            raise RequestError(f"unknown opponent {kind!r}.", f"try: {agent}={RANDOM}")
+    if len(opponents) == len(policy.modules):
+        raise RequestError("all agents are opponents.", "leave one of them out")
+    random = {agent: f"{RANDOM} {agent}" for agent in opponents}
+    return {**policy.modules, **random}
 
 
 def _new_video(checkpoint: Path) -> Path:
@@ -147,7 +215,12 @@ def _new_video(checkpoint: Path) -> Path:
 
 
 def _environments(
-    loaded: Loaded, env: EnvMaker, num_envs: int, *, render: bool = False
+    loaded: Loaded,
+    env: EnvMaker,
+    num_envs: int,
+    opponents: Mapping[str, str],
+    *,
+    render: bool = False,
 ) -> Environments:
     """Environments like the training environments."""
     config, environment = loaded.prepared.config, loaded.saved.environment
@@ -164,10 +237,22 @@ def _environments(
         )
     rendering = {"render_mode": "rgb_array"} if render else {}
     arguments = {**config.env.arguments, **environment["arguments"], **rendering}
+    section = attrs.evolve(config.env, arguments=arguments)
+    if isinstance(loaded.policy, AgentPolicy):
+        games = agent_environments(
+            env or config.run.env, num_envs, section, {}, agents=_assigned(loaded, opponents)
+        )
+        if games is None:
+            raise RequestError(
+                f"run {loaded.manifest.run_id} has several agents, and "
+                f"{describe_env(env or config.run.env)!r} has one.",
+                "try: an environment with the agents of the run",
+            )
+        return games
     return make_environments(
         env or config.run.env,
         num_envs,
-        attrs.evolve(config.env, arguments=arguments),
+        section,
         vectorization="sync" if render else config.sampling.vectorization,
         training=False,
         device=device_for_environments(config.compute),

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import attrs
+from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
 from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Normalization
+from rlplug.evaluation.agents import AgentModules
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry, core_version
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
-from rlplug.serving import Policy
+from rlplug.serving import AgentPolicy, Policy
+from rlplug.serving.agents import policies_by_agent
 from rlplug.serving.description import space_as_json
+from rlplug.spaces import AnySpace
 
 __all__ = ["Loaded", "about", "load", "load_checkpoint"]
 
@@ -74,41 +79,74 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
     _warn_of_other_versions(manifest, calls)
     saved = SavedPolicy.read(path)
     config = prepared.config
-    normalization = None
-    space = saved.observation_space
+    agents: Mapping[str, str] = saved.environment.get("agents", {})
+    with reading(path, "options and spaces"):
+        shown = _spaces_of(saved, agents)
     if config.env.normalize_observation and not saved.normalization:
         raise damaged(path, "env.normalize_observation is true, but it has no statistics")
+    normalizations: dict[str, Normalization] = {}
+    spaces = dict(shown)
     if saved.normalization:
         with reading(path, "normalization"):
-            normalization = Normalization(config.env, space, 1)
-            normalization.set_state(saved.normalization)
-            space = normalization.space(space)
+            for module_id, (space, actions) in shown.items():
+                one = normalizations[module_id] = Normalization(config.env, space, 1)
+                state = saved.normalization[module_id] if agents else saved.normalization
+                one.set_state(state)
+                spaces[module_id] = one.space(space), actions
     with reading(path, "options and spaces"):
         learner = Learner(
             calls,
-            {DEFAULT_MODULE: (space, saved.action_space)},
+            spaces,
             seed=config.run.seed,
             learning=config.learner,
             compute=attrs.evolve(config.compute, device="cpu", compile=False),
         )
+        for module_id, section in config.modules.items():
+            learner.set_options(module_id, section.options)
         learner.build()
     with reading(path, "weights"):
         restore_policy(learner, saved)
         calls.at_step(manifest.step)
-        module = calls.inference_module(DEFAULT_MODULE, learner.modules[DEFAULT_MODULE], learner)
-        module.eval()
-    policy = Policy(
-        module,
-        saved.observation_space,
-        saved.action_space,
-        normalization=normalization,
-        frame_stack=config.env.frame_stack,
-        step=manifest.step,
-        run_steps=config.run.steps,
-        path=path,
-        seed=seed,
-    )
+        modules = {
+            module_id: calls.inference_module(module_id, module, learner)
+            for module_id, module in learner.modules.items()
+        }
+    policies = {
+        module_id: Policy(
+            module.eval(),
+            *shown[module_id],
+            normalization=normalizations.get(module_id),
+            frame_stack=config.env.frame_stack,
+            step=manifest.step,
+            run_steps=config.run.steps,
+            path=path,
+            seed=seed,
+        )
+        for module_id, module in modules.items()
+    }
+    policy = policies.get(DEFAULT_MODULE)
+    if agents:
+        policy = AgentPolicy(
+            policies_by_agent(agents, policies, seed),
+            AgentModules(modules),
+            modules=agents,
+            step=manifest.step,
+            path=path,
+        )
+    assert policy is not None
     return Loaded(policy=policy, prepared=prepared, saved=saved, manifest=manifest, path=path)
+
+
+def _spaces_of(
+    saved: SavedPolicy, agents: Mapping[str, str]
+) -> dict[str, tuple[AnySpace, AnySpace]]:
+    """Observation and action space of each module."""
+    seen, done = saved.observation_space, saved.action_space
+    if not agents:
+        return {DEFAULT_MODULE: (seen, done)}
+    assert isinstance(seen, Dict)
+    assert isinstance(done, Dict)
+    return {module_id: (seen[agent], done[agent]) for agent, module_id in agents.items()}
 
 
 def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:
@@ -133,6 +171,7 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "environment": loaded.saved.environment["name"],
         "observation_space": space_as_json(policy.observation_space),
         "action_space": space_as_json(policy.action_space),
+        **({"agents": policy.modules} if isinstance(policy, AgentPolicy) else {}),
         "frame_stack": policy.frame_stack,
         "normalizes_observations": policy.normalization is not None
         and policy.normalization.changes_observations,

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
@@ -18,7 +18,9 @@ from rlplug.checkpoint.policy import split_state
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments
+from rlplug.envs.agents import AgentEnvironments
 from rlplug.evaluation import BestTracker, Evaluator
+from rlplug.evaluation.agents import AgentModules
 from rlplug.feeds import OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -33,8 +35,6 @@ from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 
 __all__ = ["PeriodicTasks"]
-
-Normalize: TypeAlias = Callable[[Any], Any]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -89,7 +89,8 @@ class PeriodicTasks:
     due: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.best = BestTracker(self.config.evaluation)
+        several = isinstance(self.environments, AgentEnvironments)
+        self.best = BestTracker(self.config.evaluation, latest=several)
         self.weights = WeightCheck(
             self.learner.modules, self.learner.extra, lambda: self._divergence.terms()
         )
@@ -201,12 +202,17 @@ class PeriodicTasks:
         self.evaluate_seconds += time.perf_counter() - began
         return found, better
 
-    def _policy(self) -> tuple[Module, Normalize | None]:
+    def _policy(self) -> tuple[Module, Any]:
         """The module that acts in evaluations, and what normalizes its observations."""
-        normalization = self.environments.normalization
-        trained = self.learner.modules[DEFAULT_MODULE]
-        module = self.calls.inference_module(DEFAULT_MODULE, trained, self.learner)
-        return module, None if normalization is None else normalization.observations
+        normalize, modules = {}, {}
+        for module_id, own in self.environments.modules.items():
+            trained = self.learner.modules[module_id]
+            modules[module_id] = self.calls.inference_module(module_id, trained, self.learner)
+            if own.normalization is not None:
+                normalize[module_id] = own.normalization.observations
+        if isinstance(self.environments, AgentEnvironments):
+            return AgentModules(modules), normalize
+        return modules[DEFAULT_MODULE], normalize.get(DEFAULT_MODULE)
 
     def _record_last(self, step: int) -> None:
         """Record the policy of the last step, unless it is the best, which has its video."""

@@ -21,6 +21,7 @@ from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance
 from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
 from rlplug.runs.from_log import derive_data
+from rlplug.runs.module_sections import module_sections
 from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of
 from rlplug.tracking.source_code import plugin_record
@@ -195,7 +196,7 @@ def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> list[Problem]:
     """Unknown sections, and options of add-ons that are not used."""
-    known = [*CORE_SECTIONS, "algorithm", "addons"]
+    known = [*CORE_SECTIONS, "algorithm", "addons", "modules"]
     problems = []
     for name, section in values.items():
         if name not in known:
@@ -233,10 +234,12 @@ def _structure(
             config_class, layers.section("addons", name), f"addons.{name}", owners
         )
         problems += found
+    modules, found = module_sections(layers, kind.Config, owners)
+    problems += found
     if problems:
         return None, problems
     sections["run"] = _with_short_names(sections["run"], addons)
-    return RunConfig(algorithm=options, addons=configs, **sections), []
+    return RunConfig(algorithm=options, addons=configs, modules=modules, **sections), []
 
 
 def _with_short_names(run: RunSection, addons: Mapping[str, Any]) -> RunSection:

@@ -34,9 +34,7 @@ class Videos:
     activities: Activities
     seed: int
 
-    def record(
-        self, kind: Kind, step: int, module: Module, normalize: Callable[[Any], Any] | None
-    ) -> None:
+    def record(self, kind: Kind, step: int, module: Module, normalize: Any) -> None:
         """Record one episode as `videos/KIND-step-STEP.mp4`, or warn why that failed."""
         file = self._folder / f"{kind}-step-{step:012d}.mp4"
         try:

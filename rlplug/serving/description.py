@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rlplug.batch.nested import tree_map
 from rlplug.serving.policy import Policy
-from rlplug.spaces import ACTION_MASK
+from rlplug.spaces import open_masks
 
 __all__ = ["latency", "sampled_observations", "space_as_json"]
 
@@ -47,8 +47,7 @@ def sampled_observations(space: spaces.Space[Any], n: int, seed: int = 0) -> Any
     drawn.seed(seed)
     rows = [drawn.sample() for _ in range(n)]
     batch = tree_map(lambda *leaves: numpy.stack([numpy.asarray(one) for one in leaves]), *rows)
-    if isinstance(batch, dict) and ACTION_MASK in batch:
-        batch[ACTION_MASK] = numpy.ones_like(batch[ACTION_MASK])
+    open_masks(batch)
     return batch
 
 

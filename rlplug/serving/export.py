@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput
+from rlplug.serving.agents import AgentPolicy
 from rlplug.serving.description import sampled_observations
 from rlplug.serving.policy import Policy
 from rlplug.spaces import ACTION_MASK
@@ -72,6 +73,11 @@ def export_policy(
     frames), with `action_mask` a mask of allowed actions, and recurrent state; its outputs are
     actions and the next recurrent state. `about` is kept in the file.
     """
+    if isinstance(policy, AgentPolicy):
+        raise RequestError(
+            f"the policy has several agents ({', '.join(policy.agents)}), and a file is of one.",
+            "try: export_policy(policy.agents[NAME], …) in Python",
+        )
     if action_mask and not isinstance(
         policy.action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
     ):

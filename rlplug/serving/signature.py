@@ -16,7 +16,7 @@ from rlplug.batch.nested import to_arrays
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.serving.act_requests import mask_width, plain
-from rlplug.spaces import ACTION_MASK, placeholder
+from rlplug.spaces import ACTION_MASK, open_masks, placeholder
 
 __all__ = ["SIGNATURE", "flatten", "nest", "requirements", "signature_of", "write_signature"]
 
@@ -62,8 +62,7 @@ def signature_of(
     if mask_width(action_space) is not None:
         params.append({"name": ACTION_MASK, "type": "boolean", "default": [], "shape": [-1]})
     example = placeholder(observation_space, 1)
-    if isinstance(example, dict) and ACTION_MASK in example:
-        example[ACTION_MASK] = numpy.ones_like(example[ACTION_MASK])
+    open_masks(example)
     return {
         "inputs": [_tensor(*part, frames=frame_stack > 1) for part in taken.items()],
         "outputs": [_tensor(*part) for part in given.items()],

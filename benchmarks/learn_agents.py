@@ -1,0 +1,139 @@
+"""Do several agents learn? Each task with its threshold, over seeds.
+
+    python benchmarks/learn_agents.py spread 0 1 2 3 4
+    python benchmarks/learn_agents.py meeting 0 1 2
+    python benchmarks/learn_agents.py matrix 0 1 2
+    python benchmarks/learn_agents.py tictactoe 0 1 2
+
+It prints a line for each seed, and ends with 1 if fewer seeds pass than the task asks for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy
+
+import rlplug
+from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
+
+QUIET = {"tracking.enabled": False, "evaluation.episodes": 0, "sampling.num_envs": 8}
+
+SPREAD_RANDOM = -26.3
+"""Mean return of an agent that acts at random in simple_spread_v3, over 1,000 episodes."""
+
+
+def spread(seed: int) -> tuple[str, bool]:
+    """simple_spread_v3, three agents that share one PPO module, against random agents."""
+    run = rlplug.run(
+        "ppo",
+        "pettingzoo:mpe/simple_spread_v3",
+        steps=400_000,
+        seed=seed,
+        options={
+            **QUIET,
+            "n_steps": 125,
+            "batch_size": 500,
+            "n_epochs": 10,
+            "learning_rate": 7e-4,
+            "ent_coef": 0.01,
+            "gamma": 0.95,
+        },
+    )
+    found = rlplug.evaluate(run.folder, episodes=100, checkpoint="last")
+    value = found.metrics["eval/return_mean"]
+    return f"return {value:.2f}, random {SPREAD_RANDOM}", value >= SPREAD_RANDOM + 4
+
+
+def meeting(seed: int) -> tuple[str, bool]:
+    """Two agents with one PPO module meet on a line as soon as they can."""
+    run = rlplug.run(
+        "ppo",
+        "rlplug.envs.agents.tasks:Meeting",
+        steps=60_000,
+        seed=seed,
+        options={**QUIET, "n_steps": 64, "batch_size": 256, "learning_rate": 1e-3},
+    )
+    found = rlplug.evaluate(run.folder, episodes=500, checkpoint="last")
+    value, best = found.metrics["eval/return_mean"], shortest_meeting()
+    return f"return {value:.3f}, best {best:.3f}", abs(value - best) < 0.1
+
+
+def matrix(seed: int) -> tuple[str, bool]:
+    """Hawk and dove for a prize of 1 and a cost of 4: in equilibrium, 1 of 4 is a hawk."""
+    run = rlplug.run(
+        "ppo",
+        partial(MatrixGame, payoffs=((-1.5, 1.0), (0.0, 0.5))),
+        steps=100_000,
+        seed=seed,
+        options={
+            **QUIET,
+            "n_steps": 128,
+            "batch_size": 512,
+            "n_epochs": 4,
+            "ent_coef": 0.0,
+            "learning_rate": [[0, 3e-3], [100_000, 1e-4]],
+        },
+    )
+    policy = rlplug.load(run.folder, checkpoint="last")
+    rows = numpy.ones((10_000, 1), numpy.float32)
+    chosen = policy.predict({"agent_0": rows}, deterministic=False)["agent_0"]
+    hawks = float((chosen == 0).mean())
+    return f"hawks: {hawks:.3f}, equilibrium 0.25", abs(hawks - 0.25) < 0.05
+
+
+def tictactoe(seed: int) -> tuple[str, bool]:
+    """Tic-tac-toe by self-play of one PPO module, then each side against random play."""
+    run = rlplug.run(
+        "ppo",
+        "pettingzoo:classic/tictactoe_v3",
+        steps=400_000,
+        seed=seed,
+        options={
+            **QUIET,
+            "n_steps": 256,
+            "batch_size": 256,
+            "ent_coef": 0.03,
+            "gamma": 1.0,
+            "learning_rate": [[0, 1e-3], [400_000, 1e-4]],
+        },
+    )
+    lost = []
+    for other in ("player_1", "player_2"):
+        found = rlplug.evaluate(
+            run.folder, episodes=500, checkpoint="last", opponents={other: "random"}
+        )
+        me = {"player_1": "player_2", "player_2": "player_1"}[other]
+        lost.append(found.agent_returns[me])
+    share = float((numpy.concatenate(lost) >= 0).mean())
+    return f"not lost against random: {share:.1%} of 1,000", share >= 0.9
+
+
+TASKS: dict[str, tuple[Callable[[int], tuple[str, bool]], Callable[[int], int]]] = {
+    "spread": (spread, lambda seeds: seeds - 1 if seeds >= 5 else seeds),
+    "meeting": (meeting, lambda seeds: seeds),
+    "matrix": (matrix, lambda seeds: seeds),
+    "tictactoe": (tictactoe, lambda seeds: seeds),
+}
+
+
+def main(task: str, *seeds: str) -> Any:
+    learn, wanted = TASKS[task]
+    passed = 0
+    for seed in map(int, seeds or ("0", "1", "2")):
+        told, fine = learn(seed)
+        passed += fine
+        print(f"{task} seed {seed}: {told}: {'passed' if fine else 'FAILED'}", flush=True)
+    count = len(seeds or "012")
+    print(f"{task}: {passed} of {count}", flush=True)
+    return 0 if passed >= wanted(count) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

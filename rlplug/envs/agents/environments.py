@@ -1,0 +1,160 @@
+"""Environments with several agents, and what each module has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+from gymnasium.vector import AutoresetMode
+
+from rlplug.config.module_section import ModuleSection
+from rlplug.config.sections import EnvSection
+from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game
+from rlplug.envs.agents.mapping import map_agents
+from rlplug.envs.agents.vector import AgentVector
+from rlplug.envs.environments import Environments
+from rlplug.envs.making import EnvMaker, describe_env
+from rlplug.envs.normalization import Normalization
+from rlplug.envs.spaces_only import SpacesOnly
+from rlplug.envs.wrappers import single_env_options
+from rlplug.errors import RequestError
+from rlplug.seeding import derive
+
+__all__ = ["AgentEnvironments", "agent_environments"]
+
+
+@attrs.frozen(eq=False)
+class AgentEnvironments(Environments):
+    """Several environments with several agents each; every agent of each is a row of a module."""
+
+    module_of: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """Agent → module id."""
+    by_module: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def agents(self) -> Mapping[str, str]:
+        """The module of each agent."""
+        return self.module_of
+
+    @property
+    def games(self) -> AgentVector:
+        """The games."""
+        return cast(AgentVector, self.vector)
+
+    @property
+    def modules(self) -> Mapping[str, Environments]:
+        """Module id → its spaces, with as many environments as the module has rows."""
+        return self.by_module
+
+    def reset_games(self, seed: int) -> None:
+        """Reset all, each from a seed of its own."""
+        self.games.reset_games(
+            [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
+        )
+
+
+@attrs.frozen(eq=False)
+class ModuleNormalization:
+    """The normalization of every module, saved and restored together."""
+
+    by_module: Mapping[str, Normalization]
+
+    @property
+    def changes_observations(self) -> bool:
+        """Whether observations are normalised."""
+        return any(one.changes_observations for one in self.by_module.values())
+
+    def get_state(self) -> dict[str, Any]:
+        """The statistics by module."""
+        return {name: one.get_state() for name, one in self.by_module.items()}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        for name, one in self.by_module.items():
+            one.set_state(saved[name])
+
+
+def agent_environments(
+    env: EnvMaker,
+    num_envs: int,
+    section: EnvSection,
+    modules: Mapping[str, ModuleSection],
+    *,
+    agents: Mapping[str, str] | None = None,
+    told: set[str] | None = None,
+) -> AgentEnvironments | None:
+    """`num_envs` environments with several agents; None if `env` makes others.
+
+    `modules` are the sections `[modules.NAME]` of the run, from which the module of each agent
+    follows, unless `agents` has it.
+    """
+    maker = game_maker(env)
+    if maker is None:
+        return None
+    name = describe_env(env)
+    for option in single_env_options(section):
+        raise RequestError(
+            f"environment {name!r} has several agents; {option} is for those with one.",
+            f"try: without {option}",
+        )
+    games = [make_game(maker, name, section.arguments)]
+    try:
+        agent_spaces = agent_spaces_of(games[0], name)
+        agents = _checked(name, agents, agent_spaces) or map_agents(name, agent_spaces, modules)
+        for index in range(1, num_envs):
+            games.append(make_game(maker, name, section.arguments))
+            if games[-1].env is games[0].env:
+                raise RequestError(
+                    f"environment {name!r} was given twice.",
+                    "try: a callable that makes a new one each time",
+                )
+            if agent_spaces_of(games[-1], name) != agent_spaces:
+                raise RequestError(
+                    f"environment {name!r} has other agents or spaces the {index + 1}. time.",
+                    "try: a callable that makes equal ones",
+                )
+    except BaseException:
+        for game in games:
+            game.close()
+        raise
+    members: dict[str, list[str]] = {}
+    for module_id in dict.fromkeys((*(modules or ()), *agents.values())):
+        members[module_id] = [agent for agent, own in agents.items() if own == module_id]
+    vector = AgentVector(games, members, agent_spaces)
+    by_module = {}
+    scaled = section.normalize_observation or section.normalize_reward or section.reward_clip
+    normalizations = {}
+    for module_id, rows in vector.rows.items():
+        observations, actions = agent_spaces[rows.agents[0]]
+        if scaled:
+            normalizations[module_id] = Normalization(section, observations, rows.num)
+        by_module[module_id] = Environments(
+            SpacesOnly(observations, actions, rows.num),
+            name,
+            AutoresetMode.SAME_STEP,
+            normalizations.get(module_id),
+        )
+    normalization: Any = ModuleNormalization(normalizations) if scaled else None
+    return AgentEnvironments(
+        vector,
+        name,
+        AutoresetMode.SAME_STEP,
+        normalization,
+        told=set() if told is None else told,
+        module_of=agents,
+        by_module=by_module,
+    )
+
+
+def _checked(
+    name: str, agents: Mapping[str, str] | None, agent_spaces: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """The agents, refused if the environment has others."""
+    if agents is not None and set(agents) != set(agent_spaces):
+        raise RequestError(
+            f"environment {name!r} has the agents {', '.join(agent_spaces)}, and the run has "
+            f"{', '.join(agents)}.",
+            "try: an environment with the agents of the run",
+        )
+    return agents

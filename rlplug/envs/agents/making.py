@@ -1,0 +1,145 @@
+"""Make games from an id, an import path or a callable, and tell them from other environments."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from rlplug.envs.agents.games import AecGame, Game, ParallelGame
+from rlplug.envs.making import EnvMaker, imported_maker, makes_vector
+from rlplug.errors import RequestError, RlplugError
+from rlplug.spaces import AnySpace
+
+__all__ = ["PREFIX", "agent_spaces_of", "game_maker", "make_game"]
+
+PREFIX = "pettingzoo:"
+"""Ids of PettingZoo begin with it: `pettingzoo:mpe/simple_spread_v3`."""
+
+_FAMILIES = {"mpe": "mpe2"}
+"""Families that are packages of their own."""
+
+_INSTALL = "try: pip install 'rlplug[multiagent]'"
+
+
+def game_maker(env: EnvMaker) -> Callable[..., Any] | None:
+    """What makes one environment with several agents; None for all other environments.
+
+    A callable is called once to see what it makes, if anything has imported PettingZoo.
+    """
+    if isinstance(env, str) and env.startswith(PREFIX):
+        return _by_id(env)
+    maker = env
+    if isinstance(env, str):
+        if ":" not in env:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            maker = imported_maker(env) or ""
+    if not callable(maker) or "pettingzoo" not in sys.modules or makes_vector(maker):
+        return None
+    kinds = _kinds()
+    if isinstance(maker, type):
+        return maker if issubclass(maker, kinds) else None
+    return maker if _makes_games(maker, kinds) else None
+
+
+def make_game(maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Game:
+    """One environment with several agents."""
+    aec, parallel = _kinds()
+    try:
+        env = maker(**arguments)
+    except RlplugError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{key} = {value!r}" for key, value in arguments.items())
+        raise RequestError(
+            f"environment {name!r} cannot be made{f' with {given}' if given else ''}: "
+            f"{type(error).__name__}: {error}.",
+            "try: other options in [env]; what is no option there is passed to the environment",
+        ) from error
+    if isinstance(env, parallel):
+        return ParallelGame(env)
+    if isinstance(env, aec):
+        return AecGame(env)
+    raise RequestError(
+        f"environment {name!r} is a {type(env).__name__}, neither an AECEnv nor a ParallelEnv.",
+        "try: a callable that makes one of them each time",
+    )
+
+
+def agent_spaces_of(game: Game, name: str) -> dict[str, tuple[AnySpace, AnySpace]]:
+    """Observation and action space of every agent that may ever be there."""
+    agents = getattr(game.env, "possible_agents", None)
+    if not agents:
+        raise RequestError(
+            f"environment {name!r} does not say which agents there may be.",
+            "give it possible_agents, the names of all of them",
+        )
+    if len(set(agents)) < len(agents):
+        raise RequestError(
+            f"environment {name!r} has agents of the same name in possible_agents: "
+            f"{', '.join(map(str, agents))}.",
+            "give each a name of its own",
+        )
+    try:
+        return {
+            agent: (game.env.observation_space(agent), game.env.action_space(agent))
+            for agent in agents
+        }
+    except (KeyError, TypeError) as error:
+        raise RequestError(
+            f"environment {name!r} has no spaces for its agents: {type(error).__name__}: {error}.",
+            "define observation_space(agent) and action_space(agent) for all possible_agents",
+        ) from error
+
+
+def _kinds() -> tuple[type[Any], type[Any]]:
+    pettingzoo = _import("pettingzoo", "environments with several agents need")
+    return pettingzoo.AECEnv, pettingzoo.ParallelEnv
+
+
+def _by_id(env: str) -> Callable[..., Any]:
+    family, _, name = env.removeprefix(PREFIX).partition("/")
+    if not family.isidentifier() or not name:
+        raise RequestError(
+            f"unknown environment {env!r}.", f"try: --env {PREFIX}mpe/simple_spread_v3"
+        )
+    _kinds()
+    package = _FAMILIES.get(family, f"pettingzoo.{family}")
+    module = _import(f"{package}.{name.replace('-', '_')}", f"environment {env!r} needs")
+    maker: Any = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+    if maker is None:
+        raise RequestError(f"unknown environment {env!r}.", f"see: the environments of {package}")
+    return maker  # type: ignore[no-any-return] # whatever PettingZoo has there
+
+
+def _import(module: str, needs: str) -> ModuleType:
+    try:
+        with warnings.catch_warnings():
+            # PettingZoo's modules warn of a registry that older versions do not have.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module(module)
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == module.partition(".")[0] and error.name != missing:
+            raise RequestError(
+                f"{needs} {module!r}, which does not exist.", "see: its name"
+            ) from error
+        raise RequestError(f"{needs} more: {error}.", _INSTALL) from error
+
+
+def _makes_games(maker: Callable[..., Any], kinds: tuple[type[Any], ...]) -> bool:
+    try:
+        made = maker()
+    except Exception:
+        # With arguments it may work; what is wrong with it is told where it is made.
+        return False
+    found = isinstance(made, kinds)
+    close = getattr(made, "close", None)
+    if close is not None:
+        close()
+    return found

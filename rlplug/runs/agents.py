@@ -1,0 +1,135 @@
+"""What a run with several agents has in place of one feed and one sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+import attrs
+
+from rlplug.config.sections import LearnerSection, RunConfig, SamplingSection
+from rlplug.envs import Environments
+from rlplug.envs.agents import AgentEnvironments
+from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
+from rlplug.feeds import FeedSetting, ModuleFeeds
+from rlplug.learner import Learner
+from rlplug.plugin import Module
+from rlplug.runs.module_sections import options_of
+from rlplug.runs.prepare import Prepared
+from rlplug.sampling.agents import AgentSampler
+
+__all__ = ["agent_feeds", "agent_sampler", "refuse_options", "train_modules"]
+
+
+def refuse_options(config: RunConfig, environments: Environments) -> None:
+    """Refuse options of several agents where there is one, and the other way round."""
+    name, several = environments.name, isinstance(environments, AgentEnvironments)
+    problems = []
+    if not several:
+        why = f"is for environments with several agents; {name!r} has one"
+        problems += [Problem(f"modules.{module_id}", why) for module_id in config.modules]
+        if config.learner.modules_to_train != LearnerSection().modules_to_train:
+            problems.append(Problem("learner.modules_to_train", why))
+    else:
+        why = f"cannot be used with several agents, as in {name!r}"
+        fields, sampling = attrs.fields_dict(SamplingSection), config.sampling
+        for option in _OF_ONE_AGENT:
+            if getattr(sampling, option) != fields[option].default:
+                problems.append(Problem(f"sampling.{option}", why))
+        if config.data.is_used:
+            problems.append(Problem("data", why))
+        if config.scale.learners > 1:
+            problems.append(Problem("scale.learners", why))
+        if config.scale.engine != "local":
+            problems.append(Problem("scale.engine", why))
+    if problems:
+        raise ConfigError("the options", problems)
+
+
+_OF_ONE_AGENT = (
+    "backend",
+    "vectorization",
+    "record",
+    "min_trajectory_length",
+    "max_trajectory_length",
+)
+
+
+def train_modules(learner: Learner, config: RunConfig) -> None:
+    """Train the modules of `learner.modules_to_train`, and let the others only act."""
+    patterns = config.learner.modules_to_train
+    if patterns == LearnerSection().modules_to_train:
+        return
+    wanted: set[str] = set()
+    problems = []
+    for pattern in patterns:
+        found = {one for one in learner.modules if fnmatchcase(one, pattern)}
+        if not found:
+            guess = did_you_mean(pattern, learner.modules)
+            said = f"{pattern!r} is no module"
+            problems.append(
+                Problem("learner.modules_to_train", f"{said}, {guess}" if guess else said)
+            )
+        wanted |= found
+    if problems:
+        raise ConfigError("the options", problems, f"modules: {', '.join(learner.modules)}")
+    learner.modules_to_train = wanted
+
+
+def agent_feeds(
+    prepared: Prepared,
+    environments: AgentEnvironments,
+    learner: Learner,
+    setting: Callable[[Environments, Module], FeedSetting],
+) -> ModuleFeeds:
+    """A feed of its own for each module that is trained, with the module's options."""
+    algorithm, config = prepared.algorithm, prepared.config
+    wanted = learner.modules_to_train
+    assert not callable(wanted)
+    feeds = {}
+    for module_id, own in environments.modules.items():
+        module = learner.modules[module_id]
+        if environments.games.in_turn and module.initial_state(1) is not None:
+            raise RequestError(
+                f"the agents of {environments.name!r} act in turn, and module {module_id!r} has "
+                "memory, which is for agents that act at once.",
+                "try: options without memory",
+            )
+        if wanted is not None and module_id not in wanted:
+            continue
+        plugin = algorithm.plugin
+        if module_id in config.modules:
+            plugin = type(plugin)(options_of(config.algorithm, config.modules[module_id]))
+        with algorithm.found.calling("feed"):
+            feed = plugin.feed()
+        try:
+            feeds[module_id] = feed.open(setting(own, module))
+        except RequestError as error:
+            rows = f"an environment of it is one of its {own.num_envs} agents"
+            raise RequestError(
+                f"module {module_id!r}: {error.message}", *error.hints, rows
+            ) from error
+    steps = {module_id: feed.steps_per_collect for module_id, feed in feeds.items()}
+    if len(set(steps.values())) > 1:
+        told = ", ".join(f"{module_id} {count:,}" for module_id, count in steps.items())
+        raise RequestError(
+            f"the modules want collections of different lengths: {told} steps.",
+            "try: the same n_steps or train_freq in all [modules.NAME]",
+        )
+    return ModuleFeeds(feeds)
+
+
+def agent_sampler(
+    config: RunConfig, environments: AgentEnvironments, learner: Learner, feeds: ModuleFeeds
+) -> AgentSampler:
+    """A sampler that collects what the feeds ask for."""
+    steps, count = feeds.steps_per_collect, config.sampling.num_epoch_samples
+    return AgentSampler(
+        environments,
+        learner.modules,
+        feeds,
+        seed=config.run.seed,
+        steps=-(-count // environments.num_envs) if count else steps,
+        run_steps=config.run.steps,
+        optimal=config.sampling.optimal,
+    )

@@ -1,0 +1,53 @@
+"""The sections `[modules.NAME]` of a run, checked against the options of its algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlplug.config.module_section import ModuleSection
+from rlplug.config.names import Owners
+from rlplug.config.sources import Layers
+from rlplug.config.strict import structure
+from rlplug.config.toml import plain
+from rlplug.errors import Problem
+from rlplug.plugin import ALL_MODULES
+
+__all__ = ["module_sections", "options_of"]
+
+
+def module_sections(
+    layers: Layers, algorithm: type[Any], owners: Owners
+) -> tuple[dict[str, ModuleSection], list[Problem]]:
+    """The sections by module id, and all that is wrong with them."""
+    sections: dict[str, ModuleSection] = {}
+    problems: list[Problem] = []
+    given = layers.section("modules")
+    if not isinstance(given, Mapping):
+        return {}, []
+    base = layers.section("algorithm")
+    base = base if isinstance(base, Mapping) else {}
+    for name, values in given.items():
+        path = f"modules.{name}"
+        if name == ALL_MODULES:
+            problems.append(Problem(path, "stands for all modules: choose another name"))
+            continue
+        section, found = structure(ModuleSection, values, path)
+        problems += found
+        if section is None:
+            continue
+        _, found = structure(algorithm, {**base, **section.options}, path, owners)
+        own = {f"{path}.{option}" for option in section.options}
+        # What is wrong in [algorithm] is told of [algorithm].
+        problems += [one for one in found if one.path.partition("[")[0] in {path, *own}]
+        sections[name] = section
+    return sections, problems
+
+
+def options_of(algorithm: Any, section: ModuleSection) -> Any:
+    """The algorithm's options for a module: those of the run with those of its section."""
+    config, problems = structure(
+        type(algorithm), {**plain(algorithm), **section.options}, "modules"
+    )
+    assert config is not None, problems
+    return config

@@ -1,0 +1,217 @@
+"""Samples from environments with several agents, acting with the modules of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy
+
+from rlplug.envs.agents import AgentEnvironments
+from rlplug.envs.agents.saving import restore_games, save_games
+from rlplug.errors import FAILURES, RlplugError
+from rlplug.feeds import Experience, ModuleExperience, ModuleFeeds
+from rlplug.nn.arrays import FrozenWeights
+from rlplug.plugin import Module
+from rlplug.sampling.agent_collector import AgentCollector
+from rlplug.sampling.agent_inputs import AgentInputs
+from rlplug.seeding import derive
+
+__all__ = ["AgentSampler", "agent_inputs"]
+
+
+def agent_inputs(
+    environments: AgentEnvironments,
+    modules: Mapping[str, Module],
+    *,
+    seed: int,
+    normalize: Mapping[str, Callable[[Any], Any]],
+    run_steps: int = 0,
+    during: str = "",
+) -> dict[str, AgentInputs]:
+    """The input of each module."""
+    return {
+        module_id: AgentInputs(
+            rows,
+            environments.modules[module_id],
+            modules[module_id],
+            random=numpy.random.default_rng(derive(seed, "acting", module_id)),
+            normalize=normalize.get(module_id),
+            run_steps=run_steps,
+            during=during,
+        )
+        for module_id, rows in environments.games.rows.items()
+    }
+
+
+class AgentSampler:
+    """Steps environments with several agents, some steps per collection.
+
+    In each step, every module acts once for all its agents whose turn it is, in all environments.
+    Modules without a feed act and collect nothing.
+    """
+
+    def __init__(
+        self,
+        environments: AgentEnvironments,
+        modules: Mapping[str, Module],
+        feeds: ModuleFeeds,
+        *,
+        seed: int,
+        steps: int,
+        run_steps: int = 0,
+        optimal: bool = False,
+    ) -> None:
+        self.version = 0
+        """Updates of the weights so far."""
+        self.step_seconds = 0.0
+        """Seconds that the environments took for their steps."""
+        self._environments, self._games = environments, environments.games
+        self._seed, self._steps = seed, steps
+        normalize = {
+            module_id: own.normalization.observations
+            for module_id, own in environments.modules.items()
+            if own.normalization is not None
+        }
+        self._inputs = agent_inputs(
+            environments, modules, seed=seed, normalize=normalize, run_steps=run_steps
+        )
+        self._collectors = {
+            module_id: AgentCollector(
+                inputs,
+                environments.modules[module_id],
+                feeds.by_module[module_id],
+                steps=steps,
+                in_turn=self._games.in_turn,
+            )
+            for module_id, inputs in self._inputs.items()
+            if module_id in feeds.by_module
+        }
+        self._choose = {
+            module_id: module.forward_inference if optimal else module.forward_exploration
+            for module_id, module in modules.items()
+        }
+        self._step_agents: Callable[[Any], None] = self._games.step_agents
+        self._frozen_weights = FrozenWeights()
+        self._over = numpy.zeros((steps, environments.num_envs), bool)
+
+    def start(self, seed: int | None = None) -> None:
+        """Reset the environments, each from a seed of its own under `seed`, or the run's."""
+        try:
+            self._environments.reset_games(self._seed if seed is None else seed)
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self._failed(0, error) from error
+        for module_id, inputs in self._inputs.items():
+            if module_id in self._collectors:
+                self._collectors[module_id].start()
+            else:
+                inputs.reset()
+
+    def collect(self, timestep: int) -> Experience:
+        """Take the next steps; what it returns is valid until the next call."""
+        games, num_envs = self._games, self._environments.num_envs
+        acting = [
+            (self._choose[module_id], self._collectors.get(module_id), inputs)
+            for module_id, inputs in self._inputs.items()
+        ]
+        for one in self._collectors.values():
+            one.begin()
+        with self._frozen_weights:
+            for time in range(self._steps):
+                now = timestep + time * num_envs
+                for choose, collector, inputs in acting:
+                    if collector is None:
+                        inputs.choose(choose, now)
+                    else:
+                        collector.choose(choose, now)
+                began = perf_counter()
+                try:
+                    self._step_agents([inputs.chosen for _, _, inputs in acting])
+                except RlplugError:
+                    raise
+                except FAILURES as error:
+                    raise self._failed(now, error) from error
+                self.step_seconds += perf_counter() - began
+                self._over[time] = games.over
+                for _, collector, inputs in acting:
+                    if collector is None:
+                        inputs.restart([row for row, _ in inputs.rows.finals])
+                    else:
+                        collector.store()
+        by_module = {}
+        for module_id, one in self._collectors.items():
+            own = one.experience(timestep)
+            if own is not None:
+                by_module[module_id] = own
+        return ModuleExperience(
+            {}, steps=self._steps, num_envs=num_envs, by_module=by_module, over=self._over
+        )
+
+    def absorb(self) -> None:
+        """Update the normalisation statistics with the last collection."""
+        for collector in self._collectors.values():
+            collector.absorb()
+
+    def take_metrics(self) -> dict[str, float]:
+        """Metrics of episodes since the last call: of each module, and their mean over modules."""
+        found = {name: one.episode_stats.take() for name, one in self._collectors.items()}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        metrics: dict[str, float] = {}
+        for module_id, own in found.items():
+            for name, value in own.items():
+                section, _, rest = name.partition("/")
+                metrics[f"{section}/{module_id}/{rest}"] = value
+        for name in sorted({name for own in found.values() for name in own}):
+            metrics[name] = float(numpy.mean([own[name] for own in found.values() if name in own]))
+        return metrics
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile, `act` and `step`, of acting and stepping."""
+        self._choose = {name: record("act", one) for name, one in self._choose.items()}
+        self._step_agents = record("step", self._step_agents)
+
+    def get_state(self, *, environments: bool = True) -> dict[str, Any]:
+        """All that the next collection depends on; `not_saved` tells why without environments."""
+        pickled, reason = b"", "checkpoint.save_environments is false"
+        if environments:
+            beside = {
+                "vector": self._games.get_state(),
+                "waiting": {name: one.get_waiting() for name, one in self._collectors.items()},
+                "inputs": {name: one.get_state() for name, one in self._inputs.items()},
+            }
+            pickled, reason = save_games(self._games.games, beside)
+        random = {name: one.act.random.bit_generator.state for name, one in self._inputs.items()}
+        return {
+            "modules": {name: one.get_state() for name, one in self._collectors.items()},
+            "random": random,
+            "environments": pickled,
+            "not_saved": reason,
+        }
+
+    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
+        """Restore a state; returns why environments were reset, from `seed`, or nothing."""
+        for name, state in saved["random"].items():
+            self._inputs[name].act.random.bit_generator.state = state
+        for name, one in self._collectors.items():
+            one.set_state(saved["modules"][name])
+        if not saved["environments"]:
+            self.start(seed)
+            return str(saved["not_saved"])
+        beside = restore_games(self._games.games, saved["environments"])
+        self._games.set_state(beside["vector"])
+        for name, inputs in self._inputs.items():
+            inputs.set_state(beside["inputs"][name])
+        for name, collector in self._collectors.items():
+            collector.set_waiting(beside["waiting"][name])
+        return ""
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._games.close()
+
+    def _failed(self, timestep: int, error: BaseException) -> Exception:
+        return next(iter(self._inputs.values())).checks.failed_in(self._games, timestep, error)

@@ -1,0 +1,136 @@
+"""The policies of several agents: observations by agent in, actions by agent out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from rlplug.errors import RequestError, did_you_mean
+from rlplug.plugin import Module
+from rlplug.seeding import derive
+from rlplug.serving.policy import Policy
+
+__all__ = ["AgentPolicy", "policies_by_agent"]
+
+
+class AgentPolicy(Policy):
+    """Acts for those agents that it is given observations of.
+
+    `predict` takes and gives mappings by agent; agents that share a module have frames and
+    recurrent state of their own.
+    """
+
+    def __init__(
+        self,
+        by_agent: Mapping[str, Policy],
+        module: Module,
+        *,
+        modules: Mapping[str, str],
+        step: int = 0,
+        path: Path | None = None,
+    ) -> None:
+        super().__init__(
+            module,
+            spaces.Dict({agent: one.observation_space for agent, one in by_agent.items()}),
+            spaces.Dict({agent: one.action_space for agent, one in by_agent.items()}),
+            step=step,
+            path=path,
+        )
+        self.agents = dict(by_agent)
+        """The policy of each agent."""
+        self.modules = dict(modules)
+        """The id of each agent's module."""
+
+    def predict(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        *,
+        action_mask: Any = None,
+        episode_start: Any = None,
+    ) -> Any:
+        """The action of each agent that there is an observation of.
+
+        Each may be one observation, or several with a first axis. `action_mask` has the masks of
+        agents; `episode_start` is that of `Policy.predict`, for all of them.
+        """
+        if not isinstance(observation, Mapping) or not observation:
+            raise RequestError(
+                f"this policy takes a mapping by agent, found {type(observation).__name__}.",
+                f"agents: {', '.join(self.agents)}",
+            )
+        masks = {} if action_mask is None else action_mask
+        if not isinstance(masks, Mapping):
+            raise RequestError("action_mask must be a mapping by agent.")
+        for agent in (*observation, *masks):
+            if agent not in self.agents:
+                guess = did_you_mean(str(agent), self.agents, sentence=True)
+                raise RequestError(
+                    f"there is no agent {agent!r}. {guess}".rstrip(),
+                    f"agents: {', '.join(self.agents)}",
+                )
+        return {
+            agent: self.agents[agent].predict(
+                given,
+                deterministic,
+                action_mask=masks.get(agent),
+                episode_start=episode_start,
+            )
+            for agent, given in observation.items()
+        }
+
+    def probabilities(
+        self, observations: Any, deterministic: bool = True, *, action_mask: Any = None
+    ) -> Any:
+        """Refused: those of each agent are asked of its own policy."""
+        raise self._of_one("probabilities")
+
+    def log_prob(self, observations: Any, actions: Any, *, action_mask: Any = None) -> Any:
+        """Refused: those of each agent are asked of its own policy."""
+        raise self._of_one("log_prob")
+
+    def _of_one(self, method: str) -> RequestError:
+        return RequestError(
+            f"{method} is of one agent, and this policy has {', '.join(self.agents)}.",
+            f"try: policy.agents[NAME].{method}(…)",
+        )
+
+    def reset(self) -> None:
+        """Start new episodes: clear the recurrent state of all agents."""
+        for one in self.agents.values():
+            one.reset()
+
+    def fork(self) -> AgentPolicy:
+        """A policy with the same weights, and recurrent state of its own."""
+        by_agent = {agent: one.fork() for agent, one in self.agents.items()}
+        return AgentPolicy(
+            by_agent, self.module, modules=self.modules, step=self.step, path=self.path
+        )
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether actions of any agent depend on earlier observations of the episode."""
+        return any(one.has_memory for one in self.agents.values())
+
+
+def policies_by_agent(
+    modules: Mapping[str, str], by_module: Mapping[str, Policy], seed: int
+) -> dict[str, Policy]:
+    """A policy for each agent, given the module of each and a policy of each module."""
+    policies = {}
+    for agent, module_id in modules.items():
+        one = by_module[module_id]
+        policies[agent] = Policy(
+            one.module,
+            one.observation_space,
+            one.action_space,
+            normalization=one.normalization,
+            step=one.step,
+            run_steps=one.run_steps,
+            path=one.path,
+            seed=derive(seed, "agent", agent),
+        )
+    return policies

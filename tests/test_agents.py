@@ -1,0 +1,426 @@
+"""Environments with several agents: games, rows, the mapping to modules, collections, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+
+from rlplug.config.sections import EnvSection, ModuleSection
+from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.envs.agents.saving import restore_games, save_games
+from rlplug.envs.agents.tasks import MatrixGame, Meeting, shortest_meeting
+from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
+from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
+from rlplug.feeds import (
+    Feed,
+    FeedSetting,
+    ModuleExperience,
+    ModuleFeeds,
+    OpenFeed,
+    Replay,
+    Rollout,
+)
+from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.agents import AgentSampler
+from tests.agent_games import Countdown, Relay, Unlike
+
+Sections = dict[str, ModuleSection]
+
+
+class First(Module):
+    """Chooses action 0, and remembers how many it acted for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.masks: list[Any] = []
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        seen = act.observations
+        n = len(seen["observation"] if isinstance(seen, dict) else seen)
+        self.sizes.append(n)
+        self.masks.append(None if act.action_mask is None else act.action_mask.copy())
+        extras = {"log_prob": numpy.zeros(n, numpy.float32)} if act.wants_log_prob else {}
+        return Acted(numpy.zeros(n, numpy.int64), extras=extras)
+
+    forward_inference = forward_exploration
+
+
+def made(env: Callable[..., Any], num_envs: int = 1, **sections: Any) -> AgentEnvironments:
+    modules: Sections = {name: ModuleSection(agents=own) for name, own in sections.items()}
+    found = agent_environments(env, num_envs, EnvSection(), modules)
+    assert found is not None
+    return found
+
+
+def opened(feed: Feed, environments: AgentEnvironments) -> ModuleFeeds:
+    feeds: dict[str, OpenFeed] = {}
+    for module_id, own in environments.modules.items():
+        setting = FeedSetting(
+            observation_space=own.vector.single_observation_space,
+            action_space=own.action_space,
+            num_envs=own.num_envs,
+            steps=1000,
+            seed=0,
+        )
+        feeds[module_id] = feed.open(setting)
+    return ModuleFeeds(feeds)
+
+
+def sampler_of(
+    environments: AgentEnvironments, feeds: ModuleFeeds, steps: int
+) -> tuple[AgentSampler, dict[str, First]]:
+    modules = {module_id: First() for module_id in environments.modules}
+    sampler = AgentSampler(environments, modules, feeds, seed=0, steps=steps)
+    sampler.start()
+    return sampler, modules
+
+
+def collected(sampler: AgentSampler, timestep: int = 0) -> ModuleExperience:
+    found = sampler.collect(timestep)
+    assert isinstance(found, ModuleExperience)
+    return found
+
+
+# -- the mapping -------------------------------------------------------------------------------
+
+
+def problems(env: Callable[..., Any], **sections: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        made(env, **sections)
+    return str(refused.value)
+
+
+def test_agents_with_equal_spaces_share_the_module_default() -> None:
+    assert made(Relay).agents == {"first": "default", "second": "default"}
+
+
+def test_agents_with_different_spaces_have_modules_named_after_them() -> None:
+    assert made(Unlike).agents == {"first": "first", "second": "second"}
+    by_id = agent_environments("pettingzoo:mpe/simple_adversary_v3", 1, EnvSection(), {})
+    assert by_id is not None
+    assert by_id.agents == {"adversary_0": "adversary", "agent_0": "agent", "agent_1": "agent"}
+    by_id.close()
+
+
+def test_modules_name_their_agents_by_pattern_by_list_and_by_function() -> None:
+    assert made(Relay, one="fir*", two=("second",)).agents == {"first": "one", "second": "two"}
+    path = f"{__name__}:by_length"
+    assert made(Relay, short=path, long=path).agents == {"first": "short", "second": "long"}
+
+
+def by_length(agent: str) -> str:
+    return "short" if len(agent) < 6 else "long"
+
+
+def test_what_is_wrong_with_modules_is_told_all_at_once() -> None:
+    said = problems(Relay, one="firts", two=())
+    assert "2 problems in [modules]" in said
+    assert "'firts' matches no agent, did you mean 'first'?" in said
+    assert "modules.two.agents   names no agent" in said
+    assert "agents of Relay: first, second" in said
+
+
+def test_an_agent_nobody_maps_is_refused() -> None:
+    assert "agent 'second' is in no module" in problems(Relay, one="first")
+
+
+def test_an_agent_in_two_modules_is_refused() -> None:
+    assert "agent 'first' is in several: one, two" in problems(Relay, one="*", two="first")
+
+
+def test_a_function_that_maps_to_an_unknown_module_is_refused() -> None:
+    said = problems(Relay, shorts=f"{__name__}:by_length", long="second")
+    assert "maps agent 'first' to an unknown module 'short', did you mean 'shorts'?" in said
+
+
+def test_a_function_that_cannot_be_imported_is_refused() -> None:
+    assert "failed: ModuleNotFoundError" in problems(Relay, one="nowhere_to_find:mapping")
+
+
+def test_agents_whose_spaces_do_not_fit_a_shared_module_are_refused() -> None:
+    said = problems(Unlike, both="*")
+    assert "observations of its agents differ" in said
+    assert "actions of its agents differ: 'first' has Discrete with 2 values" in said
+    assert "give them modules of their own" in said
+
+
+# -- making ------------------------------------------------------------------------------------
+
+
+def refused(env: Any, section: EnvSection | None = None) -> str:
+    with pytest.raises(RequestError) as error:
+        agent_environments(env, 2, section or EnvSection(), {})
+    return str(error.value)
+
+
+def test_what_has_one_agent_is_left_to_gymnasium() -> None:
+    import gymnasium
+
+    assert agent_environments("CartPole-v1", 1, EnvSection(), {}) is None
+    make = partial(gymnasium.make, "CartPole-v1")
+    assert agent_environments(make, 1, EnvSection(), {}) is None
+
+
+def test_ids_import_paths_and_callables_make_environments() -> None:
+    for env in (
+        "pettingzoo:classic/rps_v2",
+        "rlplug.envs.agents.tasks:Meeting",
+        Meeting,
+        lambda: Meeting(cells=3),
+    ):
+        found = agent_environments(env, 2, EnvSection(), {})
+        assert found is not None
+        assert found.num_envs == 2
+        assert found.modules["default"].num_envs == 4
+        found.close()
+
+
+def test_an_unknown_id_is_refused() -> None:
+    assert "does not exist" in refused("pettingzoo:mpe/simple_spread_v99")
+    assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
+
+
+def test_arguments_that_the_environment_does_not_take_are_refused() -> None:
+    said = refused(Meeting, EnvSection(arguments={"cels": 3}))
+    assert "cannot be made with cels = 3: TypeError" in said
+
+
+def test_wrappers_of_single_agents_are_refused() -> None:
+    assert "env.frame_stack is for those with one" in refused(Meeting, EnvSection(frame_stack=4))
+
+
+def test_an_environment_without_possible_agents_is_refused() -> None:
+    class Unknown(Relay):
+        def __init__(self) -> None:
+            super().__init__()
+            self.possible_agents = []
+
+    assert "does not say which agents there may be" in refused(Unknown)
+
+
+def test_one_environment_given_twice_is_refused() -> None:
+    one = Relay()
+    assert "was given twice" in refused(lambda: one)
+
+
+# -- collections -------------------------------------------------------------------------------
+
+
+def test_agents_that_come_and_go_end_and_begin_fragments() -> None:
+    environments = made(Relay)
+    feeds = opened(Rollout(n_steps=6, batch_size=0), environments)
+    sampler, modules = sampler_of(environments, feeds, steps=6)
+    experience = collected(sampler)
+    # Steps 5 and 6 are the first two of the next episode.
+    assert experience.count == 6
+    assert modules["default"].sizes == [1, 2, 1, 1, 1, 2]
+    (work,) = feeds.take(experience, 6)
+    batch = work.batch
+    columns = {name: numpy.asarray(batch[name]).ravel().tolist() for name in batch}
+    assert columns["rewards"] == [1, 2, 1, 2, 20, 30, 40, 20]
+    assert columns["observations"] == [0, 1, 0, 1, 1, 2, 3, 1]
+    assert columns["terminated"] == [False, True, False, True, False, False, False, False]
+    assert columns["truncated"] == [False] * 6 + [True, False]
+    assert numpy.asarray(batch["fragments"]).tolist() == [[0, 2], [2, 4], [4, 7], [7, 8]]
+    # The last of `second` goes on in the next collection.
+    assert numpy.asarray(batch["final_observations"]).ravel().tolist() == [2, 2, 4, 2]
+    assert experience.ended().ravel().tolist() == [False] * 3 + [True] + [False] * 2
+    metrics = sampler.take_metrics()
+    assert metrics["rollout/return_mean"] == (3 + 3 + 90) / 3
+
+
+def test_a_replay_buffer_has_the_transitions_of_each_agent() -> None:
+    environments = made(Relay, one="first", two="second")
+    feeds = opened(Replay(batch_size=64, learning_starts=0, buffer_size=1000), environments)
+    sampler, _ = sampler_of(environments, feeds, steps=1)
+    seen: dict[str, set[tuple[float, ...]]] = {"one": set(), "two": set()}
+    for step in range(1, 13):
+        for work in feeds.take(collected(sampler, step - 1), step):
+            assert work.by_module is not None
+            for module_id, own in work.by_module.items():
+                names = ("observations", "rewards", "next_observations", "terminated")
+                parts = [numpy.asarray(own.batch[name]).reshape(64) for name in names]
+                seen[module_id] |= set(zip(*(part.tolist() for part in parts), strict=True))
+    assert seen["one"] == {(0, 1, 1, False), (1, 2, 2, True)}
+    assert seen["two"] == {(1, 20, 2, False), (2, 30, 3, False), (3, 40, 4, False)}
+
+
+def test_an_action_in_turn_is_answered_in_the_next_turn() -> None:
+    environments = made(Countdown)
+    feeds = opened(Rollout(n_steps=4, batch_size=0), environments)
+    sampler, modules = sampler_of(environments, feeds, steps=4)
+    experience = collected(sampler)
+    own = experience.by_module["default"]
+    # left, right, left, then left of the next episode, which is not answered yet.
+    assert modules["default"].sizes == [1, 1, 1, 1]
+    masks = [one.tolist() for one in modules["default"].masks]
+    assert masks == [[[1, 1]], [[1, 0]], [[1, 0]], [[1, 1]]]
+    assert own.counts is not None
+    assert own.counts.tolist() == [2, 1]
+    (work,) = feeds.take(experience, 4)
+    assert numpy.asarray(work.batch["rewards"]).tolist() == [1, 0, 1]
+    assert numpy.asarray(work.batch["terminated"]).tolist() == [False, True, True]
+    assert numpy.asarray(work.batch["log_prob"]).tolist() == [0, 0, 0]
+    finals = work.batch["final_observations"]
+    assert numpy.asarray(finals["observation"]).ravel().tolist() == [3, 3]
+    # Nobody acts there: a mask that allows nothing would leave no value to look at.
+    assert numpy.asarray(finals["action_mask"]).tolist() == [[1, 1], [1, 1]]
+    second = collected(sampler, 4).by_module["default"]
+    # The action that waited is the first row.
+    assert second.grid(second.columns["observations"])["observation"][0, 0].tolist() == [0]
+
+
+def test_modules_with_equal_passes_are_updated_together() -> None:
+    environments = made(Relay, one="first", two="second")
+    feeds = opened(Rollout(n_steps=4, batch_size=0), environments)
+    sampler, _ = sampler_of(environments, feeds, steps=4)
+    (work,) = feeds.take(collected(sampler), 4)
+    assert work.by_module is not None
+    assert {name: own.batch.rows for name, own in work.by_module.items()} == {"one": 2, "two": 3}
+
+
+@pytest.mark.parametrize("env", [Meeting, Countdown, "pettingzoo:mpe/simple_spread_v3"])
+def test_a_restored_sampler_collects_what_the_saved_one_does(env: Any) -> None:
+    def fresh(seed: int) -> tuple[AgentSampler, AgentEnvironments]:
+        environments = made(env, 2)
+        feeds = opened(Rollout(n_steps=7, batch_size=0), environments)
+        space = environments.modules["default"].action_space
+        module = RandomModule(space)
+        logged = Logging(module)
+        return AgentSampler(environments, {"default": logged}, feeds, seed=seed, steps=7), (
+            environments
+        )
+
+    one, first = fresh(3)
+    one.start()
+    one.collect(0)
+    saved = one.get_state()
+    assert saved["not_saved"] == ""
+    other, second = fresh(4)
+    assert other.set_state(saved, seed=9) == ""
+    for step in (14, 28, 42):
+        here, there = collected(one, step), collected(other, step)
+        for name, own in here.by_module["default"].columns.items():
+            assert_equal(own, there.by_module["default"].columns[name])
+    first.close()
+    second.close()
+
+
+class Logging(Module):
+    """Random actions with a log-probability."""
+
+    def __init__(self, module: RandomModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        acted = self.module.forward_inference(act)
+        return Acted(acted.actions, extras={"log_prob": numpy.zeros(len(acted.actions))})
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        for name, part in one.items():
+            assert_equal(part, other[name])
+    else:
+        numpy.testing.assert_array_equal(one, other)
+
+
+def test_games_that_cannot_be_pickled_say_why() -> None:
+    class Open(Meeting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.file = open(__file__)  # noqa: SIM115 # closed by close
+
+        def close(self) -> None:
+            self.file.close()
+
+    environments = made(Open)
+    pickled, reason = save_games(environments.games.games, None)
+    assert pickled == b""
+    assert "pickle" in reason
+    environments.close()
+
+
+def test_a_pickle_of_other_games_is_refused() -> None:
+    pickled, _ = save_games(made(Meeting, 2).games.games, None)
+    with pytest.raises(RequestError, match="not those of this run"):
+        restore_games(made(Meeting, 1).games.games, pickled)
+
+
+# -- environments that do not keep their word ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("stranger", "agent 'stranger' that is not among its possible_agents"),
+        ("stays", "keeps agent 'first' among its agents after its end"),
+        ("leaves", "'second' left its agents, but was neither terminated nor truncated"),
+        ("blind", "gave no observation for agent 'first'"),
+        ("nobody", "no agents after a reset"),
+        ("raises", "failed in step after 0 steps: ValueError: broken"),
+        ("nan", "(agent 'first' of game 1) gave a reward that is not a finite number"),
+    ],
+)
+def test_an_environment_that_lies_is_named(lie: str, said: str) -> None:
+    environments = made(partial(Relay, lie=lie))
+    feeds = opened(Rollout(n_steps=6, batch_size=0), environments)
+    with pytest.raises(EnvironmentFailedError) as failed:
+        sampler_of(environments, feeds, steps=6)[0].collect(0)
+    assert said in str(failed.value)
+
+
+# -- evaluation ---------------------------------------------------------------------------------
+
+
+def scored(environments: AgentEnvironments, episodes: int) -> Any:
+    modules: dict[str, Module] = {name: First() for name in environments.modules}
+    return evaluate_agents(
+        AgentModules(modules),
+        environments,
+        episodes=episodes,
+        seed=0,
+        timestep=0,
+        normalize=None,
+        check=lambda: None,
+        max_steps=100,
+        watch=lambda scores: None,
+    )
+
+
+def test_an_evaluation_has_the_return_of_each_agent_and_module() -> None:
+    metrics = scored(made(Relay, 2, one="first", two="second"), 3).metrics()
+    assert metrics["eval/agents/first/return_mean"] == 3
+    assert metrics["eval/agents/second/return_mean"] == 90
+    assert metrics["eval/modules/two/return_mean"] == 90
+    assert metrics["eval/return_mean"] == 46.5
+    assert metrics["eval/length_mean"] == 4
+    assert metrics["eval/episodes"] == 3
+    in_turn = scored(made(Countdown), 2).metrics()
+    assert in_turn["eval/agents/left/return_mean"] == 1
+    assert in_turn["eval/agents/right/return_mean"] == 1
+
+
+# -- the tasks ----------------------------------------------------------------------------------
+
+
+def test_the_shortest_meeting_is_known() -> None:
+    # On 3 cells: 4 of 6 starts are neighbours and 2 are two cells apart; all meet in one step.
+    assert shortest_meeting(3) == 0
+    # On 4 cells: 2 of 12 starts are three cells apart and take two steps.
+    assert shortest_meeting(4) == pytest.approx(-2 / 12)
+
+
+def test_a_matrix_game_pays_both() -> None:
+    game = MatrixGame(((-1.5, 1.0), (0.0, 0.5)))
+    game.reset()
+    _, rewards, terminated, _, _ = game.step({"agent_0": 0, "agent_1": 1})
+    assert rewards == {"agent_0": 1.0, "agent_1": 0.0}
+    assert terminated == {"agent_0": True, "agent_1": True}
+    assert game.agents == []

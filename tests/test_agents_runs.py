@@ -1,0 +1,319 @@
+"""Runs with several agents: options, checkpoints, resume, evaluation, policies, serving."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+import torch
+
+import rlplug as library
+from rlplug.envs.agents.tasks import shortest_meeting
+from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.trees import read_tree
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+
+MEETING = "rlplug.envs.agents.tasks:Meeting"
+UNLIKE = "tests.agent_games:Unlike"
+RELAY = "tests.agent_games:Relay"
+COUNTDOWN = "tests.agent_games:Countdown"
+QUICK: dict[str, Any] = {
+    "tracking.enabled": False,
+    "evaluation.episodes": 4,
+    "n_steps": 32,
+    "batch_size": 32,
+}
+
+
+def trained(env: Any = MEETING, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
+    quick = QUICK if algorithm == "ppo" else {"tracking.enabled": False}
+    options = {name.replace("__", "."): value for name, value in options.items()}
+    return library.run(algorithm, env, steps=steps, options={**quick, **options})
+
+
+def told(env: Any = MEETING, algorithm: str = "ppo", **options: Any) -> str:
+    """What a run is refused with."""
+    with pytest.raises(RequestError) as refused:
+        trained(env, algorithm, **options)
+    assert refused.value.exit_code == 2
+    return str(refused.value)
+
+
+def weights(run: Any) -> dict[str, Any]:
+    newest = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
+    tree: dict[str, Any] = read_tree(newest / "policy")["modules"]
+    return tree
+
+
+# -- what runs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("ppo", RELAY, {}),
+        ("ppo", UNLIKE, {}),
+        ("ppo", COUNTDOWN, {}),
+        ("ppo", MEETING, {"memory": "gru", "memory_size": 8}),
+        ("ppo", RELAY, {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4}),
+        ("ppo", MEETING, {"env__normalize_observation": True, "env__normalize_reward": True}),
+        ("dqn", COUNTDOWN, {"learning_starts": 32}),
+        ("dqn", UNLIKE, {"learning_starts": 32, "prioritized": True}),
+        ("a2c", RELAY, {}),
+    ],
+)
+def test_algorithms_learn_with_several_agents(
+    algorithm: str, env: str, options: dict[str, Any], home: Path
+) -> None:
+    run = trained(env, algorithm, steps=128, **options)
+    assert run.status == "FINISHED"
+    assert any(name.endswith("loss") for name in run.metrics)
+    found = library.evaluate(run.folder, episodes=3, checkpoint="last")
+    assert len(found.agent_returns) == 2
+
+
+def test_metrics_name_the_modules(home: Path) -> None:
+    run = trained(RELAY, modules__one__agents="first", modules__two__agents="second")
+    names = set(run.metrics)
+    assert {"train/one/policy_loss", "train/two/policy_loss", "rollout/one/return_mean"} <= names
+    assert run.metrics["rollout/two/return_mean"] == 90
+    assert run.metrics["rollout/return_mean"] == (3 + 90) / 2
+    assert run.metrics["eval/agents/second/return_mean"] == 90
+
+
+def test_options_of_a_module_are_its_own(home: Path) -> None:
+    run = trained(
+        RELAY,
+        modules__one__agents="first",
+        modules__one__learning_rate=0.5,
+        modules__two__agents="second",
+    )
+    assert run.metrics["train/one/learning_rate"] == 0.5
+    assert run.metrics["train/two/learning_rate"] == pytest.approx(3e-4)
+
+
+def test_modules_that_are_not_trained_keep_their_weights(home: Path) -> None:
+    sections: dict[str, Any] = {"modules__one__agents": "first", "modules__two__agents": "second"}
+    run = trained(RELAY, learner__modules_to_train=["two"], **sections)
+    longer = trained(RELAY, steps=512, learner__modules_to_train=["tw*"], **sections)
+    one, other = weights(run), weights(longer)
+    assert all(torch.equal(part, other["one"][name]) for name, part in one["one"].items())
+    assert not all(torch.equal(part, other["two"][name]) for name, part in one["two"].items())
+    assert not any(name.startswith("train/one/") for name in run.metrics)
+
+
+def test_the_config_of_a_run_can_be_run_again(home: Path, tmp_path: Path) -> None:
+    run = trained(RELAY, modules__one__agents=["first"], modules__two__agents="second")
+    again = library.run(config=run.folder / "config.toml")
+    one, other = weights(run), weights(again)
+    assert all(torch.equal(part, other["two"][name]) for name, part in one["two"].items())
+
+
+def test_agents_with_one_module_learn_to_meet(home: Path) -> None:
+    run = library.run(
+        "ppo",
+        MEETING,
+        steps=16_000,
+        seed=1,
+        options={
+            "tracking.enabled": False,
+            "evaluation.episodes": 0,
+            "sampling.num_envs": 8,
+            "env.cells": 4,
+            "n_steps": 32,
+            "batch_size": 256,
+            "learning_rate": 2e-3,
+        },
+    )
+    found = library.evaluate(run.folder, episodes=100, checkpoint="last")
+    assert found.metrics["eval/return_mean"] == pytest.approx(shortest_meeting(4), abs=0.1)
+
+
+# -- resume --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("ppo", "pettingzoo:mpe/simple_adversary_v3", {}),
+        ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
+        # The share of random actions would depend on the length of the run.
+        ("dqn", RELAY, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    algorithm: str, env: str, options: dict[str, Any], home: Path
+) -> None:
+    whole = trained(env, algorithm, steps=384, **options)
+    part = trained(env, algorithm, steps=192, **options)
+    rest = library.resume(part.run_id, steps=384)
+    one, other = weights(whole), weights(rest)
+    assert one.keys() == other.keys()
+    for module_id, state in one.items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, other[module_id][name]), (module_id, name)
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def test_a_policy_takes_and_gives_mappings_by_agent(home: Path) -> None:
+    policy = library.load(trained(UNLIKE).folder)
+    one = policy.predict({"first": numpy.zeros(1, numpy.float32)})
+    assert set(one) == {"first"}
+    assert one["first"] in (0, 1)
+    several = policy.predict(
+        {"first": numpy.zeros((3, 1), numpy.float32), "second": numpy.zeros((3, 2), numpy.float32)}
+    )
+    assert {agent: actions.shape for agent, actions in several.items()} == {
+        "first": (3,),
+        "second": (3,),
+    }
+    with pytest.raises(RequestError, match=r"no agent 'frist'\. Did you mean 'first'"):
+        policy.predict({"frist": numpy.zeros(1, numpy.float32)})
+    with pytest.raises(RequestError, match="takes a mapping by agent"):
+        policy.predict(numpy.zeros(1, numpy.float32))
+
+
+def test_opponents_can_act_at_random(home: Path) -> None:
+    run = trained(MEETING)
+    found = library.evaluate(run.folder, episodes=4, opponents={"agent_1": "random"})
+    assert len(found.agent_returns["agent_0"]) == 4
+    for opponents, said in (
+        ({"agent_7": "random"}, "there is no agent 'agent_7'"),
+        ({"agent_1": "clever"}, "unknown opponent 'clever'"),
+        ({"agent_0": "random", "agent_1": "random"}, "all agents are opponents"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            library.evaluate(run.folder, episodes=4, opponents=opponents)
+
+
+def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) -> None:
+    quick = ("--set", "n_steps=32", "--set", "batch_size=32", "--set", "evaluation.episodes=2")
+    done = rlplug("run", "--algo", "ppo", "--env", UNLIKE, "--steps", "64", *quick, "--quiet")
+    assert done.code == 0, done.err
+    shown = rlplug("eval", "last", "--episodes", "2", "--opponent", "second=random")
+    assert shown.code == 0, shown.err
+    assert "return of first" in shown.out
+    assert rlplug("show", "last").code == 0
+    wrong = rlplug("eval", "last", "--record", "log")
+    assert wrong.code == 2
+    assert "logs are of one" in wrong.err
+
+
+def test_a_policy_of_several_agents_is_served(home: Path) -> None:
+    import socket
+
+    from rlplug.runs.loading import about, load_checkpoint
+    from rlplug.serving.description import latency
+    from rlplug.serving.server import PolicyServer
+
+    run = trained(COUNTDOWN)
+    (newest,) = sorted((run.folder / "checkpoints").glob("step-*"))[-1:]
+    loaded = load_checkpoint(newest)
+    assert latency(loaded.policy, 1, calls=3)["p50_ms"] > 0
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    with PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}}) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        seen = {"observation": [0.0], "action_mask": [1, 0]}
+        body = json.dumps({"observation": {"left": seen}}).encode()
+        with urllib.request.urlopen(f"{server.url}/act", body, timeout=10) as answer:
+            assert json.load(answer) == {"action": {"left": 0}}
+        with urllib.request.urlopen(f"{server.url}/info", timeout=10) as answer:
+            assert json.load(answer)["agents"] == {"left": "default", "right": "default"}
+        server.shutdown()
+
+
+def test_a_video_shows_all_agents(home: Path) -> None:
+    run = trained("tests.agent_games:Drawn", evaluation__video=True)
+    assert sorted((run.folder / "videos").glob("*.mp4"))
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def test_an_algorithm_for_bandits_is_refused_with_those_that_do() -> None:
+    said = told(MEETING, "linucb")
+    assert "it is for bandits, which have one agent; here there are several" in said
+    assert "ppo" in said
+    assert "bc" not in said
+
+
+def test_modules_to_train_that_name_nobody_are_refused() -> None:
+    assert "learner.modules_to_train   must not be empty" in told(learner__modules_to_train=[])
+    said = told(learner__modules_to_train=["defualt"])
+    assert "'defualt' is no module, did you mean 'default'?" in said
+
+
+def test_options_of_a_module_are_checked() -> None:
+    said = told(RELAY, modules__one__agents="*", modules__one__learnin_rate=1)
+    assert "modules.one.learnin_rate   unknown option, did you mean 'learning_rate'?" in said
+    said = told(RELAY, modules__one__agents=3, modules__one__gamma="much")
+    assert "modules.one.agents" in said
+    assert "modules.one.gamma" not in said or "expected" in said
+
+
+def test_modules_are_refused_where_there_is_one_agent() -> None:
+    said = told("CartPole-v1", modules__one__agents="*", learner__modules_to_train=["one"])
+    assert "2 problems" in said
+    assert "is for environments with several agents; 'CartPole-v1' has one" in said
+
+
+def test_options_of_one_agent_are_refused_where_there_are_several() -> None:
+    said = told(sampling__backend="workers", sampling__max_trajectory_length=5)
+    assert "sampling.backend" in said
+    assert "sampling.max_trajectory_length" in said
+    assert "cannot be used with several agents" in said
+
+
+def test_collections_of_different_lengths_are_refused() -> None:
+    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
+    said = told(RELAY, modules__one__n_steps=64, **sections)
+    assert "the modules want collections of different lengths: one 64, two 32 steps" in said
+
+
+def test_memory_is_refused_where_agents_act_in_turn() -> None:
+    assert "act in turn, and module 'default' has memory" in told(COUNTDOWN, memory="gru")
+
+
+def test_the_module_is_named_whose_feed_is_refused() -> None:
+    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
+    assert "module 'one': batch_size = 1,024 is larger" in told(RELAY, batch_size=1024, **sections)
+
+
+def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:
+    single = library.run("ppo", "CartPole-v1", steps=64, options=QUICK)
+    said = told(MEETING, run__init_from=single.run_id)
+    assert "'default'" in said
+    several = trained(RELAY, modules__one__agents="first", modules__two__agents="second")
+    with pytest.raises(RequestError, match="lacks module 'default'"):
+        library.run(
+            "ppo", "CartPole-v1", steps=64, options={**QUICK, "run.init_from": several.run_id}
+        )
+    with pytest.raises(RlplugError, match="has several agents, and 'CartPole-v1' has one"):
+        library.evaluate(several.folder, env="CartPole-v1", episodes=1)
+    with pytest.raises(RlplugError, match="has one agent: there are no opponents"):
+        library.evaluate(single.folder, episodes=1, opponents={"first": "random"})
+
+
+def test_a_run_of_several_starts_from_one_that_fits(home: Path) -> None:
+    first = trained(MEETING)
+    again = trained(MEETING, run__init_from=first.run_id, learning_rate=0.0)
+    one, other = weights(first), weights(again)
+    assert all(torch.equal(part, other["default"][name]) for name, part in one["default"].items())
+
+
+def test_problems_are_told_before_the_first_step() -> None:
+    with pytest.raises(ConfigError):
+        trained(RELAY, modules__one__agents="nobody")
