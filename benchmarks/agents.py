@@ -42,7 +42,7 @@ class One(gymnasium.Env[Any, Any]):
         return seen, reward, False, late, {}
 
 
-class Many(ParallelEnv[str, Any, Any]):
+class Many(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
     """As many of the same walks, each an agent."""
 
     metadata = {"name": "many"}
@@ -131,6 +131,8 @@ def modules(count: int = 16, steps: int = 20_000) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["agents", "modules"]
-    for name in wanted:
-        {"agents": agents, "modules": modules}[name]()
+    wanted = sys.argv[1:]
+    if not wanted or "agents" in wanted:
+        agents()
+    if not wanted or "modules" in wanted:
+        modules()

@@ -182,19 +182,11 @@ class AgentCollector:
         self.normalization.absorb(observations, rewards, last.ended(), stepped)
 
     def get_state(self) -> dict[str, Any]:
-        """What the next collection depends on beside episodes; `waiting` belongs to them."""
-        act = self.inputs.act
-        return {
-            "random": act.random.bit_generator.state,
-            "drawn": list(act.drawn),
-            "episode_stats": self.episode_stats.get_state(),
-        }
+        """What the next report depends on; `get_waiting` has what belongs to episodes."""
+        return {"episode_stats": self.episode_stats.get_state()}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        act = self.inputs.act
-        act.random.bit_generator.state = saved["random"]
-        act.drawn[:] = saved["drawn"]
         self.episode_stats.set_state(saved["episode_stats"])
 
     def get_waiting(self) -> dict[str, Any]:

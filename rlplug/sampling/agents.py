@@ -184,7 +184,10 @@ class AgentSampler:
                 "inputs": {name: one.get_state() for name, one in self._inputs.items()},
             }
             pickled, reason = save_games(self._games.games, beside)
-        random = {name: one.act.random.bit_generator.state for name, one in self._inputs.items()}
+        random = {
+            name: [one.act.random.bit_generator.state, list(one.act.drawn)]
+            for name, one in self._inputs.items()
+        }
         return {
             "modules": {name: one.get_state() for name, one in self._collectors.items()},
             "random": random,
@@ -194,8 +197,9 @@ class AgentSampler:
 
     def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
         """Restore a state; returns why environments were reset, from `seed`, or nothing."""
-        for name, state in saved["random"].items():
-            self._inputs[name].act.random.bit_generator.state = state
+        for name, (state, drawn) in saved["random"].items():
+            act = self._inputs[name].act
+            act.random.bit_generator.state, act.drawn[:] = state, drawn
         for name, one in self._collectors.items():
             one.set_state(saved["modules"][name])
         if not saved["environments"]:
