@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
+from rlplug.config.compute_section import ComputeSection
 from rlplug.config.condition import condition_problem
 from rlplug.config.data_section import DataSection
 from rlplug.config.module_section import ModuleSection
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
+from rlplug.config.sampling_section import SamplingSection
 from rlplug.config.scale_section import ScaleSection
 
 __all__ = [
@@ -121,155 +121,6 @@ class EnvSection:
 
 
 @attrs.frozen(kw_only=True)
-class SamplingSection:
-    """Parallel environments, worker processes, inference batches, and trajectories."""
-
-    num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
-    backend: str = option(
-        "in_process",
-        "in_process: step environments in this process; workers: in worker processes; auto: in "
-        "workers and lock-step (force_sync) where a few timed steps show that it is faster.",
-        one_of(("in_process", "workers", "auto")),
-    )
-    num_workers: int = option(
-        0, "Number of worker processes; 0: one per CPU core, at most num_envs.", at_least(0)
-    )
-    envs_per_worker: int = option(
-        0, "Environments in each worker process; 0: num_envs divided by num_workers.", at_least(0)
-    )
-    num_epoch_samples: int = option(
-        0,
-        "Environment steps to collect before each update; 0: what the algorithm asks for. workers: "
-        "from whichever environments bring them, in_process: the same number from each.",
-        at_least(0),
-    )
-    min_batch_size: int = option(
-        1, "workers: minimum number of environments to choose actions for at once.", at_least(1)
-    )
-    max_batch_size: int = option(
-        0,
-        "workers: maximum number of environments to choose actions for at once; 0: num_envs.",
-        at_least(0),
-    )
-    max_wait_time: float = option(
-        0.0,
-        "workers: seconds to wait for more environments once min_batch_size are ready.",
-        at_least(0),
-    )
-    min_trajectory_length: int = option(
-        1,
-        "Leave out pieces of episodes in a rollout that have fewer steps than this.",
-        at_least(1),
-    )
-    max_trajectory_length: int = option(
-        0, "Truncate training episodes after this many steps; 0 disables.", at_least(0)
-    )
-    force_sync: bool = option(
-        False,
-        "workers: step all environments in lock-step; the results equal those of in_process.",
-    )
-    record: str = option(
-        "",
-        "Folder to record the experience in, as a log, as in --record; empty: do not.",
-    )
-    optimal: bool = option(False, "Act without exploration while collecting experience.")
-    max_staleness: int = option(
-        0,
-        "workers: maximum number of updates between choosing an action and learning from it; "
-        "0: no limit.",
-        at_least(0),
-    )
-    max_restarts: int = option(
-        3,
-        "workers: number of worker processes to replace in a run, after an exception, a death or "
-        "a step beyond step_timeout.",
-        at_least(0),
-    )
-    vectorization: str = option(
-        "auto",
-        "native: the environment's own vector version; sync: step one after another; async: "
-        "Gymnasium's AsyncVectorEnv, a process for each; auto: native if it resets in the same "
-        "step, or from 16 environments on; else sync.",
-        one_of(("auto", "native", "sync", "async")),
-    )
-    step_timeout: float = option(
-        300.0,
-        "Warn once, with its name, if an environment takes longer than this many seconds for one "
-        "step or reset (workers: replace its worker process); 0 disables.",
-        at_least(0),
-    )
-
-    @property
-    def workers(self) -> int:
-        """The number of worker processes."""
-        if self.envs_per_worker:
-            return -(-self.num_envs // self.envs_per_worker)
-        return self.num_workers or min(os.cpu_count() or 1, self.num_envs)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse options that contradict each other, all at once."""
-        problems = []
-        if self.max_batch_size and self.min_batch_size > self.max_batch_size:
-            problems.append(
-                f"min_batch_size = {self.min_batch_size} is above max_batch_size = "
-                f"{self.max_batch_size}"
-            )
-        if self.min_batch_size > self.num_envs:
-            problems.append(
-                f"min_batch_size = {self.min_batch_size} is above num_envs = {self.num_envs}"
-            )
-        if self.num_workers > self.num_envs:
-            problems.append(f"num_workers = {self.num_workers} is above num_envs = {self.num_envs}")
-        if self.envs_per_worker:
-            workers = -(-self.num_envs // self.envs_per_worker)
-            if self.num_workers and workers != self.num_workers:
-                problems.append(
-                    f"num_workers × envs_per_worker = "
-                    f"{self.num_workers * self.envs_per_worker} is not num_envs = {self.num_envs}"
-                )
-        if 0 < self.num_epoch_samples < self.min_trajectory_length:
-            problems.append(
-                f"num_epoch_samples = {self.num_epoch_samples} is below min_trajectory_length = "
-                f"{self.min_trajectory_length}"
-            )
-        if 0 < self.max_trajectory_length < self.min_trajectory_length:
-            problems.append(
-                f"max_trajectory_length = {self.max_trajectory_length} is below "
-                f"min_trajectory_length = {self.min_trajectory_length}"
-            )
-        if self.backend != "in_process" and self.vectorization in ("native", "async"):
-            problems.append(f"vectorization = {self.vectorization!r} is for backend = 'in_process'")
-        idle: list[str] = []
-        why = "force_sync = true" if self.force_sync else f"backend = {self.backend!r}"
-        if self.backend == "in_process":
-            idle, why = self._set_among(_OF_WORKERS), "backend = 'in_process'"
-        elif self.force_sync or self.backend == "auto":
-            idle = self._set_among(_OF_BATCHES)
-        if idle:
-            problems.append(f"{' and '.join(idle)} would have no effect with {why}")
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    def _set_among(self, names: Sequence[str]) -> list[str]:
-        """Those of the options that differ from their defaults."""
-        fields = attrs.fields_dict(type(self))
-        return [name for name in names if getattr(self, name) != fields[name].default]
-
-    def without_workers(self) -> SamplingSection:
-        """The same for `backend = "in_process"`."""
-        fields = attrs.fields_dict(type(self))
-        defaults: dict[str, Any] = {name: fields[name].default for name in _OF_WORKERS}
-        return attrs.evolve(self, backend="in_process", **defaults)
-
-
-_OF_BATCHES = ("min_batch_size", "max_batch_size", "max_wait_time", "max_staleness")
-"""Options of `[sampling]` that have no effect in lock-step."""
-
-_OF_WORKERS = ("num_workers", "envs_per_worker", "force_sync", "max_restarts", *_OF_BATCHES)
-"""Options of `[sampling]` that worker processes alone have."""
-
-
-@attrs.frozen(kw_only=True)
 class LearnerSection:
     """Gradient clipping, non-finite gradients, and accumulation."""
 
@@ -333,118 +184,6 @@ class LearnerSection:
         "Report the seconds of each plugin's hooks, and gradient norms before and after each "
         "postprocess_gradients, as hooks/PLUGIN/…; as --trace-hooks.",
     )
-
-
-_DEVICE = re.compile(r"(auto|cpu|mps|cuda(:\d+)?)\Z")
-
-
-def _device(value: str) -> str | None:
-    if _DEVICE.match(value):
-        return None
-    return f"must be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:N', got {value!r}"
-
-
-@attrs.frozen(kw_only=True)
-class ComputeSection:
-    """Device, precision, compilation, threads and determinism."""
-
-    device: str = option(
-        "auto", "Device to train on: auto, cpu, mps, cuda or cuda:N; auto logs its choice.", _device
-    )
-    dtype: str = option(
-        "float32", "Data type of weights: float32 or float64.", one_of(("float32", "float64"))
-    )
-    precision: str = option(
-        "fp32",
-        "Precision of forward passes: fp32, or mixed precision with bf16 or fp16.",
-        one_of(("fp32", "bf16", "fp16")),
-    )
-    scaler_init_scale: float = option(
-        65536.0, "fp16: initial loss scale (GradScaler init_scale).", above(0)
-    )
-    scaler_growth_factor: float = option(
-        2.0,
-        "fp16: factor by which the scale grows after growth_interval steps without overflow.",
-        above(1),
-    )
-    scaler_backoff_factor: float = option(
-        0.5, "fp16: factor by which the scale shrinks on overflow.", between(1e-6, 1.0)
-    )
-    scaler_growth_interval: int = option(
-        2000, "fp16: consecutive steps without overflow before the scale grows.", at_least(1)
-    )
-    scaler_min_scale: float = option(
-        1e-4,
-        "fp16: end the run when the scale falls below this: the loss itself is not finite.",
-        at_least(0),
-    )
-    tf32: bool = option(True, "Allow TF32 in float32 matrix multiplications on CUDA.")
-    arrays: str = option(
-        "auto",
-        "Run small networks' losses on NumPy arrays where they match torch: auto or off.",
-        one_of(("auto", "off")),
-    )
-    compile: bool = option(
-        False, "Compile forward and backward passes with torch.compile; pays off in long runs."
-    )
-    compile_part: str = option(
-        "step",
-        "compile: what is compiled: forward pass, loss and gradients in one graph (step), or the "
-        "forward pass alone (model).",
-        one_of(("step", "model")),
-    )
-    compile_mode: str = option(
-        "auto",
-        "compile: mode of torch.compile; auto: reduce-overhead (CUDA graphs) for small networks on "
-        "CUDA, else default.",
-        one_of(
-            ("auto", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-        ),
-    )
-    compile_backend: str = option(
-        "inductor", "compile: backend of torch.compile, such as inductor, cudagraphs or eager."
-    )
-    compile_fullgraph: bool = option(
-        True,
-        "compile: refuse breaks in the graph, and run uncompiled instead; false allows them.",
-    )
-    compile_dynamic: str = option(
-        "auto",
-        "compile: graphs for varying shapes: on, off (one for each), or auto (after the first "
-        "change).",
-        one_of(("auto", "on", "off")),
-    )
-    deterministic: str = option(
-        "off",
-        "Use deterministic algorithms only; where there is none, warn, or raise (strict).",
-        one_of(("off", "warn", "strict")),
-    )
-    detect_anomaly: bool = option(
-        False, "Enable autograd anomaly detection, which names the source of NaNs; slow."
-    )
-    num_threads: int = option(
-        0,
-        "Number of torch threads on the CPU; 0: automatic (1 for small networks).",
-        at_least(0),
-    )
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse options that have no effect, all at once."""
-        fields = attrs.fields_dict(type(self))
-        problems = [
-            f"{name} = {getattr(self, name)!r} would have no effect with compile = false"
-            for name in fields
-            if name.startswith("compile_")
-            and not self.compile
-            and getattr(self, name) != fields[name].default
-        ]
-        if self.compile_backend != "inductor" and self.compile_mode not in ("auto", "default"):
-            problems.append(
-                f"compile_mode = {self.compile_mode!r} is a mode of the inductor, "
-                f"not of compile_backend = {self.compile_backend!r}"
-            )
-        if problems:
-            raise ValueError("; ".join(problems))
 
 
 @attrs.frozen(kw_only=True)
