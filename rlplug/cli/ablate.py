@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from rlplug.cli.command import RunCommand
 from rlplug.cli.completion import (
-    complete_environments,
     complete_plugins,
-    complete_presets,
     complete_settings,
 )
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.run import make_request
-from rlplug.registry import ADDON, ALGORITHM, Registry
+from rlplug.cli.run_options import (
+    addons_option,
+    algo_option,
+    config_option,
+    env_option,
+    preset_option,
+    steps_option,
+)
+from rlplug.registry import ADDON, Registry
 
 __all__ = ["ablate"]
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
-@click.option(
-    "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
-)
-@click.option(
-    "--env",
-    metavar="ID",
-    shell_complete=complete_environments,
-    help="Gymnasium id; default: the algorithm's environment.",
-)
-@click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
+@algo_option
+@env_option
+@steps_option
 @click.option(
     "--seeds",
     metavar="SEEDS",
@@ -41,20 +39,8 @@ __all__ = ["ablate"]
     help="The seeds of each variant: 5 (0 to 4), 0-4, or 1,2,5.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Runs at a time.")
-@click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=complete_presets,
-    help="Named set of options of the algorithm; see plugins show.",
-)
-@click.option(
-    "--with",
-    "addons",
-    multiple=True,
-    metavar="ADDON",
-    shell_complete=complete_plugins(ADDON),
-    help="Add-on to use; repeatable, called in this order.",
-)
+@preset_option
+@addons_option
 @click.option(
     "--without",
     multiple=True,
@@ -62,12 +48,7 @@ __all__ = ["ablate"]
     shell_complete=complete_plugins(ADDON),
     help="Add-on to leave out; repeatable, one at a time; default: each of --with.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="TOML file with options.",
-)
+@config_option
 @click.option(
     "--set",
     "settings",

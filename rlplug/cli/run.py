@@ -10,16 +10,21 @@ import click
 
 from rlplug.cli.command import RunCommand
 from rlplug.cli.completion import (
-    complete_environments,
-    complete_plugins,
-    complete_presets,
     complete_runs,
     complete_settings,
 )
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.process import attach, starting
+from rlplug.cli.run_options import (
+    addons_option,
+    algo_option,
+    config_option,
+    env_option,
+    preset_option,
+    steps_option,
+)
 from rlplug.errors import RequestError
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.registry import FoundPlugin, Registry
 from rlplug.scale.launcher import is_follower, place_of_torchrun
 
 if TYPE_CHECKING:
@@ -33,15 +38,8 @@ __all__ = ["make_request", "run"]
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
-@click.option(
-    "--algo", metavar="NAME", shell_complete=complete_plugins(ALGORITHM), help="Algorithm to train."
-)
-@click.option(
-    "--env",
-    metavar="ID",
-    shell_complete=complete_environments,
-    help="Gymnasium id; default: the algorithm's environment.",
-)
+@algo_option
+@env_option
 @click.option(
     "--data",
     "files",
@@ -54,7 +52,7 @@ __all__ = ["make_request", "run"]
     metavar="DIR",
     help="Record the experience as a log, with the probabilities of actions, for --data.",
 )
-@click.option("--steps", type=int, metavar="N", help="Total number of environment steps.")
+@steps_option
 @click.option("--seed", type=int, metavar="N", help="Random seed.")
 @click.option(
     "--seeds", metavar="SEEDS", help="Several seeds, a process each: 5 (0 to 4), 0-4, or 1,2,5."
@@ -83,38 +81,21 @@ __all__ = ["make_request", "run"]
     metavar="N",
     help="With --scale ray: runners, which share the environments.",
 )
-@click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=complete_presets,
-    help="Named set of options of the algorithm; see plugins show.",
-)
+@preset_option
 @click.option(
     "--init-from",
     metavar="RUN",
     shell_complete=complete_runs,
     help="Load initial weights from a tracked run: an id, a name, last, best:ENV, RUN@STEP.",
 )
-@click.option(
-    "--with",
-    "addons",
-    multiple=True,
-    metavar="ADDON",
-    shell_complete=complete_plugins(ADDON),
-    help="Add-on to use; repeatable, called in this order.",
-)
+@addons_option
 @click.option(
     "--like",
     metavar="RUN",
     shell_complete=complete_runs,
     help="The same run again: options, plugins, seed. What differs is printed and recorded.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="TOML file with options.",
-)
+@config_option
 @click.option(
     "--set",
     "settings",
