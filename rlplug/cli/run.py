@@ -340,7 +340,9 @@ def make_request(
     if learners is None and place is not None:
         learners = place.size
     scale = {"learners": learners, "engine": engine, "runners": runners}
-    flags["scale"] = {key: value for key, value in scale.items() if value is not None}
+    scale = {key: value for key, value in scale.items() if value is not None}
+    if scale:
+        flags["scale"] = scale
     tracking = {"run_name": name, "tags": parse_tags(tags)}
     flags["tracking"] = {key: value for key, value in tracking.items() if value}
     return Request(

@@ -82,6 +82,7 @@ def test_add_ons_that_shrink_gradients_or_add_a_bonus_pass_all_that_applies() ->
                 "every_parameter_learns",
                 "is_found_once",
                 "losses_have_a_lower_bound",
+                "schedules_are_followed",
             },
         ),
         (Curiosity, {"is_found_once"}),

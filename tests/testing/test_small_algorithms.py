@@ -20,9 +20,12 @@ NEVER = {
     *("acting_and_training_agree_on_log_probs", "advantages_are_normalized"),
     *("rows_may_be_split_into_batches", "weights_count_rows"),
     *("discounts_are_powers", "equals_its_reference", "values_include_entropy"),
+    *("advantages_are_sums_of_td_errors", "limits_keep_policies_near"),
+    *("kl_coefficient_aims_at_its_target", "export_acts_like_inference"),
 }
 """They are not installed, tests need no GPU, and they read no features of arms. They have no
-memory, no replay, Discrete actions only, and learn by gradients."""
+memory, no replay, no advantages, no forward pass to export, Discrete actions only, and learn by
+gradients."""
 
 
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:

@@ -217,7 +217,7 @@ MUTANTS = [
     (EpsilonNeverFalls, "every_option_has_an_effect", "'exploration_fraction'"),
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
-    (NextRow, "fragments_do_not_leak", "do not depend on the next one"),
+    (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
     (ValueOfThisState, "solves_discounted_two_steps", "value"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (RewardsForgotten, "solves_constant_reward", "value 1 ± 0.15"),

@@ -11,6 +11,7 @@ from rlplug_ppo import PPO, ActorCriticModule
 from rlplug_ppo.advantages import evaluate_rollout
 
 from rlplug import Acted
+from rlplug.nn import log_prob_of
 from rlplug.testing.conformance import mutant_test
 
 OPTIONS = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
@@ -113,17 +114,20 @@ class NotDividedByTheDeviation(PPO):
 
 class MaskForgottenInLogProbs(WithModule):
     class Planted(ActorCriticModule):
-        def _log_prob(self, parameters, actions, act):
-            act.action_mask = None
-            return super()._log_prob(parameters, actions, act)
+        def forward_exploration(self, act):
+            acted = super().forward_exploration(act)
+            if "log_prob" in acted.extras and act.action_mask is not None:
+                parameters, _ = self.network.act(act.observations, act.state, explore=True)
+                acted.extras["log_prob"] = log_prob_of(self.distribution, parameters, acted.actions)
+            return acted
 
 
 MUTANTS = [
-    (NotDividedByTheDeviation, "advantages_are_normalized", "does not depend on the scale"),
+    (NotDividedByTheDeviation, "advantages_are_normalized", "gradients of the loss differ"),
     (MaskForgottenInLogProbs, "log_probs_are_those_of_actions", "by its log-probability"),
     (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap", "after a terminated step"),
     (TakesTimeLimitsForFailures, "truncated_steps_bootstrap", "like steps in mid-episode"),
-    (LeaksAcrossFragments, "fragments_do_not_leak", "'advantages' of the first episode"),
+    (LeaksAcrossFragments, "fragments_do_not_leak", "'advantages' of the first 6 rows"),
     (WrongSign, "solves_reward_by_action", "action 0 after"),
     (SumsTheLoss, "loss_is_a_mean", "summed over rows"),
     (ForgetsTheCritic, "every_parameter_learns", "network.critic_body"),

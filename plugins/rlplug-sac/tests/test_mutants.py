@@ -163,7 +163,7 @@ class DelayIsAnAttribute(TD3):
 MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
-    (NextRow, "fragments_do_not_leak", "do not depend on the next one"),
+    (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
     (CriticsForgotten, "every_parameter_learns", "critics"),
