@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +14,30 @@ from rlplug.errors import RequestError
 from rlplug.learner.gradients import Terms, like_parameter
 from rlplug.learner.module_update import ModuleUpdate
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "wait_for"]
 
 _OPS = ("sum", "mean", "max")
+
+_POLL = datetime.timedelta(seconds=1)
+"""How often others are looked after while a message of theirs is waited for."""
+
+
+def wait_for(work: Any, check: Callable[[], None] | None) -> None:
+    """Wait for a message on the CPU; `check` raises if one of the others is gone.
+
+    gloo does not always notice that a connection was closed, and would wait for ever.
+    """
+    if check is None:
+        work.wait()
+        return
+    while True:
+        try:
+            work.wait(_POLL)
+            return
+        except RuntimeError as error:
+            if work.is_completed() or "timed out" not in str(error):
+                raise
+        check()
 
 
 class ProcessGroup:
@@ -25,6 +47,8 @@ class ProcessGroup:
         self.group = group
         joined = group is not None or (dist.is_available() and dist.is_initialized())
         self.size = dist.get_world_size(group) if joined else 1
+        self.check: Callable[[], None] | None = None
+        """Raises if another learner is gone."""
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
         """The tensors combined over all learners; those given stay as they are."""
@@ -37,9 +61,9 @@ class ProcessGroup:
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             indices = [index for index, one in enumerate(tensors) if one.dtype == dtype]
             flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
-            dist.all_reduce(
-                flat, dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM, group=self.group
-            )
+            kind = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
+            work = dist.all_reduce(flat, kind, group=self.group, async_op=True)
+            wait_for(work, self.check if flat.device.type == "cpu" else None)
             if op == "mean":
                 flat = flat / self.size
             parts = torch.split(flat, [tensors[index].numel() for index in indices])

@@ -195,6 +195,7 @@ def make_components(
         opened = feed.open(setting(environments, learner.modules[DEFAULT_MODULE]))
     if ranks is not None:
         refuse_unshared(environments, opened, learners)
+        learner.process_group.check = ranks.refuse_lost
     sampler: Sampler
     if log is not None:
         sampler = sampler_of(log, config, opened, learner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from rlplug.errors import RequestError, RunFailedError
+from rlplug.learner.process_group import wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
@@ -27,6 +29,9 @@ _STORES: Any = dist
 _PATIENCE = datetime.timedelta(days=30)
 """How long a message is waited for: an evaluation of the first learner may take hours, and a
 process that has died closes its connections at once."""
+
+_ANSWER = datetime.timedelta(minutes=30)
+"""How long the first learner, for whom nobody evaluates or saves, waits for a message."""
 
 _MEETING = datetime.timedelta(minutes=10)
 _POLL = 0.05
@@ -62,7 +67,7 @@ class Ranks:
             store=_STORES.PrefixStore("learners", store),
             rank=place.index,
             world_size=place.size,
-            timeout=_PATIENCE,
+            timeout=_ANSWER if self.is_first else _PATIENCE,
         )
         torch.set_num_threads(max(min(self._threads, _cores() // place.local_size), 1))
 
@@ -77,7 +82,7 @@ class Ranks:
         """The sum of the counts; what the first learner knows besides is known to all after it."""
         mine = [count, signal, int(asked), due] if self.is_first else [count, 0, 0, 0]
         told = torch.tensor(mine, dtype=torch.int64)
-        dist.all_reduce(told)
+        wait_for(dist.all_reduce(told, async_op=True), self.refuse_lost)
         total, self.signal, wanted, self.due = map(int, told.tolist())
         self.is_asked = bool(wanted)
         return total
@@ -87,7 +92,7 @@ class Ranks:
         if not self.in_step:
             return list(numbers)
         both = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(both)
+        wait_for(dist.all_reduce(both, async_op=True), self.refuse_lost)
         return list(both.tolist())
 
     def gather(self, value: Any) -> list[Any]:
@@ -117,6 +122,11 @@ class Ranks:
         return everyone or []
 
     # -- ends ------------------------------------------------------------------------------------
+
+    def refuse_lost(self) -> None:
+        """Raise if a process that was started here has ended in the midst of the run."""
+        if self._processes is not None and self._processes.ended():
+            raise dist.DistError("the process of a learner has ended")
 
     def failed(self, reason: str) -> None:
         """Leave word why this learner ends; empty: because another one did."""
@@ -153,8 +163,10 @@ class Ranks:
     def close(self, *, in_order: bool) -> None:
         """End the group; `in_order`: all others have been told that the run has ended."""
         torch.set_num_threads(self._threads)
-        with contextlib.suppress(Exception):
-            dist.destroy_process_group()
+        # It waits for messages in progress, which do not come from a learner that died.
+        ending = threading.Thread(target=_destroy_group, daemon=True)
+        ending.start()
+        ending.join(None if in_order else _POST_MORTEM_SECONDS)
         if self._processes is not None:
             self._processes.close(kill=not in_order)
 
@@ -216,6 +228,11 @@ def join(place: Place) -> Ranks:
     # The first one has refused the run if this does not come.
     store.wait(["go"], _MEETING)
     return Ranks(place, store)
+
+
+def _destroy_group() -> None:
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
 
 
 def is_broken_connection(error: BaseException) -> bool:
