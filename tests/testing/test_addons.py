@@ -85,7 +85,7 @@ def test_add_ons_that_shrink_gradients_or_add_a_bonus_pass_all_that_applies() ->
                 "schedules_are_followed",
             },
         ),
-        (Curiosity, {"is_found_once"}),
+        (Curiosity, {"is_found_once", "schedules_are_followed"}),
     ):
         subject = Subject.of(kind)
         outcomes = [check.outcome(subject) for check in checks_for(ADDON)]
