@@ -234,6 +234,16 @@ class Experience:
         """A view of a column with shape (steps, num_envs, …)."""
         return tree_map(self._grid, column)
 
+    def absorb_into(self, normalization: Normalization) -> None:
+        """Update running statistics with these steps; columns are arrays."""
+        observations, stepped = self.columns["observations"], self.stepped
+        if stepped is not None:
+            observations = tree_map(lambda leaf: leaf[stepped], observations)
+            stepped = self.grid(stepped)
+        normalization.absorb(
+            observations, self.grid(self.columns["rewards"]), self.ended(), stepped
+        )
+
     def ended(self) -> Any:
         """Where episodes ended, shape (steps, num_envs)."""
         columns = self.columns

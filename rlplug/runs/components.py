@@ -211,9 +211,8 @@ def make_components(
             sampler = runner_sampler(prepared, maker, environments, module, opened, stack)
         else:
             made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
-            sampler = made
-            if config.sampling.record:
-                sampler = recorded(made, config, environments, opened)
+            record = config.sampling.record
+            sampler = recorded(made, config, environments, opened) if record else made
     made_of = calls, learner, sampler, opened
     if ranks is None:
         limits, stop = Limits(config), interrupts.check

@@ -171,15 +171,8 @@ class AgentCollector:
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
-        last = self._last
-        if self.normalization is None or last is None:
-            return
-        observations, stepped = last.columns["observations"], last.stepped
-        if stepped is not None:
-            observations = tree_map(lambda leaf: leaf[stepped], observations)
-            stepped = last.grid(stepped)
-        rewards = last.grid(last.columns["rewards"])
-        self.normalization.absorb(observations, rewards, last.ended(), stepped)
+        if self.normalization is not None and self._last is not None:
+            self._last.absorb_into(self.normalization)
 
     def get_state(self) -> dict[str, Any]:
         """What the next report depends on; `get_waiting` has what belongs to episodes."""

@@ -236,17 +236,9 @@ class VectorSampler:
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
-        last, columns = self._experience, self._experience.columns
-        if self._normalization is None or not columns:
+        if self._normalization is None or not self._experience.columns:
             return
-        observations = columns["observations"]
-        stepped = last.stepped
-        if stepped is not None:
-            observations = tree_map(lambda leaf: leaf[stepped], observations)
-            stepped = last.grid(stepped)
-        self._normalization.absorb(
-            observations, last.grid(columns["rewards"]), last.ended(), stepped
-        )
+        self._experience.absorb_into(self._normalization)
         self._io.normalize_again()
 
     def normalize_again(self) -> None:

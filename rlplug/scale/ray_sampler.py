@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from rlplug.batch.nested import tree_map
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
@@ -80,16 +79,8 @@ class RaySampler:
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
-        last = self._last
-        if self._normalization is None or last is None:
-            return
-        observations, stepped = last.columns["observations"], last.stepped
-        if stepped is not None:
-            observations = tree_map(lambda leaf: leaf[stepped], observations)
-            stepped = last.grid(stepped)
-        self._normalization.absorb(
-            observations, last.grid(last.columns["rewards"]), last.ended(), stepped
-        )
+        if self._normalization is not None and self._last is not None:
+            self._last.absorb_into(self._normalization)
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the episodes of all runners since the last call."""
