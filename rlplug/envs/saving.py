@@ -22,6 +22,7 @@ __all__ = [
     "SavedEnvironments",
     "other_environments",
     "restore_environments",
+    "unreadable_environments",
 ]
 
 _LONGEST = 160
@@ -95,11 +96,7 @@ def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> An
     try:
         inner, beside = pickle.loads(pickled)
     except Exception as error:
-        raise RequestError(
-            f"the saved environments cannot be read: {type(error).__name__}: {error}.",
-            "try: the versions of the environment that the run was started with, or "
-            "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
-        ) from error
+        raise unreadable_environments(error) from error
     if isinstance(vector, SyncVector):
         if not isinstance(inner, list) or len(inner) != vector.num_envs:
             raise other_environments()
@@ -109,6 +106,15 @@ def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> An
             raise other_environments()
         vector.__dict__.update(inner.__dict__)
     return beside
+
+
+def unreadable_environments(error: Exception) -> RequestError:
+    """The error for a state that cannot be unpickled here."""
+    return RequestError(
+        f"the saved environments cannot be read: {type(error).__name__}: {error}.",
+        "try: the versions of the environment that the run was started with, or "
+        "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
+    )
 
 
 def other_environments() -> RequestError:

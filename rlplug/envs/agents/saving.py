@@ -11,6 +11,7 @@ from typing import Any
 from gymnasium.utils import EzPickle
 
 from rlplug.envs.agents.games import Game
+from rlplug.envs.saving import unreadable_environments
 from rlplug.errors import RequestError
 
 __all__ = ["restore_games", "save_games"]
@@ -42,11 +43,7 @@ def restore_games(games: Sequence[Game], pickled: bytes) -> Any:
         drawing.dump([vars(game) for game in games])
         saved, beside = _Unpickler(io.BytesIO(pickled), drawing.drawing).load()
     except Exception as error:
-        raise RequestError(
-            f"the saved environments cannot be read: {type(error).__name__}: {error}.",
-            "try: the versions of the environment that the run was started with, or "
-            "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
-        ) from error
+        raise unreadable_environments(error) from error
     if len(saved) != len(games):
         raise RequestError(
             "the saved environments are not those of this run.",
