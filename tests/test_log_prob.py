@@ -60,18 +60,24 @@ def module_of(name: str) -> Any:
     return module
 
 
+def asking(name: str, module: Any, rows: int, is_masked: bool) -> rl.ActInput:
+    """The same observation in all rows, and log-probabilities wanted."""
+    one = numpy.zeros((), int) if POLICIES[name][1] is NOTHING else numpy.array([0.3, -0.2, 0.9])
+    act = rl.ActInput(
+        numpy.stack([one] * rows), random=numpy.random.default_rng(1), steps=1000, timestep=1
+    )
+    act.state = module.initial_state(rows)
+    if is_masked:
+        act.action_mask = numpy.tile(numpy.array([True, True, False, True]), (rows, 1))
+    act.wants_log_prob = True
+    return act
+
+
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("name", POLICIES)
 def test_actions_come_as_often_as_their_log_probabilities_say(name: str, is_masked: bool) -> None:
     module = module_of(name)
-    one = numpy.zeros((), int) if POLICIES[name][1] is NOTHING else numpy.array([0.3, -0.2, 0.9])
-    act = rl.ActInput(
-        numpy.stack([one] * ROWS), random=numpy.random.default_rng(1), steps=1000, timestep=1
-    )
-    act.state = module.initial_state(ROWS)
-    if is_masked:
-        act.action_mask = numpy.tile(numpy.array([True, True, False, True]), (ROWS, 1))
-    act.wants_log_prob = True
+    act = asking(name, module, ROWS, is_masked)
     acted = module.forward_exploration(act)
     log_prob = numpy.asarray(acted.extras["log_prob"])
     assert (log_prob.shape, log_prob.dtype) == ((ROWS,), numpy.float32)
@@ -97,14 +103,7 @@ def test_actions_come_as_often_as_their_log_probabilities_say(name: str, is_mask
 @pytest.mark.parametrize("name", POLICIES)
 def test_probabilities_of_all_actions_are_those_that_were_told(name: str, is_masked: bool) -> None:
     module, rows = module_of(name), 40
-    one = numpy.zeros((), int) if POLICIES[name][1] is NOTHING else numpy.array([0.3, -0.2, 0.9])
-    act = rl.ActInput(
-        numpy.stack([one] * rows), random=numpy.random.default_rng(1), steps=1000, timestep=1
-    )
-    act.state = module.initial_state(rows)
-    if is_masked:
-        act.action_mask = numpy.tile(numpy.array([True, True, False, True]), (rows, 1))
-    act.wants_log_prob = True
+    act = asking(name, module, rows, is_masked)
     acted = module.forward_exploration(act)
     shares = numpy.asarray(module.action_probabilities(act))
     assert (shares.shape, shares.sum(1)) == ((rows, 4), pytest.approx(1.0, abs=1e-5))

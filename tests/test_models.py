@@ -237,17 +237,22 @@ def test_a_checkpoint_that_was_written_anew_has_a_new_model(client: MlflowClient
     assert not place(models[KEPT[2]]).exists()
 
 
-def test_models_of_a_course_that_the_run_does_not_take_are_deleted(client: MlflowClient) -> None:
-    folder = train()
+def take_another_course(folder: Path, *, every: int) -> None:
+    """Damage the last checkpoint, and train on to step 120 from the one before."""
     (folder / "checkpoints" / KEPT[2] / "manifest.json").write_text("damaged")
     resume(
         folder,
         steps=120,
         algorithm=Rises,
         env=Hall,
-        options={"evaluation.every": 120, "checkpoint.every": 120},
+        options={"evaluation.every": every, "checkpoint.every": every},
         allow_drift=True,
     )
+
+
+def test_models_of_a_course_that_the_run_does_not_take_are_deleted(client: MlflowClient) -> None:
+    folder = train()
+    take_another_course(folder, every=120)
     assert (folder / "checkpoints" / f"set-aside-{KEPT[2]}").is_dir()
     assert_each_once(client, folder, [KEPT[0], KEPT[1], "step-000000000120"])
 
@@ -256,15 +261,7 @@ def test_an_evaluation_at_a_step_that_was_passed_before_is_a_score_too(
     client: MlflowClient,
 ) -> None:
     folder = train()
-    (folder / "checkpoints" / KEPT[2] / "manifest.json").write_text("damaged")
-    resume(
-        folder,
-        steps=120,
-        algorithm=Rises,
-        env=Hall,
-        options={"evaluation.every": 30, "checkpoint.every": 30},
-        allow_drift=True,
-    )
+    take_another_course(folder, every=30)
     # It goes on from 80: at 90, nothing is reported again of what is known up to 100.
     assert_each_once(client, folder, [KEPT[0], "step-000000000090", "step-000000000120"])
 

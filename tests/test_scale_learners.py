@@ -29,30 +29,7 @@ from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.scale.ranks import differences, is_broken_connection
-
-PPO = {
-    "num_envs": 4,
-    "n_steps": 32,
-    "batch_size": 32,
-    "n_epochs": 2,
-    "env.normalize_observation": True,
-    "evaluation.episodes": 0,
-    "checkpoint.updates": 2,
-    "tracking.enabled": False,
-}
-
-
-def ppo(**options: Any) -> rlplug.RunResult:
-    return rlplug.run("ppo", "CartPole-v1", steps=4096, options={**PPO, **options})
-
-
-def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
-    there = other.state_dict()
-    return max(
-        float((value.double() - there[name].double()).abs().max())
-        for name, value in one.state_dict().items()
-        if value.numel()
-    )
+from tests.scale_runs import PPO, largest_difference, ppo
 
 
 def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
@@ -86,8 +63,8 @@ def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
 def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
     store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = ppo(**{"scale.learners": 2, "run.max_updates": 6})
-    part = ppo(**{"scale.learners": 2, "run.max_updates": 3})
+    whole = ppo(steps=4096, **{"scale.learners": 2, "run.max_updates": 6})
+    part = ppo(steps=4096, **{"scale.learners": 2, "run.max_updates": 3})
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
     # 6 updates of 32 steps of all 4 environments.
     assert (whole.step, part.step, rest.step) == (768, 384, 768)

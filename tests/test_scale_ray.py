@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy
 import psutil
 import pytest
-import torch
 
 import rlplug
 from rlplug.config.scale_section import ScaleSection
@@ -28,17 +27,8 @@ from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, connected, refuse_unmet
 from rlplug.scale.experience import join
+from tests.scale_runs import largest_difference, ppo
 
-PPO = {
-    "num_envs": 4,
-    "n_steps": 32,
-    "batch_size": 32,
-    "n_epochs": 2,
-    "env.normalize_observation": True,
-    "evaluation.episodes": 0,
-    "checkpoint.updates": 2,
-    "tracking.enabled": False,
-}
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 
 
@@ -49,25 +39,16 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def ppo(**options: Any) -> rlplug.RunResult:
-    return rlplug.run("ppo", "CartPole-v1", steps=1024, options={**PPO, **options})
-
-
-def difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
-    there = other.state_dict()
-    return max(float((a - there[name]).abs().max()) for name, a in one.state_dict().items())
-
-
 @pytest.mark.usefixtures("cluster")
 def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = ppo(**{"run.max_updates": 6})
-    part = ppo(**RAY, **{"run.max_updates": 3})
+    local = ppo(steps=1024, **{"run.max_updates": 6})
+    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
     whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
     assert (local.step, part.step, whole.step) == (768, 384, 768)
-    assert difference(local.module, part.module) > 1e-3
-    assert difference(local.module, whole.module) == 0.0
+    assert largest_difference(local.module, part.module) > 1e-3
+    assert largest_difference(local.module, whole.module) == 0.0
     for name, value in local.metrics.items():
         if not name.startswith("time/"):
             assert whole.metrics[name] == value, name
