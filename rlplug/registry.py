@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, Literal
 
@@ -177,6 +177,22 @@ class Registry:
         short = name.rpartition(":")[2]
         is_addon = short in self.grouped(ADDON) and short not in self.grouped(ALGORITHM)
         return self.find(ADDON if is_addon else ALGORITHM, name)
+
+    @contextlib.contextmanager
+    def made_with(self, packages: Mapping[str, str]) -> Iterator[None]:
+        """Name the missing packages of what was made with these: plugin → `rlplug-dqn 0.1.0`."""
+        try:
+            yield
+        except PluginError as error:
+            known = {plugin.name for plugin in self.found}
+            missing = {package for name, package in packages.items() if name not in known}
+            # Classes that were passed as objects have no package.
+            for name, _, version in sorted(package.partition(" ") for package in missing):
+                if is_name(name) and version:
+                    error.add_hint(
+                        f"it was made with {name} {version}: pip install {name}=={version}"
+                    )
+            raise
 
     def load(self, plugin: FoundPlugin) -> type[Any]:
         """The plugin's class, imported only if it is compatible with the running core."""

@@ -597,7 +597,12 @@ def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
     newer = another_site("newer", {"rlplug-means": "0.2.0", "rlplug-scale": "0.1.0"})
     fixed = ("--set", "fail_at=0", "--allow-drift")
     cases = (
-        (alone, (), 2, "unknown add-on 'scale'"),
+        (
+            alone,
+            (),
+            2,
+            "it was made with rlplug-scale 0.1.0: pip install rlplug-scale==0.1.0",
+        ),
         (
             newer,
             (),

@@ -73,7 +73,7 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.
     request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
-    with reading(path, CONFIG):
+    with registry.made_with(manifest.plugins), reading(path, CONFIG):
         prepared = prepare(request, registry)
         calls = prepared.hooks()
     _warn_of_other_versions(manifest, calls)

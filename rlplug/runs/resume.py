@@ -241,8 +241,10 @@ def _resumed(
         manifest = None if checkpoint is None else read_manifest(checkpoint)
         # The file has all options: a preset that has changed since must not override them.
         request = _request(folder / CONFIG)
+        made_with = {} if manifest is None else manifest.plugins
         try:
-            old = prepare(request, plugins.registry, plugins.instances)
+            with plugins.registry.made_with(made_with):
+                old = prepare(request, plugins.registry, plugins.instances)
         except RequestError as error:
             error.add_hint(
                 f"if it was started from Python: rlplug.resume({folder.name[:8]!r}, algorithm=…, "
