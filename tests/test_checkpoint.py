@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -476,6 +477,25 @@ def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
         "rlplug: error: run 'a@7' has no checkpoint at step 30.\n"
         "  it has: 20, 40, 60\n  try: a@7@20\n"
     )
+
+
+def test_what_a_run_starts_from_is_recorded_by_id_and_step_and_seeds_start_from_the_same(
+    home: Path, rlplug: Cli
+) -> None:
+    first = run("means", steps=60, options={**OFF, "checkpoint.every": 20})
+    arguments = ["--algo", "means", "--steps", "20", "--set", "tracking.enabled=false"]
+    for more in (
+        ("--init-from", "last", "--seeds", "3", "--jobs", "1"),
+        ("--init-from", "last@20"),
+    ):
+        assert rlplug("run", *arguments, *more).code == 0
+    named = [
+        tomllib.loads(file.read_text())["run"].get("init_from", "")
+        for file in sorted(home.glob("work/*/config.toml"), key=lambda file: file.stat().st_ctime)
+    ]
+    assert named[:4] == ["", *[f"{first.run_id}@60"] * 3]
+    assert named[4].endswith("@20")
+    assert (home / "work" / named[4].partition("@")[0]).is_dir()
 
 
 def test_the_newest_runs_are_shown_first(home: Path) -> None:

@@ -11,7 +11,7 @@ from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.checkpoint.checkpoints import Checkpoints, Committed, Snapshot, save_module
-    from rlplug.checkpoint.lookup import find_checkpoint
+    from rlplug.checkpoint.lookup import find_checkpoint, lasting_name
     from rlplug.checkpoint.manifest import Manifest, checkpoints_in, is_checkpoint, read_manifest
     from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
 
@@ -23,6 +23,7 @@ _MODULES = {
     "checkpoints_in": "rlplug.checkpoint.manifest",
     "find_checkpoint": "rlplug.checkpoint.lookup",
     "is_checkpoint": "rlplug.checkpoint.manifest",
+    "lasting_name": "rlplug.checkpoint.lookup",
     "newest_valid": "rlplug.checkpoint.training",
     "read_manifest": "rlplug.checkpoint.manifest",
     "read_training": "rlplug.checkpoint.training",
@@ -38,6 +39,7 @@ __all__ = [
     "checkpoints_in",
     "find_checkpoint",
     "is_checkpoint",
+    "lasting_name",
     "newest_valid",
     "read_manifest",
     "read_training",

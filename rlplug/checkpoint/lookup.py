@@ -21,7 +21,7 @@ from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
-__all__ = ["find_checkpoint", "find_run", "run_to_resume"]
+__all__ = ["find_checkpoint", "find_run", "lasting_name", "run_to_resume"]
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
@@ -56,6 +56,20 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
             chosen = found[-1] if which == "last" else _best(run, found)
     verify(chosen, training=not named or _has_training(chosen))
     return chosen
+
+
+def lasting_name(run: str) -> str:
+    """A name of the checkpoint that `find_checkpoint(run)` finds now, for later: `RUN_ID@STEP`.
+
+    `last`, `best:ENV`, the name of a group and `RUN@best` may mean another one by then.
+    """
+    checkpoint = find_checkpoint(run)
+    if is_model_uri(run):
+        return run
+    if checkpoint.is_relative_to(runs_folder()):
+        manifest = read_manifest(checkpoint)
+        return f"{manifest.run_id}@{manifest.step}"
+    return str(checkpoint.resolve())
 
 
 def _of_model(uri: str, which: str) -> Path:

@@ -49,8 +49,9 @@ _ENVIRONMENT = "environment"
 """The name under which another environment counts as drift: a callable is no option."""
 _PLUGIN = "plugin "
 """Begins the names of what differs of plugins: their versions."""
-_FREE = re.compile(r"run\.preset|tracking\.offline_ok|profiler\..*")
-"""Options that may differ: all that a preset sets is in the file of the run."""
+_FREE = re.compile(r"run\.preset|run\.init_from|tracking\.offline_ok|profiler\..*")
+"""Options that may differ: the file of the run has all that a preset sets, and `last` of
+`init_from` by the id that it meant."""
 
 
 class FinishedError(RequestError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import attrs
 import numpy
 
+from rlplug.checkpoint import lasting_name
 from rlplug.config.sections import RunConfig
 from rlplug.config.sources import Setting
 from rlplug.envs import EnvMaker
@@ -202,6 +203,12 @@ def _plain(number: Any) -> Any:
     return int(number) if isinstance(number, numpy.integer) else number
 
 
+def _with_lasting_names(prepared: Prepared) -> Prepared:
+    section = prepared.config.run
+    section = attrs.evolve(section, init_from=lasting_name(section.init_from))
+    return attrs.evolve(prepared, config=attrs.evolve(prepared.config, run=section))
+
+
 def carry_out(
     prepared: Prepared,
     *,
@@ -220,6 +227,8 @@ def carry_out(
     """
     notice, console = console is not None, console or SilentConsole()
     activities = console.activities
+    if resumed is None and prepared.config.run.init_from:
+        prepared = _with_lasting_names(prepared)
     maker = _default_env(prepared) if env is None else env
     ending: Ending | None = None
     with interrupts or Interrupts(notice=notice) as interrupts:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import attrs
 
+from rlplug.checkpoint import lasting_name
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
@@ -65,6 +66,7 @@ def run_seeds(
     request: Request, seeds: Sequence[int], jobs: int, make_display: MakeDisplay
 ) -> SeedsOutcome:
     """Run each seed in a process of its own, some at a time."""
+    request = _with_lasting_names(request)
     each = share(request, seeds, jobs)
     states = [SeedState(seed=seed, arguments=arguments_of(request, seed)) for seed in seeds]
     layers = layers_of(request)
@@ -72,6 +74,15 @@ def run_seeds(
     title = f"{' + '.join(names)}, {_how(seeds, each)}"
     name = request.flags.get("tracking", {}).get("run_name", "")
     return _carry_out(states, each, make_display, title, root=runs_folder(), name=name)
+
+
+def _with_lasting_names(request: Request) -> Request:
+    """All seeds start from the same weights: `last` must not mean the first of them."""
+    section = request.flags.get("run", {})
+    if not section.get("init_from"):
+        return request
+    named = {**section, "init_from": lasting_name(section["init_from"])}
+    return attrs.evolve(request, flags={**request.flags, "run": named})
 
 
 def resume_seeds(
