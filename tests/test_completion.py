@@ -79,6 +79,8 @@ def test_options_and_presets_are_those_of_the_algorithm_on_the_line(ask: Ask) ->
     for _ in range(2):
         # Found out, and then read from where it is kept.
         assert ask("rlplug run --algo ppo --set clip_r") == ["clip_range=", "clip_range_vf="]
+    assert ask("rlplug run --algo ppo --set memory=") == ["none", "lstm", "gru"]
+    assert ask("rlplug run --algo ppo --set shared_encoder=") == ["auto", "true", "false"]
     assert "cartpole" in ask("rlplug run --algo ppo --preset ")
     assert ask("rlplug run --algo unknown --set clip_r") == []
 
@@ -97,6 +99,7 @@ def test_runs_groups_and_checkpoints_are_completed(ask: Ask, home: Path) -> None
     assert len(offered) == 3
     assert offered[2].startswith("linucb-LinearBandit-v0-")
     assert ask(f"rlplug show {result.run_id[:3]}") == [result.run_id[:8]]
+    assert ask("rlplug show best:") == ["LinearBandit-v0"]
     assert ask("rlplug eval last@") == ["best", "last", "100", "200"]
     assert ask("rlplug eval last@b") == ["best"]
     assert ask("rlplug eval unknown@") == []

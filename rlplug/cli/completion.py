@@ -123,6 +123,7 @@ def complete_runs(
             if run.about.group:
                 found.setdefault(run.about.group, "a group of seeds")
             if incomplete:
+                found.setdefault(f"best:{run.about.env}", "the best run in this environment")
                 found.setdefault(run.run_id[:8] if len(incomplete) <= 8 else run.run_id, shown)
         return _items(found, incomplete)
     return []
@@ -138,7 +139,7 @@ def _checkpoints(runs: Iterable[Path]) -> Iterator[str]:
 def complete_settings(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Options of the core and, after `--algo`, of the algorithm; true and false for switches."""
+    """Options of the core and, after `--algo`, of the algorithm; after `=`, their values."""
     from rlplug.config.options_table import rows
     from rlplug.config.sections import CORE_SECTIONS
 
@@ -148,12 +149,12 @@ def complete_settings(
         for row in rows(kind)
     }
     known |= {name: (kind, text) for name, kind, text in _of_algorithm(context)["options"]}
-    name, given, value = incomplete.partition("=")
+    name, given, _ = incomplete.partition("=")
     if given:
-        switch = known.get(name, ("", ""))[0] == "bool"
-        return _items(
-            f"{name}={one}" for one in ("true", "false") if switch and one.startswith(value)
-        )
+        kinds = known.get(name, ("", ""))[0].split(" or ")
+        values = [one.strip("'") for one in kinds if one.startswith("'")]
+        values += ["true", "false"] if "bool" in kinds else []
+        return _items((f"{name}={one}" for one in values), incomplete)
     # Others put a space after it, which would have to be deleted again.
     end = "=" if os.environ.get("_RLPLUG_COMPLETE", "").startswith("bash") else ""
     return _items({f"{one}{end}": text for one, (_, text) in known.items()}, incomplete)
