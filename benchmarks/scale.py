@@ -131,6 +131,36 @@ def learners() -> None:
     )
 
 
+def staleness() -> None:
+    """PPO on CartPole, with the newest weights and with those of four collections ago."""
+    options = {
+        **{name: value for name, value in PPO.items() if name != "evaluation.episodes"},
+        **ray_options(1),
+        "num_envs": 8,
+        "n_steps": 32,
+        "batch_size": 256,
+        "n_epochs": 10,
+        "learning_rate": 0.001,
+        "evaluation.every": 10_000,
+        "evaluation.episodes": 20,
+    }
+    for ahead, advantages in ((0, "gae"), (4, "gae"), (4, "vtrace")):
+        found = []
+        for seed in range(1, 6):
+            more = {"scale.max_staleness": ahead, "algorithm.advantages": advantages}
+            ran = rlplug.run(
+                "ppo", "CartPole-v1", steps=50_000, seed=seed, options={**options, **more}
+            )
+            found.append((ran.metrics["rollout/return_mean"], ran.metrics["eval/return_mean"]))
+        sampled, greedy = (sum(column) / len(found) for column in zip(*found, strict=True))
+        print(
+            f"max_staleness={ahead} advantages={advantages}: mean return at 50,000 steps "
+            f"{sampled:.0f} sampled, {greedy:.0f} greedy; by seed "
+            + " ".join(f"{one:.0f}/{other:.0f}" for one, other in found),
+            flush=True,
+        )
+
+
 def cpu() -> float:
     """CPU seconds of this process and those that have ended."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -145,6 +175,7 @@ if __name__ == "__main__":
         "sleep": sleep,
         "rounds": rounds,
         "learners": learners,
+        "staleness": staleness,
     }
     for name in sys.argv[1:] or parts:
         parts[name]()

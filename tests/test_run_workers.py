@@ -133,6 +133,7 @@ def test_the_generators_of_workers_go_on_where_they_were(home: Path) -> None:
         ("ppo", {"n_steps": 64}),
         ("ppo", {"sampling.num_epoch_samples": 300, "batch_size": 50}),
         ("ppo", {"sampling.num_epoch_samples": 300, "memory": "lstm", "truncated_bptt": 16}),
+        ("ppo", {"sampling.num_epoch_samples": 300, "memory": "gru", "advantages": "vtrace"}),
         ("a2c", {"sampling.num_epoch_samples": 12}),
         ("dqn", {"learning_starts": 100}),
         ("rainbow", {"learning_starts": 100, "sampling.max_staleness": 2}),

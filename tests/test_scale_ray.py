@@ -82,6 +82,16 @@ def test_linucb_over_two_runners_equals_one_process(store_root: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_v_trace_corrects_for_collections_of_older_weights(store_root: Path) -> None:
+    """One runner, two collections ahead: which weights act depends on no clock."""
+    ahead = {**RAY, "scale.max_staleness": 2, "run.max_updates": 6}
+    plain = ppo(steps=1024, **ahead)
+    corrected, again = (ppo(steps=1024, **ahead, advantages="vtrace") for _ in range(2))
+    assert largest_difference(corrected.module, again.module) == 0.0
+    assert largest_difference(corrected.module, plain.module) > 1e-4
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
     store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,4 +1,8 @@
-"""Generalised advantage estimation (Schulman et al. 2016) over the fragments of a rollout."""
+"""Advantages over the fragments of a rollout.
+
+GAE: generalised advantage estimation (Schulman et al. 2016). V-trace (Espeholt et al. 2018): the
+same for rows that older weights chose.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import torch
 from torch import Tensor
 
 from rlplug import Batch
+from rlplug.errors import PluginError
 from rlplug_ppo.module import ActorCriticModule
 
-__all__ = ["discounted_sums", "evaluate_rollout", "gae"]
+__all__ = ["discounted_sums", "evaluate_rollout", "gae", "vtrace"]
 
 
 def evaluate_rollout(
@@ -18,12 +23,15 @@ def evaluate_rollout(
     gamma: float,
     gae_lambda: float,
     bootstrap_truncated: bool,
+    truncation: tuple[float, float] | None = None,
 ) -> dict[str, Tensor]:
     """The columns `advantages`, `returns`, `values`, `log_prob` and `parameters` of a rollout.
 
-    They come from one forward pass over the rollout, unless acting returned them as extras.
+    They come from one forward pass over the rollout, unless acting returned them as extras. With
+    `truncation` (rho_bar and c_bar of V-trace) all are those of the weights of this update, and
+    the `log_prob` of acting only corrects returns and advantages.
     """
-    if "values" in batch:
+    if "values" in batch and truncation is None:
         parameters, values = batch["parameters"], batch["values"]
         next_values = _next_values(module, batch)
     else:
@@ -35,26 +43,31 @@ def evaluate_rollout(
     if not bootstrap_truncated:
         terminated = terminated | batch["truncated"]
     rewards = batch["rewards"].to(values.dtype)
-    advantages = gae(
-        rewards,
-        values,
-        next_values,
-        terminated,
-        _continues(batch, values.dtype),
-        gamma=gamma,
-        gae_lambda=gae_lambda,
-    )
-    columns = {
-        "advantages": advantages,
-        "returns": advantages + values,
-        "values": values,
-        "parameters": parameters,
-    }
-    if "log_prob" not in batch:
+    columns = {"values": values, "parameters": parameters}
+    if truncation is not None or "log_prob" not in batch:
         columns["log_prob"] = module.distribution.log_prob(
             parameters, batch["actions"], batch.get("action_mask")
         )
-    return columns
+    steps = rewards, values, next_values, terminated, _continues(batch, values.dtype)
+    if truncation is None:
+        advantages = gae(*steps, gamma=gamma, gae_lambda=gae_lambda)
+        return {**columns, "advantages": advantages, "returns": advantages + values}
+    if "log_prob" not in batch:
+        raise PluginError(
+            "advantages = 'vtrace' needs the log-probabilities of the weights that acted, but the "
+            f"batch has no column log_prob: {type(module).__name__}.forward_exploration returned "
+            "none.",
+            'try: --set advantages=gae, or Acted(…, extras={"log_prob": …})',
+        )
+    advantages, returns = vtrace(
+        *steps,
+        (columns["log_prob"] - batch["log_prob"]).exp(),
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+        rho_bar=truncation[0],
+        c_bar=truncation[1],
+    )
+    return {**columns, "advantages": advantages, "returns": returns}
 
 
 def gae(
@@ -74,6 +87,33 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     return discounted_sums(deltas, gamma * gae_lambda * continues)
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    continues: Tensor,
+    ratio: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> tuple[Tensor, Tensor]:
+    """The advantage and the value target of each row, both of shape (n,).
+
+    `ratio` is the probability of the action by the policy that learns, divided by that of the
+    policy that acted. Where all ratios are 1, these are the advantages and returns of GAE.
+    """
+    rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = gamma * gae_lambda * continues
+    corrections = discounted_sums(rho * deltas, c * decay)
+    # Nothing follows the last row: its decay is 0.
+    following = torch.cat([corrections[1:], corrections[-1:]])
+    return rho * (deltas + decay * following), values + corrections
 
 
 def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:

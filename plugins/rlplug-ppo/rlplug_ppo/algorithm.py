@@ -58,7 +58,13 @@ class PPO(Algorithm):
         self, observation_space: AnySpace, action_space: AnySpace, config: PPOConfig
     ) -> ActorCriticModule:
         """An actor and a critic."""
-        return ActorCriticModule(observation_space, action_space, config, kl_coef=config.kl_coef)
+        return ActorCriticModule(
+            observation_space,
+            action_space,
+            config,
+            kl_coef=config.kl_coef,
+            keeps_log_prob=config.advantages == "vtrace",
+        )
 
     @hookimpl
     def configure_optimizers_for_module(self, module: ActorCriticModule, config: PPOConfig) -> Adam:
@@ -78,6 +84,7 @@ class PPO(Algorithm):
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
             bootstrap_truncated=config.bootstrap_truncated,
+            truncation=config.truncation,
         )
         if not config.kl_coef:
             del columns["parameters"]
@@ -142,7 +149,12 @@ class A2C(Algorithm):
         self, observation_space: AnySpace, action_space: AnySpace, config: A2CConfig
     ) -> ActorCriticModule:
         """An actor and a critic."""
-        return ActorCriticModule(observation_space, action_space, config)
+        return ActorCriticModule(
+            observation_space,
+            action_space,
+            config,
+            keeps_log_prob=config.advantages == "vtrace",
+        )
 
     @hookimpl
     def configure_optimizers_for_module(
@@ -164,6 +176,7 @@ class A2C(Algorithm):
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
             bootstrap_truncated=config.bootstrap_truncated,
+            truncation=config.truncation,
         )
         return {name: columns[name] for name in ("advantages", "returns", "values")}
 
@@ -192,8 +205,9 @@ def adapt(coefficient: Tensor, kl: Tensor, target: float) -> None:
 
 def explained_variance(batch: Batch, learner: LearnerView) -> Tensor:
     """1 - Var(returns - values) / Var(returns): 1 is a perfect prediction."""
+    returns = batch["returns"]
     variances = torch.stack(
-        [batch["advantages"].var(correction=0), batch["returns"].var(correction=0)]
+        [(returns - batch["values"]).var(correction=0), returns.var(correction=0)]
     )
     if learner.world_size > 1:
         (variances,) = learner.all_reduce([variances])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -26,12 +26,27 @@ class OnPolicyOptions(ActorCriticOptions):
         True,
         "Bootstrap from the final value of truncated episodes; false treats them as terminated.",
     )
+    advantages: Literal["gae", "vtrace"] = option(
+        "gae",
+        "Advantages and value targets: gae; vtrace corrects for rows that older weights chose.",
+    )
+    rho_bar: float = option(
+        1.0, "V-trace: largest importance ratio of a TD error and of an advantage.", above(0)
+    )
+    c_bar: float = option(
+        1.0, "V-trace: largest importance ratio of what follows a step.", at_least(0)
+    )
     truncated_bptt: int = option(
         0,
         "With memory: steps of truncated backpropagation through time; 0: back to the start of the "
         "episode or rollout.",
         at_least(0),
     )
+
+    @property
+    def truncation(self) -> tuple[float, float] | None:
+        """The largest importance ratios of V-trace, (rho_bar, c_bar); None: no V-trace."""
+        return (self.rho_bar, self.c_bar) if self.advantages == "vtrace" else None
 
     def __attrs_post_init__(self) -> None:
         if self.truncated_bptt and self.memory == "none":

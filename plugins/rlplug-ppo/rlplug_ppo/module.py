@@ -42,11 +42,13 @@ class ActorCriticModule(Module):
         options: ActorCriticOptions,
         *,
         kl_coef: float = 0.0,
+        keeps_log_prob: bool = False,
     ) -> None:
         super().__init__()
         self.network = ActorCritic(observation_space, action_space, options)
         self.distribution: Distribution = self.network.distribution
         self.has_memory = options.memory != "none"
+        self.keeps_log_prob = keeps_log_prob
         # A pass of an image encoder costs more than its batching saves: acting keeps its results.
         self.keeps_values = (
             has_images(observation_space) and self.network.is_shared and not self.has_memory
@@ -65,7 +67,7 @@ class ActorCriticModule(Module):
         parameters, state = network.act(act.observations, act.state, explore=True)
         actions = network.distribution.sample(parameters, act.random, act.action_mask)
         extras: dict[str, Any] = {}
-        if act.wants_log_prob:
+        if act.wants_log_prob or self.keeps_log_prob:
             mask = act.action_mask
             extras["log_prob"] = log_prob_of(self.distribution, parameters, actions, mask)
         return Acted(actions, state, extras)
@@ -120,7 +122,7 @@ class ActorCriticModule(Module):
         else:
             parameters, state = network.act_on_tensors(act.observations, act.state, explore=True)
         actions = self.distribution.tensor_sample(parameters, act.random, mask)
-        if act.wants_log_prob or self.keeps_values:
+        if act.wants_log_prob or self.keeps_log_prob or self.keeps_values:
             extras["log_prob"] = self.distribution.log_prob(parameters, actions, mask)
         return Acted(actions, state, extras)
 

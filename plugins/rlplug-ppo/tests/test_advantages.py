@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from rlplug_ppo import ActorCriticModule, PPOConfig
-from rlplug_ppo.advantages import discounted_sums, evaluate_rollout, gae
+from rlplug_ppo.advantages import discounted_sums, evaluate_rollout, gae, vtrace
 from torch import Tensor
 
 from rlplug import Batch
+from rlplug.errors import PluginError
 
 WINDOW: dict[str, Any] = {"gamma": 0.5, "gae_lambda": 0.5, "bootstrap_truncated": True}
 
@@ -135,3 +137,109 @@ def test_lambda_leads_from_one_step_to_the_whole_return(gae_lambda: float) -> No
     one_step = [1 + 0.5 * 2, 1 + 0.5 * 3, 1 + 0.5 * 4]
     to_the_end = [1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5 + 0.25 * 4, 1 + 0.5 * 4]
     assert found["returns"].tolist() == (to_the_end if gae_lambda else one_step)
+
+
+# -- V-trace -------------------------------------------------------------------------------------
+
+STEPS: dict[str, Tensor] = {
+    "rewards": torch.tensor([1.0, 1.0, 0.0, 2.0, 3.0]),
+    "values": torch.tensor([2.0, 4.0, 2.0, 2.0, 1.0]),
+    "next_values": torch.tensor([4.0, 2.0, 8.0, 1.0, 6.0]),
+    "terminated": torch.tensor([False, False, False, False, True]),
+    "continues": torch.tensor([True, True, False, True, False]),
+}
+"""Three steps that a time limit ends, then two that end by termination."""
+
+
+def test_v_trace_by_hand() -> None:
+    advantages, returns = vtrace(
+        **STEPS,
+        ratio=torch.tensor([0.5, 4.0, 1.0, 0.5, 1.0]),
+        gamma=0.5,
+        gae_lambda=0.5,
+        rho_bar=2.0,
+        c_bar=1.0,
+    )
+    # TD errors: 1 + 2 - 2 = 1, 1 + 1 - 4 = -2, 0 + 4 - 2 = 2; 2 + 0.5 - 2 = 0.5, 3 - 1 = 2.
+    # rho: 0.5, 2 (of 4), 1, 0.5, 1; c: 0.5, 1 (of 4), 1, 0.5, 1; discount and lambda: 0.25.
+    # targets minus values, from the end: 2; 2·-2 + 0.25·1·2 = -3.5; 0.5·1 + 0.25·0.5·-3.5 = 0.0625
+    assert returns[:3].tolist() == [2.0625, 0.5, 4.0]
+    # advantages: rho · (TD error + 0.25 · what follows)
+    assert advantages[:3].tolist() == [0.5 * (1 + 0.25 * -3.5), 2 * (-2 + 0.25 * 2), 2.0]
+    # 2, then 0.5·0.5 + 0.25·0.5·2 = 0.5
+    assert returns[3:].tolist() == [2.5, 3.0]
+    assert advantages[3:].tolist() == [0.5 * (0.5 + 0.25 * 2), 2.0]
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 0.95, 1.0])
+def test_v_trace_of_what_was_chosen_by_the_same_policy_is_gae(gae_lambda: float) -> None:
+    window = {"gamma": 0.9, "gae_lambda": gae_lambda}
+    advantages, returns = vtrace(**STEPS, ratio=torch.ones(5), rho_bar=1.0, c_bar=1.0, **window)
+    expected = gae(**STEPS, **window)
+    torch.testing.assert_close(advantages, expected)
+    torch.testing.assert_close(returns, STEPS["values"] + expected)
+
+
+def test_unclipped_v_trace_with_lambda_1_is_importance_sampling_of_the_whole_return() -> None:
+    ratio = torch.tensor([0.5, 3.0, 2.0, 1.0, 1.0])
+    _, returns = vtrace(**STEPS, ratio=ratio, gamma=0.5, gae_lambda=1.0, rho_bar=99.0, c_bar=99.0)
+    # Values cancel, but for that of the first state: what a ratio takes from its own TD error.
+    deltas = [1.0, -2.0, 2.0]
+    assert returns[0] == 2 + 0.5 * deltas[0] + 0.5 * 1.5 * deltas[1] + 0.25 * 3.0 * deltas[2]
+
+
+def test_an_action_that_the_policy_would_not_choose_again_teaches_nothing() -> None:
+    ratio = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])
+    advantages, returns = vtrace(
+        **STEPS, ratio=ratio, gamma=0.5, gae_lambda=1.0, rho_bar=1.0, c_bar=1.0
+    )
+    assert advantages[1] == 0.0
+    assert returns[1] == STEPS["values"][1]
+    assert advantages[0] == 1.0
+
+
+OLDER = {**WINDOW, "truncation": (1.0, 1.0)}
+
+
+def test_v_trace_divides_by_the_probability_of_the_weights_that_acted() -> None:
+    # The policy is uniform over two actions, the one that acted chose with 0.5, 1 and 0.25.
+    acted = torch.tensor([0.5, 1.0, 0.25]).log()
+    found = evaluate_rollout(module(), rollout([[0, 3]], [4.0], log_prob=acted), **OLDER)
+    # TD errors of 1 + 0.5·(2, 3, 4) - (1, 2, 3) = 1, 0.5, 0; ratios 1, 0.5, 2; 2 is cut to 1.
+    assert found["advantages"].tolist() == pytest.approx([1 + 0.25 * 0.25, 0.25, 0.0])
+    assert found["returns"].tolist() == pytest.approx([2.0625, 2.25, 3.0])
+    # The clipped surrogate is of the change in this update, whatever acted.
+    assert found["log_prob"].tolist() == pytest.approx([math.log(0.5)] * 3)
+
+
+def test_v_trace_evaluates_again_what_acting_brought() -> None:
+    batch = rollout(
+        [[0, 2]],
+        [8.0],
+        log_prob=torch.full((2,), 0.5).log(),
+        values=torch.tensor([7.0, 7.0]),
+        parameters=torch.ones(2, 2),
+    )
+    found = evaluate_rollout(module(), batch, **OLDER)
+    assert found["values"].tolist() == [1.0, 2.0]
+    assert found["parameters"].tolist() == [[0.0, 0.0]] * 2
+
+
+def test_v_trace_needs_log_probabilities_of_acting() -> None:
+    with pytest.raises(PluginError, match=r"Told\.forward_exploration returned none") as failure:
+        evaluate_rollout(module(), rollout([[0, 2]], [8.0]), **OLDER)
+    assert "advantages=gae" in str(failure.value)
+
+
+def test_v_trace_of_pieces_cut_for_a_memory_is_that_of_the_whole() -> None:
+    acted = torch.tensor([0.9, 0.3, 1.0, 0.6, 0.5, 0.8]).log()
+    whole = rollout([[0, 4], [4, 6]], [7.0, 2.0], log_prob=acted)
+    pieces = rollout(
+        [[0, 2], [2, 4], [4, 6]],
+        [3.0, 7.0, 2.0],
+        continued=torch.tensor([True, False, False]),
+        log_prob=acted,
+    )
+    expected, found = (evaluate_rollout(module(), one, **OLDER) for one in (whole, pieces))
+    for name in ("advantages", "returns"):
+        torch.testing.assert_close(found[name], expected[name])

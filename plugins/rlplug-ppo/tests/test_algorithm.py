@@ -276,3 +276,16 @@ def test_asking_for_support_draws_no_random_number() -> None:
     before = torch.get_rng_state()
     PPO().supports(spaces.Box(0, 255, (4, 84, 84), numpy.uint8), spaces.Discrete(2))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "a2c"])
+@pytest.mark.parametrize("memory", [{}, {"memory": "gru", "memory_size": 8, "truncated_bptt": 4}])
+def test_v_trace_on_policy_learns_what_gae_learns(kind: str, memory: Mapping[str, Any]) -> None:
+    """In one process the weights that learn are those that acted: all ratios are 1."""
+    weights = []
+    for advantages in ("gae", "vtrace"):
+        options = {**QUIET, "algorithm.advantages": advantages, "n_steps": 32, **memory}
+        found = run(kind, "CartPole-v1", steps=512, seed=1, options={**options, "gae_lambda": 0.9})
+        weights.append(found.module.state_dict())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5)

@@ -117,14 +117,18 @@ def test_other_policies_for_boxes_have_the_gradients_of_torch(options: Any) -> N
 
 @pytest.mark.parametrize("space", ACTIONS, ids=str)
 @pytest.mark.parametrize("observed", [BOX, TABLE], ids=["box", "tuple"])
-@pytest.mark.parametrize("bootstrap", [True, False])
-def test_a_rollout_is_evaluated_alike(space: Any, observed: Any, bootstrap: bool) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"bootstrap_truncated": True}, {"bootstrap_truncated": False, "truncation": (0.9, 0.7)}],
+    ids=["gae", "vtrace"],
+)
+def test_a_rollout_is_evaluated_alike(space: Any, observed: Any, options: Any) -> None:
     module = made(observed, space)
     random = numpy.random.default_rng(1)
     finals = batch_space(observed, 3)
     finals.seed(1)
     batch = minibatch(module, observed)
-    rows = ("observations", "actions")
+    rows = ("observations", "actions", *(["log_prob"] if "truncation" in options else []))
     rollout = Batch(
         {
             **{name: batch[name] for name in rows},
@@ -135,7 +139,7 @@ def test_a_rollout_is_evaluated_alike(space: Any, observed: Any, bootstrap: bool
             "final_observations": finals.sample(),
         }
     ).to(torch.device("cpu"), torch.float32)
-    window: dict[str, Any] = {"gamma": 0.99, "gae_lambda": 0.9, "bootstrap_truncated": bootstrap}
+    window: dict[str, Any] = {"gamma": 0.99, "gae_lambda": 0.9, **options}
     with torch.no_grad():
         expected = evaluate_rollout(module, rollout, **window)
         tape = Tape(list(module.parameters()))
