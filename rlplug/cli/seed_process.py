@@ -22,7 +22,7 @@ def main() -> None:
     sys.path[:] = order["path"]
     # As it would be typed, for the record of the run.
     sys.argv[:] = ["rlplug", *order["arguments"]]
-    run = SeedRun(reports)
+    run = SeedRun(reports, order.get("part", {}))
     threading.Thread(target=run.obey, args=(orders,), daemon=True).start()
     command(seed_run=run)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import queue
 import signal
 import threading
 from collections.abc import Mapping
 from io import BufferedReader, BufferedWriter
 from typing import TYPE_CHECKING, Any
 
+from rlplug.review.record import Trial
 from rlplug.runs.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class SeedReporter:
         self._run: RunInfo | None = None
         self._latest: dict[str, float] = {}
         self._ended = threading.Event()
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock = threading.Lock()
 
     def run_started(self, run: RunInfo) -> None:
         self._run = run
@@ -53,6 +57,17 @@ class SeedReporter:
     def run_failed(self) -> None:
         self._end()
 
+    def judge(self, metrics: Mapping[str, float]) -> str:
+        """Ask the parent whether an evaluation is a reason to end the run."""
+        if self._run is None or self._ended.is_set():
+            return ""
+        self._send(step=self._run.progress(), evaluation=metrics)
+        return self._answers.get()
+
+    def answered(self, reason: str) -> None:
+        """The parent has answered, or has gone."""
+        self._answers.put(reason)
+
     def _end(self) -> None:
         self._ended.set()
         self._report_once()
@@ -68,29 +83,46 @@ class SeedReporter:
 
     def _send(self, **report: Any) -> None:
         try:
-            self._stream.write(json.dumps(report).encode() + b"\n")
-            self._stream.flush()
+            with self._lock:
+                self._stream.write(json.dumps(report).encode() + b"\n")
+                self._stream.flush()
         except (OSError, ValueError):
             # The parent has gone: the thread that listens to it ends the run.
             self._ended.set()
+            self.answered("")
 
 
 class SeedRun:
-    """What a command gets in such a process: a listener for the run, and signals that end it."""
+    """What a command gets in such a process: a listener for the run, and signals that end it.
 
-    def __init__(self, reports: BufferedWriter) -> None:
+    `part` may hold the `trial` of a study that the run is, and whether it `asks` the parent after
+    each evaluation if it is to go on.
+    """
+
+    def __init__(self, reports: BufferedWriter, part: Mapping[str, Any]) -> None:
         self._reporter = SeedReporter(reports)
         self._interrupts = Interrupts()
+        self._part = part
 
     def attached(self, *listeners: object) -> dict[str, Any]:
         """What `carry_out` is to be called with."""
-        return {"listeners": (self._reporter, *listeners), "interrupts": self._interrupts}
+        trial = self._part.get("trial")
+        return {
+            "listeners": (self._reporter, *listeners),
+            "interrupts": self._interrupts,
+            "trial": None if trial is None else Trial(**trial),
+            "judge": self._reporter.judge if self._part.get("asks") else None,
+        }
 
     def obey(self, orders: BufferedReader) -> None:
         """Act on the parent's signals, and end the run with a checkpoint when the parent ends."""
         for line in orders:
             order = json.loads(line)
-            self._interrupt(order["signal"], again=order["again"])
+            if "answer" in order:
+                self._reporter.answered(order["answer"])
+            else:
+                self._interrupt(order["signal"], again=order["again"])
+        self._reporter.answered("")
         # Nobody reads what this process prints.
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -8,10 +8,18 @@ from typing import Any
 
 import attrs
 
-__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord", "best_evaluation"]
+__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord", "Trial", "best_evaluation"]
 
 ABOUT = "about"
 """The part of `run.json` that holds a `RunAbout`."""
+
+
+@attrs.frozen(kw_only=True)
+class Trial:
+    """The place of a run in a study of `rlplug tune`."""
+
+    study: str
+    number: int
 
 
 @attrs.frozen(kw_only=True)
@@ -22,7 +30,9 @@ class RunAbout:
     env: str = ""
     seed: int = 0
     group: str = ""
-    """The same for runs that differ only in their seeds."""
+    """The same for runs that differ only in their seeds, and for all trials of a study."""
+    trial: str = ""
+    """Its number, if the run is a trial of a study."""
     steps: int = 0
     """Total number of environment steps it was asked for."""
     options: Mapping[str, str] = attrs.field(factory=dict)

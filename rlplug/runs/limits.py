@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -29,6 +29,8 @@ class Limits:
 
     def __init__(self, config: RunConfig) -> None:
         section = config.run
+        self.judge: Callable[[Mapping[str, float]], str] = lambda metrics: ""
+        """Asked after each evaluation but the last whether the run is to end, and why."""
         self._section = section
         self._condition = parse_condition(section.stop_when) if section.stop_when else None
         self.is_counting = bool(section.max_updates or section.max_episodes or section.max_minutes)
@@ -71,7 +73,7 @@ class Limits:
 
     def evaluated(self, metrics: Mapping[str, float], best: BestTracker) -> str:
         """The same for an evaluation, which also has limits of its own."""
-        return best.stop_reason(metrics) or self._holding(metrics)
+        return best.stop_reason(metrics) or self._holding(metrics) or self.judge(metrics)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         """Warn if the metric of `run.stop_when` is not among all metrics of the run."""

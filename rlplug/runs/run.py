@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from rlplug.errors import RequestError, RunFailedError
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import Algorithm
 from rlplug.registry import Registry
+from rlplug.review.record import Trial
 from rlplug.runs.backend import with_backend
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
@@ -219,11 +220,14 @@ def carry_out(
     listeners: Sequence[object] = (),
     interrupts: Interrupts | None = None,
     like: Likeness | None = None,
+    trial: Trial | None = None,
+    judge: Callable[[Mapping[str, float]], str] | None = None,
 ) -> RunResult:
     """Carry out one run, from the first check to the last file, or the rest of one.
 
     `console` shows how far it is, `listeners` hear its events, and `interrupts` takes the signals
-    that end it.
+    that end it. `judge` is asked after evaluations why the run is to end, if it is; `trial` is its
+    place in a study.
     """
     notice, console = console is not None, console or SilentConsole()
     activities = console.activities
@@ -258,6 +262,8 @@ def carry_out(
                         ranks=None if first is None else first.ranks,
                         others=None if first is None else first.gather,
                     )
+                    if judge is not None:
+                        components.limits.judge = judge
                     if resumed is not None:
                         resumed.restore(components)
                     if first is not None:
@@ -272,6 +278,7 @@ def carry_out(
                         provenance=prepared.provenance(components.calls),
                         like=like,
                         before_creation=interrupts.hold,
+                        trial=trial,
                         **({} if resumed is None else resumed.of_tracking()),
                     )
                 ending = Ending(components, tracking, activities)

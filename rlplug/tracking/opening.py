@@ -16,7 +16,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.provenance import Provenance
-from rlplug.review.record import ABOUT, RunAbout
+from rlplug.review.record import ABOUT, RunAbout, Trial
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
 from rlplug.tracking.location import (
@@ -84,11 +84,12 @@ def create_run(
     provenance: Provenance,
     root: Path | None,
     before_creation: Callable[[], None],
+    trial: Trial | None = None,
 ) -> OpenRun:
     """Create the MLflow run, after `before_creation()`, and its folder, or raise what is wrong."""
     folder = runs_folder(root)
     check_writable(folder)
-    record = record_of(config, environment, chosen, folder)
+    record = record_of(config, environment, chosen, folder, trial)
     uri, store, experiment_id, outage = "", None, "", ""
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking.uri, folder)
@@ -267,7 +268,8 @@ def _replace_about(folder: Path, about: RunAbout, provenance: Provenance) -> Non
     path = folder / RUN
     facts = json.loads(path.read_text())
     # Runs are found by their group, which does not change.
-    about = attrs.evolve(about, group=RunAbout.read(facts.get(ABOUT)).group or about.group)
+    before = RunAbout.read(facts.get(ABOUT))
+    about = attrs.evolve(about, group=before.group or about.group, trial=before.trial)
     changed = {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)}
     if facts != changed:
         write_durably(path, (json.dumps(changed, indent=2) + "\n").encode())

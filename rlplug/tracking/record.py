@@ -22,7 +22,7 @@ from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
 from rlplug.review.provenance import PluginRecord
-from rlplug.review.record import RunAbout
+from rlplug.review.record import RunAbout, Trial
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import now
 
@@ -91,13 +91,23 @@ class Record:
         return cls(**{**facts, "about": RunAbout.read(facts["about"]), "datasets": datasets})
 
 
-def record_of(config: RunConfig, environment: str, chosen: Mapping[str, Any], root: Path) -> Record:
+def record_of(
+    config: RunConfig,
+    environment: str,
+    chosen: Mapping[str, Any],
+    root: Path,
+    trial: Trial | None = None,
+) -> Record:
     """Make the record from the options, the command line, the runs folder and the machine."""
     about = about_run(config, environment, chosen)
+    if trial is not None:
+        about = attrs.evolve(about, group=trial.study, trial=str(trial.number))
     environ = os.environ
     experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
     by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
-    name = f"{config.run.algorithm}-{environment}-s{config.run.seed}"
+    whole = f"{config.run.algorithm}-{environment}" if trial is None else trial.study
+    number = "" if trial is None else f"-t{trial.number}"
+    name = f"{whole}{number}-s{config.run.seed}"
     return Record(
         experiment=experiment or f"rlplug/{environment}",
         experiment_id=by_id,
@@ -202,6 +212,7 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
         "rlplug.env": about.env,
         "rlplug.seed": str(about.seed),
         "rlplug.group": about.group,
+        **({"rlplug.trial": about.trial} if about.trial else {}),
         "rlplug.options": about.shown_options,
         "rlplug.config_hash": _digest(_options(config, about.env), 12),
         **place_tags(root),

@@ -18,6 +18,7 @@ import attrs
 from rlplug.config.sections import RunConfig
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
+from rlplug.review.record import Trial
 from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file, upload_folder
 from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
 from rlplug.tracking.listener import Status, TrackingListener
@@ -56,12 +57,13 @@ def open_tracking(
     drift: Mapping[str, str] | None = None,
     lock: RunLock | None = None,
     before_creation: Callable[[], None] = lambda: None,
+    trial: Trial | None = None,
 ) -> Tracking:
     """Create the MLflow run and its folder, or raise what is wrong.
 
     `chosen` are the options that differ from the defaults. `provenance` says where options and
     plugins come from; the rest of it is found out when the run starts. `like` is the run that this
-    one is to be like.
+    one is to be like, `trial` its place in a study.
 
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
     journal holds is reported again; `drift` tells which options were changed. A caller that has
@@ -71,7 +73,7 @@ def open_tracking(
     check_system_metrics(config.tracking)
     known = Provenance() if provenance is None else provenance
     if resume is None:
-        run = create_run(config, environment, chosen or {}, known, root, before_creation)
+        run = create_run(config, environment, chosen or {}, known, root, before_creation, trial)
     else:
         about = about_run(config, environment, chosen or {})
         run = continue_run(config, about, known, resume, step, drift or {}, lock, before_creation)

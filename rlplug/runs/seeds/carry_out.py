@@ -1,4 +1,4 @@
-"""Carry out several seeds at a time: start their processes, listen, and end them together."""
+"""Carry out several runs at a time: start their processes, listen, and end them together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
-from rlplug.runs.seeds.asked import Share
-from rlplug.runs.seeds.process import Event, SeedProcess
+from rlplug.runs.seeds.process import Event
 from rlplug.runs.seeds.state import SeedState
 
-__all__ = ["SeedDisplay", "carry_out_seeds", "exit_code"]
+__all__ = ["Launch", "Plan", "Process", "SeedDisplay", "carry_out_runs", "exit_code"]
 
 TICK_SECONDS = 0.25
 KILL_SECONDS = 10.0
@@ -41,20 +40,51 @@ class SeedDisplay(Protocol):
         """Say why a seed failed."""
 
 
-def carry_out_seeds(
-    states: Sequence[SeedState],
-    share: Share,
-    display: SeedDisplay,
-    started: Callable[[SeedState], None] = lambda state: None,
-    *,
-    alike: bool = True,
-) -> int:
-    """Run each seed in a process of its own; the number of the signal that ended them, or 0.
+class Plan(Protocol):
+    """Which runs there are to carry out, and what comes of them."""
 
-    `started` is called when a seed has a run. One that fails takes no other with it; but where all
-    are `alike`, what is refused for the first ones is not tried with the others.
+    @property
+    def states(self) -> Sequence[SeedState]:
+        """The runs so far, in the order in which they are shown."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether what is refused for the first run would be refused for the others."""
+
+    def take(self) -> SeedState | None:
+        """The next run to start; None if there is none now."""
+
+    def started(self, state: SeedState) -> None:
+        """A run has begun, or goes on, in its folder."""
+
+    def evaluated(self, state: SeedState, step: int, metrics: Mapping[str, float]) -> str:
+        """A run that asks has been evaluated: why it is to end now, or an empty string."""
+
+    def ended(self, state: SeedState) -> None:
+        """A run has ended."""
+
+
+class Process(Protocol):
+    """The process of a run, here or on another host."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell it something."""
+
+    def kill(self) -> None:
+        """End it without a checkpoint."""
+
+
+Launch: TypeAlias = Callable[[SeedState, Callable[[Event], None]], Process]
+"""Starts the process of a run, which puts what it does as events."""
+
+
+def carry_out_runs(plan: Plan, jobs: int, launch: Launch, display: SeedDisplay) -> int:
+    """Carry out each run in a process of its own; the number of the signal that ended them, or 0.
+
+    A run that fails takes no other with it; but where all are `alike`, what is refused for the
+    first ones is not tried with the others.
     """
-    running = _Running(states, share, display, started, alike)
+    running = _Running(plan, jobs, launch, display)
     with _Signals() as signals:
         try:
             while running.goes_on(ending=bool(signals.ends)):
@@ -63,7 +93,7 @@ def carry_out_seeds(
                     running.signal(number, again=again)
                 if signals.overdue:
                     running.kill()
-                display.update(states)
+                display.update(plan.states)
         finally:
             # Nothing, unless an exception has ended the loop.
             running.signal(signal.SIGTERM, again=False)
@@ -83,21 +113,13 @@ def exit_code(states: Sequence[SeedState], ended_by: int) -> int:
 class _Running:
     """The processes in progress."""
 
-    def __init__(
-        self,
-        states: Sequence[SeedState],
-        share: Share,
-        display: SeedDisplay,
-        started: Callable[[SeedState], None],
-        alike: bool,
-    ) -> None:
-        self._states = {one.seed: one for one in states}
-        self._waiting = [one for one in states if one.status == "waiting"]
-        self._share = share
+    def __init__(self, plan: Plan, jobs: int, launch: Launch, display: SeedDisplay) -> None:
+        self._plan = plan
+        self._jobs = jobs
+        self._launch = launch
         self._display = display
-        self._started = started
-        self._alike = alike
-        self._processes: dict[int, SeedProcess] = {}
+        self._states: dict[str, SeedState] = {}
+        self._processes: dict[str, Process] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._told: set[str] = set()
         self._ending = False
@@ -105,14 +127,15 @@ class _Running:
     def goes_on(self, *, ending: bool) -> bool:
         """Start what may start; whether anything is left to wait for."""
         self._ending = ending
-        while self._waiting and not ending and len(self._processes) < self._share.jobs:
-            if self._alike and self._all_refused():
+        while not ending and len(self._processes) < self._jobs:
+            if self._plan.alike and self._all_refused():
                 break
-            state = self._waiting.pop(0)
+            state = self._plan.take()
+            if state is None:
+                break
             state.status = "running"
-            self._processes[state.seed] = SeedProcess(
-                state.seed, state.arguments, self._events.put, self._share.environ()
-            )
+            self._states[state.name] = state
+            self._processes[state.name] = self._launch(state, self._events.put)
         return bool(self._processes)
 
     def _all_refused(self) -> bool:
@@ -131,7 +154,7 @@ class _Running:
     def signal(self, number: int, *, again: bool) -> None:
         """Pass a signal on."""
         for process in self._processes.values():
-            process.signal(number, again=again)
+            process.send({"signal": int(number), "again": again})
 
     def kill(self) -> None:
         """End what does not end."""
@@ -139,30 +162,35 @@ class _Running:
             process.kill()
 
     def _take(self, event: Event) -> None:
-        state = self._states[event.seed]
+        state = self._states[event.name]
         if event.kind == "report":
             state.report(event.value)
             if "folder" in event.value:
-                self._started(state)
+                self._plan.started(state)
+            if "evaluation" in event.value:
+                step, metrics = event.value["step"], event.value["evaluation"]
+                reason = self._plan.evaluated(state, step, metrics)
+                self._processes[event.name].send({"answer": reason})
         elif event.kind == "line":
             # Once it was told to end, how each seed ended is in the table.
             if not state.line(event.value) and not self._ending:
-                self._tell(event.value, state.seed, self._display.say)
+                self._tell(event.value, state.name, self._display.say)
         else:
-            del self._processes[event.seed]
+            del self._processes[event.name]
             state.end(event.value, ending=self._ending)
             if state.status == "failed":
                 error = "\n".join(state.error)
-                self._tell(f"rlplug: error: {error}", state.seed, self._display.failed)
+                self._tell(f"rlplug: error: {error}", state.name, self._display.failed)
+            self._plan.ended(state)
             self._display.ended(state)
 
-    def _tell(self, text: str, seed: int, say: Callable[[str], None]) -> None:
-        """Print what a seed said, unless another seed has said the same."""
+    def _tell(self, text: str, name: str, say: Callable[[str], None]) -> None:
+        """Print what a run said, unless another run has said the same."""
         if text.startswith("rlplug: "):
             if text in self._told:
                 return
             self._told.add(text)
-        say(text if self._all_refused() else f"seed {seed}: {text}")
+        say(text if self._all_refused() else f"{name}: {text}")
 
 
 class _Signals:

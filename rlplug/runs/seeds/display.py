@@ -112,15 +112,15 @@ class PlainSeeds:
 
     def __init__(self, stream: TextIO, title: str) -> None:
         self._stream = stream
-        self._printed: dict[int, int] = {}
+        self._printed: dict[str, int] = {}
         self.say(title)
 
     def update(self, states: Sequence[SeedState]) -> None:
         """Print the seeds that have come another part of their way."""
         for state in states:
             part = _PARTS * state.step // state.steps if state.steps else 0
-            if state.status == "running" and state.steps and self._printed.get(state.seed) != part:
-                self._printed[state.seed] = part
+            if state.status == "running" and state.steps and self._printed.get(state.name) != part:
+                self._printed[state.name] = part
                 self.say(seed_line(state, 100, 0))
 
     def ended(self, state: SeedState) -> None:
@@ -143,9 +143,10 @@ class PlainSeeds:
 def seed_line(state: SeedState, width: int, digits: int) -> str:
     """One seed in so many columns: `seed 3   45%  13,500/30,000  return 182.3  best 210.5 @ 9,000`.
 
-    `digits` is how wide the numbers of seeds are.
+    `digits` is how wide the numbers in their names are.
     """
-    name = f"seed {state.seed:>{digits}}"
+    kind, _, number = state.name.rpartition(" ")
+    name = f"{kind} {number:>{digits}}"
     if state.status == "running" and not state.steps:
         return f"{name}  starting"
     if not state.steps:
@@ -185,7 +186,7 @@ def _percent(state: SeedState) -> int:
 
 def _that_fit(states: Sequence[SeedState], width: int, height: int) -> list[str]:
     """A line per seed; where the terminal has fewer, of those in progress, and a count."""
-    digits = max(len(str(state.seed)) for state in states)
+    digits = max((len(state.name.rpartition(" ")[2]) for state in states), default=0)
     if len(states) <= height:
         return [seed_line(state, width, digits) for state in states]
     shown = [state for state in states if state.status == "running"][: height - 1]

@@ -45,7 +45,7 @@ class Group:
         """The newest run of each seed, in the order of the seeds."""
         found: dict[int, RunFolder] = {}
         for run in sorted(runs_in(self.root), key=lambda run: run.started):
-            if run.about.group == self.name:
+            if run.about.group == self.name and not run.about.trial:
                 found[run.about.seed] = run
         return dict(sorted(found.items()))
 

@@ -1,4 +1,4 @@
-"""The process of one seed: started, listened to, and ended.
+"""The process of one run: started, listened to, and ended.
 
 It reads JSON lines on its standard input, first what to run and then signals, and reports in JSON
 lines on its standard output. Its input closes when this process has gone, however it went: so
@@ -18,7 +18,9 @@ from typing import IO, Any, Literal
 
 import attrs
 
-__all__ = ["Event", "SeedProcess"]
+from rlplug.runs.seeds.state import SeedState
+
+__all__ = ["Event", "SeedProcess", "launch_here"]
 
 MODULE = "rlplug.cli.seed_process"
 """What the process executes; a name, as the command line is above this layer."""
@@ -29,26 +31,30 @@ ERRORS_SECONDS = 2.0
 
 @attrs.frozen
 class Event:
-    """Something that a seed's process did."""
+    """Something that a run's process did."""
 
-    seed: int
+    name: str
+    """Of the run."""
     kind: Literal["report", "line", "ended"]
     value: Any
     """A mapping, a line that it printed, or its exit code."""
 
 
 class SeedProcess:
-    """One seed's process; what it does is put as events, from other threads."""
+    """The process of one run; what it does is put as events, from other threads.
+
+    `order` is what it is told: the `arguments` of `rlplug`, and its `part` in something larger.
+    """
 
     def __init__(
         self,
-        seed: int,
-        arguments: tuple[str, ...],
+        name: str,
+        order: Mapping[str, Any],
         put: Callable[[Event], None],
         environ: Mapping[str, str] = os.environ,
         module: str = MODULE,
     ) -> None:
-        self._seed = seed
+        self._name = name
         self._put = put
         # -P: the working directory is not searched, as it is not for `rlplug`.
         self._process = subprocess.Popen(
@@ -61,20 +67,17 @@ class SeedProcess:
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
-        self._send({"arguments": arguments, "path": sys.path})
+        self.send({**order, "path": sys.path})
         self._errors = threading.Thread(target=self._read_errors, daemon=True)
         self._errors.start()
         threading.Thread(target=self._read_reports, daemon=True).start()
-
-    def signal(self, number: int, *, again: bool = False) -> None:
-        """Have it act as on a signal; `again` for one that is not the first."""
-        self._send({"signal": int(number), "again": again})
 
     def kill(self) -> None:
         """End it without a checkpoint."""
         self._process.kill()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell it something: a signal to act as on, or the answer to a question."""
         # It may have ended.
         with contextlib.suppress(OSError):
             stdin = self._process.stdin
@@ -88,17 +91,24 @@ class SeedProcess:
                 report = json.loads(line)
             except ValueError:
                 continue
-            self._put(Event(self._seed, "report", report))
+            self._put(Event(self._name, "report", report))
         code = self._process.wait()
         self._errors.join(ERRORS_SECONDS)
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        self._put(Event(self._seed, "ended", code))
+        self._put(Event(self._name, "ended", code))
 
     def _read_errors(self) -> None:
         for line in _lines(self._process.stderr):
-            self._put(Event(self._seed, "line", line))
+            self._put(Event(self._name, "line", line))
+
+
+def launch_here(
+    environ: Mapping[str, str] = os.environ,
+) -> Callable[[SeedState, Callable[[Event], None]], SeedProcess]:
+    """Starts processes on this host, with these environment variables."""
+    return lambda state, put: SeedProcess(state.name, state.order, put, environ)
 
 
 def _lines(stream: IO[bytes] | None) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,9 +13,10 @@ from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
 from rlplug.runs.seeds.asked import Share, seeds_text, share
-from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_seeds, exit_code
+from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_runs, exit_code
 from rlplug.runs.seeds.files import write_files
 from rlplug.runs.seeds.group import Group
+from rlplug.runs.seeds.process import launch_here
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
 from rlplug.runs.seeds.summary_run import record_summary
@@ -173,25 +174,46 @@ def _carry_out(
     name: str = "",
     alike: bool = True,
 ) -> SeedsOutcome:
-    seeds = [state.seed for state in states]
-    groups: list[Group] = []
-
-    def started(state: SeedState) -> None:
-        run = None if state.folder is None else RunFolder.read(state.folder)
-        if run is not None and not groups:
-            groups.append(Group(root, run.about.group))
-            groups[0].ask(seeds, run.path)
-
+    plan = _SeedsPlan(states, root, alike=alike and not name)
     display = make_display(title)
     try:
-        ended_by = carry_out_seeds(states, each, display, started, alike=alike and not name)
+        ended_by = carry_out_runs(plan, each.jobs, launch_here(each.environ()), display)
     finally:
         display.close()
     if name:
         _find_named(states, name, root)
     for state in states:
-        started(state)
-    return concluded(states, ended_by, groups[0] if groups else None)
+        plan.started(state)
+    return concluded(states, ended_by, plan.group)
+
+
+class _SeedsPlan:
+    """Seeds, one after another, of a group that the first to begin makes known."""
+
+    def __init__(self, states: Sequence[SeedState], root: Path, *, alike: bool) -> None:
+        self.states = states
+        self.alike = alike
+        self.group: Group | None = None
+        self._root = root
+        self._waiting = [one for one in states if one.status == "waiting"]
+
+    def take(self) -> SeedState | None:
+        """The next seed."""
+        return self._waiting.pop(0) if self._waiting else None
+
+    def started(self, state: SeedState) -> None:
+        """Keep what the seeds have in common."""
+        run = None if state.folder is None else RunFolder.read(state.folder)
+        if run is not None and self.group is None:
+            self.group = Group(self._root, run.about.group)
+            self.group.ask([one.seed for one in self.states], run.path)
+
+    def evaluated(self, state: SeedState, step: int, metrics: Mapping[str, float]) -> str:
+        """Seeds go on to their end."""
+        return ""
+
+    def ended(self, state: SeedState) -> None:
+        """What became of it is in its state."""
 
 
 def concluded(states: Sequence[SeedState], ended_by: int, group: Group | None) -> SeedsOutcome:

@@ -27,8 +27,14 @@ class SeedState:
     """One seed: what is run for it, and what is known of that run."""
 
     seed: int
+    name: str = attrs.field(
+        default=attrs.Factory(lambda self: f"seed {self.seed}", takes_self=True)
+    )
+    """For people, and unlike that of any other run beside it."""
     arguments: tuple[str, ...] = ()
     """Of `rlplug`."""
+    part: Mapping[str, Any] = attrs.field(factory=dict)
+    """What else its process is told: see `rlplug.cli.seed_run`."""
     folder: Path | None = None
     """The folder of its run; None until it has one."""
     status: SeedStatus = "waiting"
@@ -89,6 +95,11 @@ class SeedState:
             return attrs.evolve(found, status="FAILED") if failed else found
         status = _WITHOUT_RUN.get(self.status, RUNNING)
         return RunRecord(run_id="", name="", about=RunAbout(seed=self.seed), status=status)
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What its process is told at its start."""
+        return {"arguments": self.arguments, "part": self.part}
 
     @property
     def has_begun(self) -> bool:
