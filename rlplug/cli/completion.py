@@ -26,6 +26,7 @@ __all__ = [
     "complete_presets",
     "complete_runs",
     "complete_settings",
+    "complete_spaces",
     "completion",
 ]
 
@@ -121,7 +122,9 @@ def complete_runs(
             shown = f"{run.about.algorithm} on {run.about.env}, {run.started[:16]}"
             found.setdefault(run.run_name, shown)
             if run.about.group:
-                found.setdefault(run.about.group, "a group of seeds")
+                found.setdefault(
+                    run.about.group, "a study" if run.about.trial else "a group of seeds"
+                )
             if incomplete:
                 found.setdefault(f"best:{run.about.env}", "the best run in this environment")
                 found.setdefault(run.run_id[:8] if len(incomplete) <= 8 else run.run_id, shown)
@@ -158,6 +161,13 @@ def complete_settings(
     # Others put a space after it, which would have to be deleted again.
     end = "=" if os.environ.get("_RLPLUG_COMPLETE", "").startswith("bash") else ""
     return _items({f"{one}{end}": text for one, (_, text) in known.items()}, incomplete)
+
+
+def complete_spaces(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The options that can be searched; what they are searched in is not guessed."""
+    return [] if "=" in incomplete else complete_settings(context, parameter, incomplete)
 
 
 def complete_presets(

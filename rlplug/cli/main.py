@@ -34,6 +34,7 @@ from rlplug.cli.runs import runs
 from rlplug.cli.serve import serve
 from rlplug.cli.show import show
 from rlplug.cli.sync import sync
+from rlplug.cli.tune import tune
 from rlplug.cli.ui import ui
 from rlplug.cli.version import version
 from rlplug.errors import RlplugError
@@ -79,6 +80,7 @@ def cli() -> None:
     rlplug plugins list              list installed algorithms
     rlplug run --algo linucb         train, and record the run in MLflow
     rlplug resume last               go on with a run that was interrupted or killed
+    rlplug tune --config FILE        search for the options of a run
     rlplug eval last                 evaluate a trained policy
     rlplug ope last --data FILE      estimate its value from a log of another policy
     rlplug ui                        look at runs in MLflow
@@ -93,6 +95,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(resume)
+cli.add_command(tune)
 cli.add_command(ablate)
 cli.add_command(evaluate)
 cli.add_command(ope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -16,9 +18,15 @@ __all__ = ["options"]
 def _complete_sections(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    from rlplug.config.sections import CORE_SECTIONS
+    return [CompletionItem(name) for name in _sections() if name.startswith(incomplete)]
 
-    return [CompletionItem(name) for name in CORE_SECTIONS if name.startswith(incomplete)]
+
+def _sections() -> dict[str, type[Any]]:
+    """Those of every run, and that of a study."""
+    from rlplug.config.sections import CORE_SECTIONS
+    from rlplug.config.tune_section import TuneSection
+
+    return {**CORE_SECTIONS, "tune": TuneSection}
 
 
 @click.command(cls=Command)
@@ -32,17 +40,17 @@ def options(section: str) -> None:
     rlplug options evaluation
     """
     from rlplug.config.options_table import rows
-    from rlplug.config.sections import CORE_SECTIONS
 
-    if section and section not in CORE_SECTIONS:
+    sections = _sections()
+    if section and section not in sections:
         raise RequestError(
             f"there is no section {section!r}. "
-            f"{did_you_mean(section, CORE_SECTIONS, sentence=True)}".rstrip(),
-            f"sections: {', '.join(CORE_SECTIONS)}",
+            f"{did_you_mean(section, sections, sentence=True)}".rstrip(),
+            f"sections: {', '.join(sections)}",
         )
     shown = console()
-    for name in [section] if section else CORE_SECTIONS:
-        kind = CORE_SECTIONS[name]
+    for name in [section] if section else sections:
+        kind = sections[name]
         about = (kind.__doc__ or "").strip().partition("\n")[0]
         shown.print(f"[bold]\\[{name}][/bold]  {about}")
         print_options(shown, rows(kind))

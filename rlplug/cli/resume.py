@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -74,7 +75,7 @@ def resume(
     A run that is not in the runs folder is downloaded from MLflow, and goes on here.
 
     RUN is the id of a run or its first characters, its name, or last; or the group of several
-    seeds, of which all that have not finished go on together.
+    seeds, of which all that have not finished go on together; or a study of rlplug tune.
 
     \b
     rlplug resume last
@@ -88,11 +89,14 @@ def resume(
         return follow_torchrun()
     from rlplug.checkpoint.lookup import run_to_resume
     from rlplug.config.sources import PROFILE, parse_setting
-    from rlplug.runs.seeds.group import find_group
+    from rlplug.runs.seeds.group import find_group, is_study
     from rlplug.tracking.console import console_for
     from rlplug.tracking.location import runs_folder
 
     chosen = (*map(parse_setting, settings), *([PROFILE] if profile else []))
+    if is_study(runs_folder(), run):
+        refused = {"--steps": steps, "--set": settings, "--profile": profile, "--trust": trust}
+        return _resume_study(run, refused, jobs or 0, quiet=quiet, as_json=as_json)
     group = find_group(runs_folder(), run)
     if group is not None:
         from rlplug.cli.seeds import finish_seeds
@@ -135,3 +139,26 @@ def resume(
             quiet=quiet,
             as_json=as_json,
         )
+
+
+def _resume_study(
+    name: str, refused: Mapping[str, Any], jobs: int, *, quiet: bool, as_json: bool
+) -> int:
+    """The trials of a study that it does not have yet."""
+    given = [flag for flag, value in refused.items() if value]
+    if given:
+        raise RequestError(
+            f"{name} is a study of rlplug tune, which goes on as it is; {given[0]} does not fit.",
+            f"try: rlplug resume {name}",
+        )
+    from rlplug.cli.tune import finish_study
+    from rlplug.registry import Registry
+    from rlplug.runs.tuning.tune import kept_study, tune
+    from rlplug.tracking.location import runs_folder
+    from rlplug.tracking.reap import reap_quietly
+
+    reap_quietly(runs_folder())
+    asked = kept_study(runs_folder(), name, Registry.installed())
+    return finish_study(
+        lambda display: tune(asked, jobs, display, name), quiet=quiet, as_json=as_json
+    )

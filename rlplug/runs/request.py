@@ -16,7 +16,10 @@ from rlplug.config.sources import Layers, Setting, read_toml
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 
-__all__ = ["FLAGS", "Request", "find_plugins", "layers_of"]
+__all__ = ["FLAGS", "TUNE", "Request", "find_plugins", "layers_of"]
+
+TUNE = "tune"
+"""The section of a file that only `rlplug tune` reads."""
 
 FLAGS: Mapping[str, str] = MappingProxyType(
     {
@@ -58,7 +61,10 @@ def layers_of(request: Request) -> Layers:
     """The values of file, flags and those settings that name a plugin or preset in full."""
     layers = Layers()
     if request.config is not None:
-        layers.merge(read_toml(request.config), str(request.config))
+        values = read_toml(request.config)
+        # The search of `rlplug tune`, in a file that is also that of a run.
+        values.pop(TUNE, None)
+        layers.merge(values, str(request.config))
     layers.merge(request.flags, request.flags_origin)
     for setting in request.settings:
         if setting.key.startswith("run."):

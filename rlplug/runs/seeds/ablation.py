@@ -12,6 +12,7 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 from rlplug.registry import ADDON, ALGORITHM, Registry
 from rlplug.review.statistics import Interval, mean_interval
+from rlplug.review.text_table import aligned
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.several import MakeDisplay, SeedsOutcome, run_seeds
 from rlplug.runs.seeds.summary import Summary
@@ -119,12 +120,12 @@ class Ablation:
             first.seeds, first.whole, first.without, first.values, strict=True
         ):
             rows.append((str(seed), format_number(a), format_number(b), _signed(by)))
-        yield from _aligned(rows)
+        yield from aligned(rows)
         yield ""
         pairs = f"{len(first.seeds)} pair{'s' if first.seeds[1:] else ''}"
         totals = [(pairs, "mean difference [95%]")]
         totals += [(one.name.replace("_", " "), str(one.mean)) for one in differences]
-        yield from _aligned(totals)
+        yield from aligned(totals)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -185,10 +186,3 @@ def _by_seed(summary: Summary) -> dict[str, dict[int, float]]:
 
 def _signed(value: float) -> str:
     return f"+{format_number(value)}" if value > 0 else format_number(value)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
-        yield "  ".join([f"{first:<{widths[0]}}", *cells])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from rlplug.tracking.report_file import reported_run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot", "write_files"]
+__all__ = ["plot", "write_each", "write_files"]
 
 BAND = "band.png"
 
@@ -42,6 +42,11 @@ def write_files(summary: Summary, group: Group) -> list[Path]:
         BAND: partial(_draw, summary, folder / BAND),
         REPORT: partial(_report, summary, folder / REPORT),
     }
+    return write_each(folder, files)
+
+
+def write_each(folder: Path, files: Mapping[str, Callable[[], object]]) -> list[Path]:
+    """Write the files of these names; what fails is warned of. Those that are there then."""
     return [folder / name for name, write in files.items() if _written(folder / name, write)]
 
 

@@ -16,10 +16,12 @@ from rlplug.tracking.location import RunFolder, runs_in
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RunStatus
 
-__all__ = ["Group", "find_group"]
+__all__ = ["CONFIG", "STUDY", "Group", "find_group", "is_study"]
 
 CONFIG = "config.toml"
 SEEDS = "seeds.json"
+STUDY = "study.json"
+"""Makes it the folder of a study, whose runs differ in more than their seeds."""
 
 
 @attrs.frozen
@@ -103,3 +105,8 @@ def find_group(root: Path, name: str) -> Group | None:
     """The group of this name; None if no run belongs to it."""
     group = Group(root, name)
     return group if name and group.runs else None
+
+
+def is_study(root: Path, name: str) -> bool:
+    """Whether a study of `rlplug tune` has this name."""
+    return bool(name) and "/" not in name and (Group(root, name).folder / STUDY).is_file()

@@ -19,7 +19,7 @@ from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.process import launch_here
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
-from rlplug.runs.seeds.summary_run import record_summary
+from rlplug.runs.seeds.summary_run import record_summary, summary_of_seeds
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 from rlplug.tracking.recorded import read_record
 
@@ -227,7 +227,7 @@ def concluded(states: Sequence[SeedState], ended_by: int, group: Group | None) -
     # It takes seconds, and is written once they are resumed.
     if summary.finished and not ended_by:
         files = write_files(summary, group)
-        run_id = record_summary(summary, group, files)
+        run_id = record_summary(summary_of_seeds(summary), group, files)
     return SeedsOutcome(
         states=states, ended_by=ended_by, group=group, summary=summary, run_id=run_id
     )

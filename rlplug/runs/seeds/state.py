@@ -16,7 +16,7 @@ from rlplug.tracking.status import RUNNING
 
 __all__ = ["SeedState", "SeedStatus", "signal_of"]
 
-SeedStatus: TypeAlias = Literal["waiting", "running", "finished", "failed", "interrupted"]
+SeedStatus: TypeAlias = Literal["waiting", "running", "finished", "pruned", "failed", "interrupted"]
 
 _ERROR = "rlplug: error: "
 _WITHOUT_RUN = {"failed": "FAILED", "interrupted": "KILLED", "waiting": "not started"}

@@ -12,6 +12,7 @@ import attrs
 from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord
 from rlplug.review.statistics import Interval, bootstrap, mean_interval
+from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
 from rlplug.runs.seeds.asked import seeds_text
 
 __all__ = ["Measure", "Summary"]
@@ -134,7 +135,7 @@ class Summary:
     def lines(self, width: int) -> Iterator[str]:
         """For the terminal: the table, then the measures."""
         headings, rows = self.table()
-        yield from _fitting([headings, *rows], width, ("steps", "run"))
+        yield from fitting([headings, *rows], width, ("steps", "run"))
         for seed, error in self.errors.items():
             yield f"seed {seed}: {error}"
         if not self.measures:
@@ -144,11 +145,11 @@ class Summary:
         yield ""
         cells = [(one.label, str(one.mean), str(one.iqm)) for one in self.measures]
         beside = [(heading, "mean [95%]", "IQM [95%]"), *cells]
-        if _width(beside) <= width:
-            yield from _aligned(beside)
+        if table_width(beside) <= width:
+            yield from aligned(beside)
             return
-        yield from _aligned([(heading, "mean [95%]"), *((one[0], one[1]) for one in cells)])
-        yield from _aligned([("", "IQM [95%]"), *((one[0], one[2]) for one in cells)])
+        yield from aligned([(heading, "mean [95%]"), *((one[0], one[1]) for one in cells)])
+        yield from aligned([("", "IQM [95%]"), *((one[0], one[2]) for one in cells)])
 
     def html(self) -> str:
         """The measures as a table, for the report."""
@@ -171,11 +172,20 @@ class Summary:
         if self.measures:
             few, total = len(self.finished), len(self.runs)
             lines += [f"Over {few} of {total} seeds, with 95% bootstrap intervals:", ""]
-            lines += [_row(["", "mean", "interquartile mean"]), _row(["---", "---:", "---:"])]
-            lines += [_row([one.label, str(one.mean), str(one.iqm)]) for one in self.measures]
+            lines += [
+                markdown_row(["", "mean", "interquartile mean"]),
+                markdown_row(["---", "---:", "---:"]),
+            ]
+            lines += [
+                markdown_row([one.label, str(one.mean), str(one.iqm)]) for one in self.measures
+            ]
             lines.append("")
         headings, rows = self.table()
-        lines += [_row(headings), _row(["---:"] * len(headings)), *map(_row, rows)]
+        lines += [
+            markdown_row(headings),
+            markdown_row(["---:"] * len(headings)),
+            *map(markdown_row, rows),
+        ]
         if self.errors:
             lines += ["", *(f"- seed {seed}: {error}" for seed, error in self.errors.items())]
         return "\n".join(lines) + "\n"
@@ -208,33 +218,3 @@ def _cells(run: RunRecord) -> dict[str, str]:
         **measured,
         "run": run.short,
     }
-
-
-def _fitting(rows: Sequence[Sequence[str]], width: int, spare: Sequence[str]) -> Iterator[str]:
-    """A table without the columns that can be spared, where it is too wide."""
-    for name in spare:
-        if _width(rows) > width and name in rows[0]:
-            index = rows[0].index(name)
-            rows = [(*row[:index], *row[index + 1 :]) for row in rows]
-    return _aligned(rows)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns aligned to the right, but the first one."""
-    widths = _widths(rows)
-    for first, *others in rows:
-        cells = (f"{cell:>{wide}}" for cell, wide in zip(others, widths[1:], strict=True))
-        yield "  ".join([f"{first:<{widths[0]}}", *cells]).rstrip()
-
-
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _width(rows: Sequence[Sequence[str]]) -> int:
-    widths = _widths(rows)
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import attrs
 
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
@@ -16,7 +18,7 @@ from rlplug.tracking.location import RunFolder
 from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
 from rlplug.tracking.store import Store
 
-__all__ = ["SUMMARY", "record_summary"]
+__all__ = ["SUMMARY", "SummaryRun", "record_summary", "summary_of_seeds"]
 
 SUMMARY = "summary"
 """What `rlplug.kind` says of it; of a run it says `run`."""
@@ -25,18 +27,54 @@ _KEPT = "summary_run_id"
 _LOG = logging.getLogger("rlplug")
 
 
-def record_summary(summary: Summary, group: Group, files: Iterable[Path]) -> str:
+@attrs.frozen(kw_only=True)
+class SummaryRun:
+    """What is recorded in MLflow of several runs together."""
+
+    runs: tuple[RunRecord, ...]
+    metrics: Mapping[str, float]
+    markdown: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    series: Mapping[str, Mapping[int, float]] = attrs.field(factory=dict)
+    """Metrics that have a value at each of several steps."""
+
+    @property
+    def first(self) -> RunFolder | None:
+        """A run that is in MLflow; None: none is."""
+        return next((_folder(one) for one in self.runs if one.experiment_id), None)
+
+
+def summary_of_seeds(summary: Summary) -> SummaryRun:
+    """Of runs that differ only in their seeds."""
+    about = next(one.about for one in summary.runs if one.run_id)
+    return SummaryRun(
+        runs=summary.runs,
+        metrics=summary.metrics,
+        markdown=summary.markdown(),
+        params=about.options,
+        tags={"rlplug.seeds": summary.seeds, "rlplug.options": about.shown_options},
+    )
+
+
+def record_summary(summary: SummaryRun, group: Group, files: Iterable[Path]) -> str:
     """Record it beside the runs, in place of an earlier one; its id, or empty without MLflow."""
-    run = next((_folder(one) for one in summary.runs if one.experiment_id), None)
+    run = summary.first
     if run is None:
         return ""
     try:
         store = _open(summary, group, run)
-        rows = [
-            (name, value, int(time.time() * 1000), max(one.step for one in summary.runs))
-            for name, value in summary.metrics.items()
-        ]
-        store.log_rows(rows)
+        now, last = int(time.time() * 1000), max(one.step for one in summary.runs)
+        store.log_rows(
+            [
+                *((name, value, now, last) for name, value in summary.metrics.items()),
+                *(
+                    (name, value, now, step)
+                    for name, values in summary.series.items()
+                    for step, value in values.items()
+                ),
+            ]
+        )
         store.set_tags(_tags(summary, group))
         for file in files:
             store.log_file(file, "")
@@ -49,7 +87,7 @@ def record_summary(summary: Summary, group: Group, files: Iterable[Path]) -> str
     return store.run_id
 
 
-def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
+def _open(summary: SummaryRun, group: Group, run: RunFolder) -> Store:
     """That of the group, if it is still there; else a new one."""
     uri = run.tracking_uri("")
     kept = group.facts.get(_KEPT, "")
@@ -69,7 +107,7 @@ def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
             "run.algorithm": about.algorithm,
             "run.env": about.env,
             "run.steps": str(about.steps),
-            **about.options,
+            **summary.params,
         },
         tags={**_tags(summary, group), **place_tags(group.root)},
         datasets=(),
@@ -78,19 +116,18 @@ def _open(summary: Summary, group: Group, run: RunFolder) -> Store:
     return Store.create_run(uri, record, group.root)
 
 
-def _tags(summary: Summary, group: Group) -> dict[str, str]:
+def _tags(summary: SummaryRun, group: Group) -> dict[str, str]:
     about = next(one.about for one in summary.runs if one.run_id)
     tags = {
         "mlflow.source.name": command_line(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.note.content": _spaced(summary.markdown()),
+        "mlflow.note.content": _spaced(summary.markdown),
         "mlflow.user": user_name(),
         "rlplug.kind": SUMMARY,
         "rlplug.group": group.name,
         "rlplug.algo": about.algorithm,
         "rlplug.env": about.env,
-        "rlplug.seeds": summary.seeds,
-        "rlplug.options": about.shown_options,
+        **summary.tags,
     }
     return {name: value[:LONGEST_TAG] for name, value in tags.items() if value}
 
