@@ -18,6 +18,7 @@ import rlplug.nn
 from rlplug import Loss
 from rlplug.config.options_table import markdown
 from rlplug.config.sections import CORE_SECTIONS
+from rlplug.config.tune_section import TuneSection
 from rlplug.feeds import Replay, Rollout, Stream
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +35,7 @@ def options() -> str:
     parts = ["# Options of every run", "", MADE, ""]
     parts += ["`--set section.name=value`, or a TOML file with these sections. Those of a plugin:"]
     parts += ["`rlplug plugins show NAME`.", ""]
-    for name, section in CORE_SECTIONS.items():
+    for name, section in {**CORE_SECTIONS, "tune": TuneSection}.items():
         parts += [f"## [{name}]", "", inspect.cleandoc(section.__doc__ or ""), ""]
         parts += [markdown(section).rstrip(), ""]
     return "\n".join(parts).rstrip() + "\n"

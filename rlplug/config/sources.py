@@ -42,7 +42,8 @@ class Layers:
             if isinstance(value, Mapping) and (value or self.section(*where)):
                 self.merge(value, origin, where)
             else:
-                self.put(where, value, origin)
+                # An empty table of its own: what is put into it later is not put into `values`.
+                self.put(where, {} if isinstance(value, Mapping) else value, origin)
 
     def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
         """Set one value by its path."""

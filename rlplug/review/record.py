@@ -8,7 +8,18 @@ from typing import Any
 
 import attrs
 
-__all__ = ["ABOUT", "CheckpointRecord", "RunAbout", "RunRecord", "Trial", "best_evaluation"]
+__all__ = [
+    "ABOUT",
+    "PRUNED",
+    "CheckpointRecord",
+    "RunAbout",
+    "RunRecord",
+    "Trial",
+    "best_evaluation",
+]
+
+PRUNED = "pruned: "
+"""How the reason begins for which a trial ended before its last step."""
 
 ABOUT = "about"
 """The part of `run.json` that holds a `RunAbout`."""
@@ -104,6 +115,8 @@ class RunRecord:
     @property
     def shown_status(self) -> str:
         """The status, of a failed run with its reason."""
+        if self.status == "FINISHED" and self.reason.startswith(PRUNED):
+            return "FINISHED (pruned)"
         failed = self.status == "FAILED" and self.reason
         return f"{self.status} ({self.reason})" if failed else self.status
 

@@ -16,6 +16,7 @@ from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
+from rlplug.tracking.status import milliseconds
 from rlplug.tracking.store import Store
 
 __all__ = ["SUMMARY", "SummaryRun", "record_summary", "summary_of_seeds"]
@@ -65,11 +66,13 @@ def record_summary(summary: SummaryRun, group: Group, files: Iterable[Path]) -> 
     try:
         store = _open(summary, group, run)
         now, last = int(time.time() * 1000), max(one.step for one in summary.runs)
+        # Always the same, with which a point that is recorded again is still one point.
+        began = milliseconds(run.started) or now
         store.log_rows(
             [
                 *((name, value, now, last) for name, value in summary.metrics.items()),
                 *(
-                    (name, value, now, step)
+                    (name, value, began, step)
                     for name, values in summary.series.items()
                     for step, value in values.items()
                 ),

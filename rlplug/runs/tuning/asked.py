@@ -50,6 +50,8 @@ class TuneRequest:
     steps: int
     evaluate_every: int
     """Steps between evaluations; 0: there are none before the end."""
+    given: Mapping[str, Any]
+    """The section as it was given, without defaults."""
 
     @classmethod
     def of(cls, request: Request, flags: Mapping[str, Any], registry: Registry) -> TuneRequest:
@@ -87,6 +89,7 @@ class TuneRequest:
             env=config.run.env or "log",
             steps=config.run.steps,
             evaluate_every=_every(config),
+            given=values,
         )
 
     @property
@@ -192,7 +195,8 @@ def _prepared(
     config, problems = _config(run, first, registry, first)
     for one in ranges:
         for value in one.ends[1:]:
-            _, found = _config(run, {**first, one.name: value}, registry, {one.name: value})
+            values = {**first, one.name: value}
+            _, found = _config(run, values, registry, values)
             problems += [problem for problem in found if problem not in problems]
     if config is None and not problems:
         config, problems = _without(run, registry)

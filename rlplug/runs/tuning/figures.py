@@ -62,7 +62,9 @@ def importance_figure(summary: StudySummary) -> Figure:
     axes.set_xlim(0, max(values) * 1.12 or 1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel(
-        "share of the differences between good trials and all (PED-ANOVA)", size=9.5, color=QUIET
+        "values of good trials against those of all (PED-ANOVA)",
+        size=9.5,
+        color=QUIET,
     )
     axes.tick_params(length=0, labelsize=9.5, labelcolor=INK)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
@@ -114,5 +116,5 @@ def _subtitle(summary: StudySummary) -> str:
     about = next((run.about for run in runs if run.run_id), None)
     where = "" if about is None else f"{about.algorithm} on {about.env}, "
     best = summary.best
-    score = "" if best is None else f", best {summary.label} {format_number(best.proposal.score)}"
+    score = "" if best is None else f", best: {format_number(best.proposal.score)}"
     return f"{where}{summary.counts}{score}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from rlplug.quantities import format_number
-from rlplug.review.record import RunRecord
+from rlplug.review.record import PRUNED, RunRecord
 from rlplug.runs.request import Request
 from rlplug.runs.seeds.arguments import arguments_of, resume_arguments
 from rlplug.runs.seeds.state import SeedState
@@ -86,7 +86,7 @@ class TrialsPlan:
             return ""
         trial.is_pruned = True
         value = format_number(metrics[metric])
-        return f"pruned: {metric} = {value} at step {step:,}, by Optuna's {self._pruner} pruner"
+        return f"{PRUNED}{metric} = {value} at step {step:,}, by Optuna's {self._pruner} pruner"
 
     def ended(self, state: SeedState) -> None:
         """Go on with the trial's other seeds, or tell Optuna how it went."""
@@ -191,4 +191,4 @@ def _continue(state: SeedState, run: RunFolder) -> None:
 
 
 def _was_pruned(state: SeedState) -> bool:
-    return state.record().reason.startswith("pruned: ")
+    return state.record().reason.startswith(PRUNED)

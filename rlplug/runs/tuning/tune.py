@@ -113,11 +113,9 @@ def _keep(group: Group, asked: TuneRequest) -> None:
     group.folder.mkdir(parents=True, exist_ok=True)
     config = masked(dict(layers_of(attrs.evolve(asked.run, settings=())).values))
     write_durably(group.folder / CONFIG, tomli_w.dumps(config).encode())
-    section = attrs.asdict(asked.section)
-    section["space"] = {one.name: one.as_toml() for one in asked.ranges}
     content = {
         "settings": [{"key": one.key, "value": masked(one.value)} for one in asked.run.settings],
-        "tune": section,
+        "tune": dict(asked.given),
         "options": dict(asked.options),
     }
     write_durably(group.folder / STUDY, (json.dumps(content, indent=2) + "\n").encode())
