@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,33 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlplug.errors import RequestError
+from rlplug.learner.collectives import all_gather, wait_for
 from rlplug.learner.gradients import Terms, like_parameter
 from rlplug.learner.module_update import ModuleUpdate
 
-__all__ = ["ProcessGroup", "wait_for"]
+__all__ = ["ProcessGroup"]
 
 _OPS = ("sum", "mean", "max")
-
-_POLL = datetime.timedelta(seconds=1)
-"""How often others are looked after while a message of theirs is waited for."""
-
-
-def wait_for(work: Any, check: Callable[[], None] | None) -> None:
-    """Wait for a message on the CPU; `check` raises if one of the others is gone.
-
-    gloo does not always notice that a connection was closed, and would wait for ever.
-    """
-    if check is None:
-        work.wait()
-        return
-    while True:
-        try:
-            work.wait(_POLL)
-            return
-        except RuntimeError as error:
-            if work.is_completed() or "timed out" not in str(error):
-                raise
-        check()
 
 
 class ProcessGroup:
@@ -156,6 +135,4 @@ class ProcessGroup:
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
-        everyone: list[Any] = [None] * self.size
-        dist.all_gather_object(everyone, value, group=self.group)
-        return everyone
+        return all_gather(value, group=self.group, check=self.check)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from rlplug.scale.launcher import place_of_torchrun
+
 __all__ = ["ANSWER_SECONDS", "Interrupted", "Interrupts"]
 
 ANSWER_SECONDS = 2.0
@@ -48,6 +50,8 @@ class Interrupts:
         self.checkpoint: Callable[[], None] = lambda: None
         """Called by `check` after SIGUSR1."""
         self._notice = notice
+        # A terminal sends Ctrl-C to all processes, and torchrun sends it to its own once more.
+        self._comes_twice = place_of_torchrun() is not None
         self._held = False
         self._creating = False
         self._number: int | None = None
@@ -132,7 +136,9 @@ class Interrupts:
             if self._held:
                 self._tell()
                 return
-        elif (self._creating or self.at_once) and now - self._since < ANSWER_SECONDS:
+        elif (
+            self._creating or self.at_once or self._comes_twice
+        ) and now - self._since < ANSWER_SECONDS:
             return
         self._raise()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.process_group import wait_for
+from rlplug.learner.collectives import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
@@ -27,8 +29,8 @@ _STORES: Any = dist
 """Where torch has its stores, which it does not list as its own."""
 
 _PATIENCE = datetime.timedelta(days=30)
-"""How long a message is waited for: an evaluation of the first learner may take hours, and a
-process that has died closes its connections at once."""
+"""How long a message is waited for: an evaluation of the first learner may take hours, and those
+that have died meanwhile are noticed."""
 
 _ANSWER = datetime.timedelta(minutes=30)
 """How long the first learner, for whom nobody evaluates or saves, waits for a message."""
@@ -42,7 +44,13 @@ _POST_MORTEM_SECONDS = 3.0
 class Ranks:
     """All learners of a run, as one of them sees them."""
 
-    def __init__(self, place: Place, store: Any, processes: LearnerProcesses | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        store: Any,
+        everyone: Sequence[tuple[str, int]],
+        processes: LearnerProcesses | None = None,
+    ) -> None:
         self.index, self.size = place.index, place.size
         self.place = place
         self.in_step = False
@@ -55,6 +63,13 @@ class Ranks:
         """The step from which on the first learner has something to do."""
         self._store = store
         self._processes = processes
+        host, own = _process()
+        self._pids = {
+            index: pid
+            for index, (where, pid) in enumerate(everyone)
+            if where == host and pid != own
+        }
+        """The processes of the other learners on this host."""
         self._threads = torch.get_num_threads()
         backend = "gloo"
         if torch.cuda.is_available():
@@ -62,19 +77,37 @@ class Ranks:
             torch.cuda.set_device(place.local_index % devices)
             if place.local_size <= devices and dist.is_nccl_available():
                 backend = "cpu:gloo,cuda:nccl"
-        dist.init_process_group(
-            backend,
-            store=_STORES.PrefixStore("learners", store),
-            rank=place.index,
-            world_size=place.size,
-            timeout=_ANSWER if self.is_first else _PATIENCE,
-        )
+        self._join(backend)
         torch.set_num_threads(max(min(self._threads, _cores() // place.local_size), 1))
 
     @property
     def is_first(self) -> bool:
         """Whether this is the learner that tracks, saves and evaluates."""
         return self.index == 0
+
+    def _join(self, backend: str) -> None:
+        """Make the process group; in a thread, as one that has died would be waited for."""
+        errors: list[BaseException] = []
+
+        def join() -> None:
+            try:
+                dist.init_process_group(
+                    backend,
+                    store=_STORES.PrefixStore("learners", self._store),
+                    rank=self.index,
+                    world_size=self.size,
+                    timeout=_ANSWER if self.is_first else _PATIENCE,
+                )
+            except BaseException as error:
+                errors.append(error)
+
+        joining = threading.Thread(target=join, daemon=True)
+        joining.start()
+        while joining.is_alive():
+            joining.join(_POLL)
+            self.refuse_lost()
+        if errors:
+            raise errors[0]
 
     # -- numbers, while all are in step ----------------------------------------------------------
 
@@ -97,35 +130,28 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
-        everyone: list[Any] = [None] * self.size
-        dist.all_gather_object(everyone, value)
-        return everyone
+        return all_gather(value, check=self.refuse_lost)
 
     # -- messages of the first learner -----------------------------------------------------------
 
     def tell(self, value: Any = None) -> Any:
         """What the first learner says."""
-        said = [value]
-        dist.broadcast_object_list(said, src=0)
-        return said[0]
+        return broadcast(value, check=self.refuse_lost)
 
     def give(self, values: Sequence[Any] = ()) -> Any:
         """What the first learner has for this one."""
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, list(values) if self.is_first else None, src=0)
-        return mine[0]
+        return scatter(values, check=self.refuse_lost)
 
     def collect(self, value: Any) -> list[Any]:
         """What each learner has for the first one, which alone gets it."""
-        everyone: list[Any] | None = [None] * self.size if self.is_first else None
-        dist.gather_object(value, everyone, dst=0)
-        return everyone or []
+        return gather(value, check=self.refuse_lost)
 
     # -- ends ------------------------------------------------------------------------------------
 
     def refuse_lost(self) -> None:
-        """Raise if a process that was started here has ended in the midst of the run."""
-        if self._processes is not None and self._processes.ended():
+        """Raise if a process that was started here, or is on this host, has ended."""
+        ended = self._processes is not None and self._processes.ended()
+        if ended or not all(map(_is_running, self._pids.values())):
             raise dist.DistError("the process of a learner has ended")
 
     def failed(self, reason: str) -> None:
@@ -208,8 +234,9 @@ def lead(size: int, place: Place | None) -> Ranks:
                     "try: look whether their hosts reach each other",
                 )
             time.sleep(_POLL)
-        store.set("go", "1")
-        return Ranks(place, store, processes)
+        everyone = [_process(), *(tuple(json.loads(store.get(one))) for one in wanted)]
+        store.set("go", json.dumps(everyone))
+        return Ranks(place, store, everyone, processes)
     except BaseException:
         if processes is not None:
             processes.close(kill=True)
@@ -224,10 +251,27 @@ def join(place: Place) -> Ranks:
         store = _STORES.TCPStore(
             place.host, place.port, is_master=False, wait_for_workers=False, timeout=_MEETING
         )
-    store.set(f"here/{place.index}", "1")
+    store.set(f"here/{place.index}", json.dumps(_process()))
     # The first one has refused the run if this does not come.
     store.wait(["go"], _MEETING)
-    return Ranks(place, store)
+    return Ranks(place, store, [tuple(one) for one in json.loads(store.get("go"))])
+
+
+def _process() -> tuple[str, int]:
+    """The host and the id of this process."""
+    return socket.gethostname(), os.getpid()
+
+
+def _is_running(pid: int) -> bool:
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _destroy_group() -> None:

@@ -1,0 +1,84 @@
+"""How runs over several processes end by signals: real process groups, as of a terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlplug.runs.signals import Interrupts
+from tests.scale_runs import PPO
+
+COMMAND = [
+    *("-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "10000000"),
+    *(f"--set={name}={str(value).lower()}" for name, value in PPO.items()),
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [
+        ([*COMMAND, "--learners=2"], signal.SIGINT, 130),
+        # torchrun has an exit code of its own, and tells its processes of Ctrl-C once more.
+        ([*TORCHRUN, *COMMAND], signal.SIGINT, 1),
+    ],
+)
+def test_ctrl_c_ends_all_learners_with_a_checkpoint(
+    store_root: Path, command: list[str], number: signal.Signals, code: int
+) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=environment,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(store_root.glob("work/*/checkpoints/step-*")):
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        processes = psutil.Process(run.pid).children(recursive=True)
+        assert len([one for one in processes if "rlplug" in " ".join(one.cmdline())]) >= 1
+        os.killpg(run.pid, number)
+        _, err = run.communicate(timeout=30)
+    finally:
+        run.kill()
+    assert run.returncode == code
+    said = err.decode()
+    assert "resume it: rlplug resume " in said
+    (step,) = {
+        line.partition("checkpoint of step ")[2].rstrip(".")
+        for line in said.splitlines()
+        if "checkpoint of step" in line
+    }
+    assert list(store_root.glob(f"work/*/checkpoints/step-{int(step.replace(',', '')):012d}"))
+    gone, left = psutil.wait_procs(processes, timeout=5)
+    assert not left
+
+
+def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with Interrupts() as interrupts:
+        interrupts.check()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.poll() == (signal.SIGINT, False)
+        assert not interrupts.at_once
