@@ -62,7 +62,7 @@ def test_ctrl_c_ends_all_learners_with_a_checkpoint(
         if "checkpoint of step" in line
     }
     assert list(store_root.glob(f"work/*/checkpoints/step-{int(step.replace(',', '')):012d}"))
-    gone, left = psutil.wait_procs(processes, timeout=5)
+    _, left = psutil.wait_procs(processes, timeout=5)
     assert not left
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -27,7 +30,7 @@ from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, connected, refuse_unmet
 from rlplug.scale.experience import join
-from tests.scale_runs import largest_difference, ppo
+from tests.scale_runs import PPO, largest_difference, ppo
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 
@@ -131,6 +134,48 @@ def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
     assert found.step >= 20_000
     assert "died and is replaced; its episodes start anew" in caplog.text
     assert found.metrics["sampling/restarts"] == 1.0
+
+
+def test_with_json_nothing_else_is_printed_neither_by_ray_nor_by_an_environment(
+    store_root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "loud_env.py").write_text(LOUD)
+    command = ["-m", "rlplug", "run", "--algo=ppo", "--env=loud_env:Loud", "--steps=64"]
+    options = {**PPO, "scale.runner_cpus": 0.5, "num_envs": 2, "n_steps": 16}
+    command += [f"--set={name}={json.dumps(value)}" for name, value in options.items()]
+    done = subprocess.run(
+        [sys.executable, *command, "--scale=ray", "--runners=2", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["status"], told["step"]) == ("FINISHED", 64)
+    assert told["metrics"]["sampling/restarts"] == 1.0
+    assert "died and is replaced" in done.stderr
+    for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
+        assert word not in done.stderr
+
+
+LOUD = """
+import os
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Loud(CartPoleEnv):
+    def step(self, action):
+        print("a step")
+        try:
+            Path(__file__).with_name("died").touch(exist_ok=False)
+        except FileExistsError:
+            return super().step(action)
+        os.kill(os.getpid(), 9)
+
+"""
 
 
 def test_what_fails_in_a_runner_is_told_and_where(
@@ -241,7 +286,6 @@ def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
     assert "scale.runners × envs_per_runner = 4 is not sampling.num_envs = 2" in refused(
         **{"scale.envs_per_runner": 4}
     )
-    assert "learners = 2 is for engine = 'local'" in refused(**{"scale.learners": 2})
     with pytest.raises(RequestError, match="runners would have no effect with engine = 'local'"):
         rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
 

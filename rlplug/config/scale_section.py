@@ -11,6 +11,9 @@ from rlplug.config.option import at_least, one_of, option
 __all__ = ["ScaleSection"]
 
 
+_MAPPINGS = ("runner_resources", "learner_resources")
+
+
 @attrs.frozen(kw_only=True)
 class ScaleSection:
     """Data-parallel learners, and sampling by runners on a Ray cluster."""
@@ -38,6 +41,15 @@ class ScaleSection:
     runner_resources: Mapping[str, float] = option(
         dict, "ray: custom resources that each runner reserves: {big = 1}.", factory=True
     )
+    learner_cpus: float = option(
+        1.0, "ray: CPUs that each of several learners reserves.", at_least(0)
+    )
+    learner_gpus: float = option(
+        0.0, "ray: GPUs that each of several learners reserves.", at_least(0)
+    )
+    learner_resources: Mapping[str, float] = option(
+        dict, "ray: custom resources that each of several learners reserves.", factory=True
+    )
     address: str = option(
         "",
         "ray: address of a cluster, HOST:PORT or auto; empty: a local one, which ends with the "
@@ -54,20 +66,21 @@ class ScaleSection:
     def __attrs_post_init__(self) -> None:
         """Refuse options that contradict each other or have no effect, all at once."""
         problems = []
+        fields = attrs.fields_dict(type(self))
+        changed = [
+            name
+            for name in fields
+            if name not in ("learners", "engine")
+            and getattr(self, name) != ({} if name in _MAPPINGS else fields[name].default)
+        ]
         if self.engine == "local":
-            fields = attrs.fields_dict(type(self))
-            idle = [
-                name
-                for name in fields
-                if name not in ("learners", "engine", "runner_resources")
-                and getattr(self, name) != fields[name].default
-            ]
-            idle += ["runner_resources"] if self.runner_resources else []
+            if changed:
+                problems.append(
+                    f"{' and '.join(changed)} would have no effect with engine = 'local'"
+                )
+        elif self.learners == 1:
+            idle = [name for name in changed if name.startswith("learner_")]
             if idle:
-                problems.append(f"{' and '.join(idle)} would have no effect with engine = 'local'")
-        elif self.learners > 1:
-            problems.append(
-                f"learners = {self.learners} is for engine = 'local': with 'ray' there is one"
-            )
+                problems.append(f"{' and '.join(idle)} would have no effect with one learner")
         if problems:
             raise ValueError("; ".join(problems))

@@ -45,6 +45,7 @@ from rlplug.runs.videos import Videos
 from rlplug.sampling import make_sampler, recorded
 from rlplug.sampling.vector import VectorSampler
 from rlplug.scale.ranks import Ranks
+from rlplug.scale.ray_sampler import RaySampler
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities
 from rlplug.trainer import Sampler, Trainer
@@ -208,7 +209,10 @@ def make_components(
             sampler = agent_sampler(config, environments, learner, cast(ModuleFeeds, opened))
         elif config.scale.engine == "ray":
             module = learner.modules[DEFAULT_MODULE]
-            sampler = runner_sampler(prepared, maker, environments, module, opened, stack)
+            index = 0 if ranks is None else ranks.index
+            sampler = runner_sampler(
+                prepared, maker, environments, module, opened, stack, learner=index
+            )
         else:
             made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
             record = config.sampling.record
@@ -218,7 +222,7 @@ def make_components(
         limits, stop = Limits(config), interrupts.check
         trainer = Trainer(*made_of, steps=config.run.steps, limits=limits, stop=stop)
     else:
-        if isinstance(sampler, VectorSampler):
+        if isinstance(sampler, VectorSampler | RaySampler):
             sampler.episode_stats.sum = ranks.sum
         limits = RankLimits(config, ranks)
         trainer = RankTrainer(ranks, interrupts, *made_of, steps=config.run.steps, limits=limits)
@@ -338,6 +342,8 @@ def _environments(
         environments = environments_of(log)
     elif config.scale.engine == "ray":
         environments = environments_elsewhere(config, maker)
+        if ranks is not None:
+            environments = _of_learner(environments, ranks)
     else:
         make = partial(
             make_environments,
@@ -383,6 +389,10 @@ def _share_of(
         environments.close()
         arguments = {**config.env.arguments, **problem}
         environments = make(attrs.evolve(config.env, arguments=arguments))
+    return _of_learner(environments, ranks)
+
+
+def _of_learner(environments: Environments, ranks: Ranks) -> Environments:
     if environments.normalization is not None:
         environments.normalization.gather = ranks.gather
     return attrs.evolve(environments, first=ranks.index * environments.num_envs)

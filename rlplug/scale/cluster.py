@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError
 
-__all__ = ["connected", "refuse_unmet", "resources_of"]
+__all__ = ["connected", "learner_resources", "refuse_unmet", "this_node"]
 
 _REACH_SECONDS = 5.0
 
@@ -33,7 +34,11 @@ def connected(section: ScaleSection) -> Iterator[Any]:
     if started:
         _connect(ray, section)
     try:
-        refuse_unmet([one["Resources"] for one in ray.nodes() if one["Alive"]], section)
+        here = this_node(ray)
+        alive = sorted(
+            (one for one in ray.nodes() if one["Alive"]), key=lambda one: one["NodeID"] != here
+        )
+        refuse_unmet([one["Resources"] for one in alive], section)
         yield ray
     finally:
         if started:
@@ -50,11 +55,12 @@ def _connect(ray: Any, section: ScaleSection) -> None:
                 "try: --set scale.address=HOST:PORT, which `ray start --head` prints, or auto",
             )
         _reach(address, host, int(port))
-    shared: dict[str, Any] = {
-        "log_to_driver": False,
-        "configure_logging": False,
-        "logging_level": "ERROR",
-    }
+    # What concerns a person is said by the run; Ray's log files have the rest.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    shared: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    # Deaths of workers are printed to stdout without regard to log_to_driver.
+    printing: Any = import_module("ray._private.worker")
+    printing._worker_logs_enabled = False
     try:
         if address:
             ray.init(address=address, **shared)
@@ -80,25 +86,76 @@ def _reach(address: str, host: str, port: int) -> None:
         ) from error
 
 
-def resources_of(section: ScaleSection) -> dict[str, float]:
-    """What one runner reserves, by Ray's names."""
-    wanted = {"CPU": section.runner_cpus, "GPU": section.runner_gpus, **section.runner_resources}
+def this_node(ray: Any) -> str:
+    """The id of the node that this process is on."""
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def learner_resources(section: ScaleSection) -> dict[str, float]:
+    """What each of several learners reserves, by Ray's names."""
+    return _resources(section.learner_cpus, section.learner_gpus, section.learner_resources)
+
+
+def _resources(cpus: float, gpus: float, others: Mapping[str, float]) -> dict[str, float]:
+    wanted = {"CPU": cpus, "GPU": gpus, **others}
     return {name: amount for name, amount in wanted.items() if amount}
 
 
 def refuse_unmet(nodes: list[Mapping[str, float]], section: ScaleSection) -> None:
-    """Refuse runners that the nodes, when idle, could not hold: Ray would wait for ever."""
-    wanted = resources_of(section)
-    room = [
-        min((int(node.get(name, 0) / amount) for name, amount in wanted.items()), default=10**9)
-        for node in nodes
-    ]
-    if sum(room) >= section.runners:
+    """Refuse learners and runners that the nodes, when idle, could not hold: Ray would wait.
+
+    The first node is that of this process, which one of several learners is.
+    """
+    runner = _resources(section.runner_cpus, section.runner_gpus, section.runner_resources)
+    learner = learner_resources(section)
+    names = list(dict.fromkeys([*runner, *(learner if section.learners > 1 else ())]))
+    there = ", ".join(f"{name} {sum(node.get(name, 0) for node in nodes):g}" for name in names)
+    cluster = f"the cluster has {there} on {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
+    runners = f"{section.runners} runners with {_told(runner)} each"
+    if section.learners == 1:
+        room = sum(_room(node, runner) for node in nodes)
+        if room < section.runners:
+            raise RequestError(
+                f"{runners} can never be placed: {cluster}, room for {room}.",
+                f"try: --set scale.runners={max(room, 1)}, or a smaller scale.runner_cpus",
+            )
         return
-    there = ", ".join(f"{name} {sum(node.get(name, 0) for node in nodes):g}" for name in wanted)
-    each = ", ".join(f"{name} {amount:g}" for name, amount in wanted.items())
-    raise RequestError(
-        f"{section.runners} runners with {each} each can never be placed: the cluster has {there} "
-        f"on {len(nodes)} node{'s' if len(nodes) != 1 else ''}, room for {sum(room)}.",
-        f"try: --set scale.runners={max(sum(room), 1)}, or a smaller scale.runner_cpus",
+    if not _room(nodes[0], learner):
+        there = ", ".join(f"{name} {nodes[0].get(name, 0):g}" for name in learner)
+        raise RequestError(
+            f"the first learner is in this process, whose node has {there}: there is no room for "
+            f"{_told(learner)}.",
+            "try: start the run on another node, or a smaller scale.learner_cpus",
+        )
+    # Learners placed so far → the most runners that fit beside them.
+    most = {0: 0}
+    for index, node in enumerate(nodes):
+        here: dict[int, int] = {}
+        for placed, beside in most.items():
+            at_most = min(_room(node, learner), section.learners - placed)
+            for count in range(0 if index else 1, at_most + 1):
+                left = {
+                    name: node.get(name, 0) - count * learner.get(name, 0)
+                    for name in {*node, *learner}
+                }
+                total = beside + _room(left, runner)
+                here[placed + count] = max(here.get(placed + count, 0), total)
+        most = here
+    if most.get(section.learners, -1) < section.runners:
+        raise RequestError(
+            f"{section.learners} learners with {_told(learner)} each and {runners} can never be "
+            f"placed together: {cluster}.",
+            "try: fewer of them, or a smaller scale.runner_cpus or scale.learner_cpus",
+        )
+
+
+def _room(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+    """How many of these fit on a node; Ray counts in ten thousandths."""
+    return min(
+        (int(node.get(name, 0) / amount + 1e-4) for name, amount in wanted.items()), default=10**9
     )
+
+
+def _told(wanted: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in wanted.items()) or "nothing"

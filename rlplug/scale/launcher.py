@@ -36,6 +36,8 @@ class Place:
     local_size: int
     """Learners on this machine."""
     by_torchrun: bool = False
+    own_gpu: bool | None = None
+    """Whether each learner has a GPU of its own; None: if this machine has one for each."""
 
 
 def place_of_torchrun(environ: Mapping[str, str] = os.environ) -> Place | None:

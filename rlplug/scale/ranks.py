@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.collectives import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
+from rlplug.scale.learner_actors import LearnerActors
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 
@@ -41,6 +42,10 @@ _POST_MORTEM_SECONDS = 3.0
 """How long the others may take to say that they are not the one that died."""
 
 
+Processes: TypeAlias = LearnerProcesses | LearnerActors
+"""The other learners, where this process has started them."""
+
+
 class Ranks:
     """All learners of a run, as one of them sees them."""
 
@@ -49,7 +54,7 @@ class Ranks:
         place: Place,
         store: Any,
         everyone: Sequence[tuple[str, int]],
-        processes: LearnerProcesses | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.index, self.size = place.index, place.size
         self.place = place
@@ -75,7 +80,8 @@ class Ranks:
         if torch.cuda.is_available():
             devices = torch.cuda.device_count()
             torch.cuda.set_device(place.local_index % devices)
-            if place.local_size <= devices and dist.is_nccl_available():
+            own = place.local_size <= devices if place.own_gpu is None else place.own_gpu
+            if own and dist.is_nccl_available():
                 backend = "cpu:gloo,cuda:nccl"
         self._join(backend)
         torch.set_num_threads(max(min(self._threads, _cores() // place.local_size), 1))
@@ -197,24 +203,28 @@ class Ranks:
             self._processes.close(kill=not in_order)
 
 
-def lead(size: int, place: Place | None) -> Ranks:
-    """Start the other learners, unless torchrun has, and meet them."""
-    processes = None
+def lead(size: int, place: Place | None, actors: LearnerActors | None = None) -> Ranks:
+    """Start the other learners, as actors or processes, unless torchrun has, and meet them."""
+    processes: Processes | None = actors
     store: Any
+    places: list[Place] = []
     if place is None:
-        master = _STORES.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        store, processes = master, LearnerProcesses()
+        host = "127.0.0.1" if actors is None else actors.host
+        store = _STORES.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        processes = LearnerProcesses() if actors is None else actors
         places = [
             Place(
                 index=index,
                 size=size,
-                host="127.0.0.1",
-                port=master.port,
+                host=host,
+                port=store.port,
                 local_index=index,
                 local_size=size,
             )
             for index in range(size)
         ]
+        if actors is not None:
+            places = [actors.place(one) for one in places]
         place = places[0]
     else:
         store = _store_of_torchrun(place)

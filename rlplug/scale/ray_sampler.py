@@ -62,6 +62,11 @@ class RaySampler:
             self.close()
             raise
 
+    @property
+    def episode_stats(self) -> EpisodeStats:
+        """The statistics of the episodes of all its runners."""
+        return self._stats
+
     def start(self, seed: int | None = None) -> None:
         """Reset the environments, from a seed of their own under `seed`, or the run's."""
         self._pending.clear()
@@ -87,8 +92,11 @@ class RaySampler:
         lists: list[Lists] = self._all("take_lists")
         merged: Any = tuple([item for one in lists for item in one[part]] for part in range(4))
         metrics = self._stats.metrics(merged)
-        if self._restarts:
-            metrics["sampling/restarts"] = float(self._restarts)
+        restarts = float(self._restarts)
+        if self._stats.sum is not None:
+            (restarts,) = self._stats.sum([restarts])
+        if restarts:
+            metrics["sampling/restarts"] = restarts
         return metrics
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from rlplug.config.scale_section import ScaleSection
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.runs.components import Components
+from rlplug.runs.learners.actor import LearnerActor
 from rlplug.runs.learners.share import refuse_unfit
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.result import RunInterrupted
-from rlplug.scale.launcher import place_of_torchrun
+from rlplug.scale.cluster import connected
+from rlplug.scale.launcher import Place, place_of_torchrun
+from rlplug.scale.learner_actors import LearnerActors
 from rlplug.scale.ranks import Ranks, differences, lead
 
 __all__ = ["FirstLearner", "first_of_several"]
@@ -88,7 +93,28 @@ def first_of_several(
         yield None
         return
     refuse_unfit(prepared, maker, rerunnable=rerunnable)
-    ranks = lead(learners, place)
+    with ExitStack() as stack:
+        actors = None
+        if prepared.config.scale.engine == "ray":
+            actors = _actors(prepared.config.scale, place, stack)
+        ranks = lead(learners, place, actors)
+        with _leading(ranks, prepared, maker) as first:
+            yield first
+
+
+def _actors(section: ScaleSection, place: Place | None, stack: ExitStack) -> LearnerActors:
+    """The other learners as actors on the cluster of the run."""
+    if place is not None:
+        raise RequestError(
+            "torchrun and Ray would both start learners.",
+            f"try: rlplug run --scale ray --learners {section.learners}, without torchrun",
+        )
+    ray = stack.enter_context(connected(section))
+    return LearnerActors(ray, section, LearnerActor, [] if section.address else sys.path)
+
+
+@contextmanager
+def _leading(ranks: Ranks, prepared: Prepared, maker: EnvMaker) -> Iterator[FirstLearner]:
     in_order = False
     try:
         first = FirstLearner(ranks)

@@ -30,6 +30,13 @@ def shared(prepared: Prepared, count: int, among: str = "learners") -> Prepared:
     if sampling.backend == "workers" and not sampling.num_workers and not sampling.envs_per_worker:
         own["num_workers"] = max(min(sampling.workers // count, own["num_envs"]), 1)
     config = attrs.evolve(prepared.config, sampling=attrs.evolve(sampling, **own))
+    scale = config.scale
+    if among == "learners" and scale.engine == "ray":
+        runners = share(scale.runners, count, "scale.runners", among)
+        config = attrs.evolve(config, scale=attrs.evolve(scale, runners=runners))
+        if not scale.learner_gpus and config.compute.device == "auto":
+            # Other learners see no GPU: the one with this process's does what they do.
+            config = attrs.evolve(config, compute=attrs.evolve(config.compute, device="cpu"))
     return attrs.evolve(prepared, config=config)
 
 
@@ -54,8 +61,9 @@ def problem_arguments(environments: Environments, seed: int) -> dict[str, Any]:
 def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> None:
     """Refuse what several learners, or runners, cannot share, all at once."""
     config = prepared.config
-    among = "runners" if config.scale.engine == "ray" else "learners"
-    count: int = getattr(config.scale, among)
+    scale = config.scale
+    among = "runners" if scale.engine == "ray" else "learners"
+    count: int = getattr(scale, among)
     problems: list[tuple[str, str]] = []
     if not rerunnable or not isinstance(maker, str):
         what = "the environment, a callable," if not isinstance(maker, str) else "a plugin"
@@ -81,7 +89,19 @@ def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> No
         shared(prepared, count, among)
     except RlplugError as error:
         problems.append((str(error).partition("\n")[0], error.hints[0]))
-    each = config.scale.envs_per_runner
+    if among == "runners" and scale.learners > 1:
+        try:
+            share(count, scale.learners, "scale.runners")
+        except RlplugError as error:
+            problems.append((str(error).partition("\n")[0], error.hints[0]))
+        if config.compute.device.startswith("cuda") and not scale.learner_gpus:
+            problems.append(
+                (
+                    f"compute.device = {config.compute.device!r}, but scale.learner_gpus = 0.",
+                    "try: --set scale.learner_gpus=1 --set compute.device=auto",
+                )
+            )
+    each = scale.envs_per_runner
     if each and each * count != config.sampling.num_envs:
         problems.append(
             (

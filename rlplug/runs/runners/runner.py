@@ -39,8 +39,9 @@ def wanted_of(feed: OpenFeed) -> dict[str, Any]:
 class Runner:
     """The sampler of one process, in a process of its own.
 
-    `job` says what to run; `wanted` what the feed wants; `life` counts earlier runners in this
-    place. Errors are told, not raised: a process that is gone must not look like them.
+    `job` says what to run; `wanted` what the feed wants; `index` counts the runners of all
+    learners, and `life` earlier runners in this place. Errors are told, not raised: a process that
+    is gone must not look like them.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Runner:
             seed=own_seed(seed, self._index),
         )
         environments = make(config.env)
-        problem = problem_arguments(environments, seed) if runners > 1 else {}
+        problem = problem_arguments(environments, seed) if self._job["several"] else {}
         if problem and "problem_seed" not in config.env.arguments:
             environments.close()
             arguments = {**config.env.arguments, **problem}

@@ -63,8 +63,13 @@ def runner_sampler(
     module: Module,
     feed: OpenFeed,
     stack: ExitStack,
+    *,
+    learner: int = 0,
 ) -> RaySampler:
-    """Runners on the cluster of the run, which it is connected to until the end."""
+    """Runners on the cluster of the run, which it is connected to until the end.
+
+    `prepared` is the share of this `learner`.
+    """
     config = prepared.config
     section = config.scale
     ray = stack.enter_context(connected(section))
@@ -76,6 +81,7 @@ def runner_sampler(
         {
             **job_of(prepared, maker),
             "runners": section.runners,
+            "several": section.runners * section.learners > 1,
             "threads": torch.get_num_threads(),
             "path": [] if section.address else sys.path,
         }
@@ -89,7 +95,8 @@ def runner_sampler(
     wanted = wanted_of(feed)
 
     def make_runner(index: int, *, life: int) -> Any:
-        return actor.remote(job, wanted, index, life=life, stale=ahead > 0)
+        first = learner * section.runners
+        return actor.remote(job, wanted, first + index, life=life, stale=ahead > 0)
 
     sampler = RaySampler(
         ray,

@@ -1,0 +1,160 @@
+"""Runs with several learners on a local Ray cluster, each with runners of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+import pytest
+
+import rlplug
+from rlplug.config.scale_section import ScaleSection
+from rlplug.errors import RequestError, RunFailedError
+from rlplug.scale.cluster import connected, refuse_unmet
+from tests.scale_runs import PPO, largest_difference, ppo
+
+RAY = {
+    "scale.engine": "ray",
+    "scale.runner_cpus": 0.25,
+    "scale.learner_cpus": 0.25,
+    "scale.learners": 2,
+    "scale.runners": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for all runs here."""
+    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_also_when_resumed(
+    store_root: Path,
+) -> None:
+    local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2})
+    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
+    whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert (local.step, part.step, whole.step) == (768, 384, 768)
+    assert largest_difference(local.module, part.module) > 1e-3
+    assert largest_difference(local.module, whole.module) == 0.0
+    for name, value in local.metrics.items():
+        if not name.startswith("time/"):
+            assert whole.metrics[name] == value, name
+
+
+@pytest.mark.usefixtures("cluster")
+def test_linucb_over_learners_and_runners_equals_one_process(store_root: Path) -> None:
+    options: dict[str, Any] = {
+        "num_envs": 4,
+        "sampling.vectorization": "sync",
+        "env.problem_seed": 7,
+        "tracking.enabled": False,
+    }
+    # Arms of which something is known are not tied: no draw decides between them.
+    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
+    options["run.init_from"] = before.run_id
+    spread = {**RAY, "scale.max_staleness": 0}
+    one, two = (
+        rlplug.run("linucb", "LinearBandit-v0", steps=200, seed=1, options={**options, **more})
+        for more in ({}, spread)
+    )
+    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, two)]
+    for here, there in zip(*estimates, strict=True):
+        assert here == pytest.approx(there, abs=1e-9)
+    for metric in ("rollout/regret_total", "rollout/reward_mean"):
+        assert two.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_the_run_resumable(
+    store_root: Path,
+) -> None:
+    killed: list[str] = []
+
+    def processes(name: str) -> list[psutil.Process]:
+        found = psutil.Process().children(recursive=True)
+        return [one for one in found if one.name().startswith(name)]
+
+    def kill_one_after_the_other() -> None:
+        deadline = time.monotonic() + 120
+        for name, count in (("ray::Runner", 1), ("ray::Learner", 4)):
+            while len(list(store_root.glob("work/*/checkpoints/step-*"))) < count:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
+            for one in processes(name):
+                one.kill()
+                killed.append(name)
+
+    killer = threading.Thread(target=kill_one_after_the_other)
+    killer.start()
+    options = {**PPO, **RAY, "checkpoint.keep": 100}
+    with pytest.raises(RunFailedError) as raised:
+        rlplug.run("ppo", "CartPole-v1", steps=10_000_000, options=options)
+    killer.join()
+    assert killed == ["ray::Runner", "ray::Runner", "ray::Learner"]
+    said = [str(raised.value), *raised.value.__notes__]
+    assert said[0].startswith("learner 1 of 2 died: its process is gone (")
+    assert any(line.startswith("resume it: rlplug resume ") for line in said)
+    rest = rlplug.resume(
+        "last",
+        options={
+            "scale.learners": 1,
+            "scale.learner_cpus": 1.0,
+            "scale.runners": 1,
+            "run.max_updates": 12,
+        },
+        allow_drift=True,
+    )
+    assert rest.step >= 12 * 128
+    deadline = time.monotonic() + 20
+    while left := [*processes("ray::Runner"), *processes("ray::Learner")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_learners_that_can_never_be_placed_are_named_with_the_runners() -> None:
+    def section(**options: Any) -> ScaleSection:
+        return ScaleSection(engine="ray", **options)
+
+    # The first learner is in this process, on the first node.
+    refuse_unmet([{"CPU": 1.0}, {"CPU": 3.0}], section(learners=2, runners=2))
+    refuse_unmet([{"CPU": 2.0, "GPU": 2.0}], section(learners=2, runners=1, learner_cpus=0.5))
+    # 0.3 is held three times by 0.9, whatever floats say.
+    refuse_unmet([{"CPU": 0.9}], section(learners=2, runners=1, learner_cpus=0.3, runner_cpus=0.3))
+    with pytest.raises(RequestError) as raised:
+        refuse_unmet([{"CPU": 1.0}, {"CPU": 3.0}], section(learners=2, runners=3))
+    assert str(raised.value).startswith(
+        "2 learners with CPU 1 each and 3 runners with CPU 1 each can never be placed together: "
+        "the cluster has CPU 4 on 2 nodes."
+    )
+    # Runners of 2 CPUs fit beside the learners only if these are on the node with 3.
+    fitting = section(learners=2, runners=1, runner_cpus=2.0)
+    refuse_unmet([{"CPU": 2.0}, {"CPU": 2.0}], fitting)
+    with pytest.raises(RequestError, match="placed together"):
+        refuse_unmet([{"CPU": 1.0}, {"CPU": 2.0}], fitting)
+    with pytest.raises(RequestError, match=r"the first learner is in this process, .* has GPU 0:"):
+        refuse_unmet(
+            [{"CPU": 2.0}, {"GPU": 8.0}], section(learners=2, learner_cpus=0, learner_gpus=1)
+        )
+
+
+def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:
+    def refused(**options: Any) -> str:
+        with pytest.raises(RequestError) as raised:
+            rlplug.run("ppo", "CartPole-v1", options={**PPO, **RAY, **options})
+        return str(raised.value)
+
+    assert "scale.runners = 1 cannot be shared equally by 2 learners" in refused(
+        **{"scale.runners": 1}
+    )
+    assert "learner_cpus would have no effect with one learner" in refused(**{"scale.learners": 1})
+    assert "compute.device = 'cuda', but scale.learner_gpus = 0." in refused(
+        **{"compute.device": "cuda"}
+    )
