@@ -28,27 +28,34 @@ QUIET = {"tracking.enabled": False, "evaluation.episodes": 0, "sampling.num_envs
 SPREAD_RANDOM = -26.3
 """Mean return of an agent that acts at random in simple_spread_v3, over 1,000 episodes."""
 
+SPREAD_MARGIN = 10
+"""By how much agents that have learned must be better."""
+
 
 def spread(seed: int) -> tuple[str, bool]:
     """simple_spread_v3, three agents that share one PPO module, against random agents."""
     run = rlplug.run(
         "ppo",
         "pettingzoo:mpe/simple_spread_v3",
-        steps=400_000,
+        steps=200_000,
         seed=seed,
         options={
             **QUIET,
-            "n_steps": 125,
-            "batch_size": 500,
+            "sampling.num_envs": 16,
+            "n_steps": 100,
+            "batch_size": 1200,
             "n_epochs": 10,
-            "learning_rate": 7e-4,
-            "ent_coef": 0.01,
+            "learning_rate": 2e-3,
+            "ent_coef": 0.005,
             "gamma": 0.95,
+            "env.normalize_observation": True,
+            "env.normalize_reward": True,
         },
     )
     found = rlplug.evaluate(run.folder, episodes=100, checkpoint="last")
     value = found.metrics["eval/return_mean"]
-    return f"return {value:.2f}, random {SPREAD_RANDOM}", value >= SPREAD_RANDOM + 4
+    told = f"return {value:.2f}, random {SPREAD_RANDOM}, wanted {SPREAD_RANDOM + SPREAD_MARGIN}"
+    return told, value >= SPREAD_RANDOM + SPREAD_MARGIN
 
 
 def meeting(seed: int) -> tuple[str, bool]:

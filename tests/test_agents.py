@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -282,6 +282,27 @@ def test_modules_with_equal_passes_are_updated_together() -> None:
     (work,) = feeds.take(collected(sampler), 4)
     assert work.by_module is not None
     assert {name: own.batch.rows for name, own in work.by_module.items()} == {"one": 2, "two": 3}
+
+
+def test_of_several_learners_all_update_what_each_has_a_batch_for() -> None:
+    environments = made(Relay, one="first", two="second")
+    feeds = opened(Rollout(n_steps=1, batch_size=0), environments)
+    sampler, _ = sampler_of(environments, feeds, steps=1)
+    told: list[list[float]] = []
+
+    def with_another(counts: Sequence[float]) -> list[float]:
+        told.append(list(counts))
+        # The other one has nothing for module `two` in the first collection.
+        return [counts[0] * 2, counts[1] * (1 if len(told) < 5 else 2)]
+
+    feeds.learners, feeds.sum = 2, with_another
+    trained = []
+    for step in range(1, 5):
+        works = list(feeds.take(collected(sampler, step - 1), step))
+        trained.append([sorted(one.by_module or {}) for one in works])
+    # `first` is there in steps 1 and 2, `second` in 2, 3 and 4.
+    assert trained == [[["one"]], [["one"]], [["two"]], [["two"]]]
+    assert told == [[1, 0], [0, 0], [1, 1], [0, 0], [0, 1], [0, 0], [0, 1], [0, 0]]
 
 
 @pytest.mark.parametrize("env", [Meeting, Countdown, "pettingzoo:mpe/simple_spread_v3"])

@@ -133,6 +133,17 @@ class Normalization:
             self._returns.absorb(self._discounted(rewards, ended, stepped), self.gather)
         self._update_scales()
 
+    def absorb_nothing(self) -> None:
+        """Take part in an update of the statistics to which only other learners bring rows."""
+        if self.gather is None:
+            return
+        absorbed = [*self._moments.values()]
+        if self._section.normalize_reward:
+            absorbed.append(self._returns)
+        for one in absorbed:
+            one.absorb(numpy.empty((0, *one.mean.shape)), self.gather)
+        self._update_scales()
+
     def get_state(self) -> dict[str, Any]:
         """The statistics."""
         every = [*self._moments.values(), self._returns]

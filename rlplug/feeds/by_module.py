@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,26 +32,50 @@ class ModuleFeeds(OpenFeed):
         self.by_module = dict(by_module)
         self.steps_per_collect = max(one.steps_per_collect for one in by_module.values())
         self.on_policy = any(one.on_policy for one in by_module.values())
+        self.sum: Callable[[Sequence[float]], Sequence[float]] | None = None
+        """Adds numbers up over the learners of a run, where there are several."""
+        self.learners = 1
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
-        """The updates of all modules; what has the same passes and minibatches is one update."""
+        """The updates of all modules; what has the same passes and minibatches is one update.
+
+        Of several learners, all update the same modules: those that each has a batch for.
+        """
         assert isinstance(experience, ModuleExperience)
         waiting = {
             module_id: iter(self.by_module[module_id].take(own, step))
             for module_id, own in experience.by_module.items()
             if module_id in self.by_module
         }
-        while waiting:
+        while found := self._of_all(self._next(waiting)):
             together: dict[tuple[int, int], dict[str, Work]] = {}
-            for module_id in list(waiting):
-                work = next(waiting[module_id], None)
-                if work is None:
-                    del waiting[module_id]
-                    continue
+            for module_id, work in found.items():
                 together.setdefault((work.num_iters, work.minibatch_size), {})[module_id] = work
             for (num_iters, minibatch_size), works in together.items():
                 first = next(iter(works.values()))
                 yield Work(first.batch, num_iters, minibatch_size, by_module=works)
+
+    def _next(self, waiting: dict[str, Iterator[Work]]) -> dict[str, Work]:
+        """The next work of each module that has more."""
+        found = {}
+        for module_id in list(waiting):
+            work = next(waiting[module_id], None)
+            if work is None:
+                del waiting[module_id]
+            else:
+                found[module_id] = work
+        return found
+
+    def _of_all(self, found: dict[str, Work]) -> dict[str, Work]:
+        """What every learner has a batch for, so that their gradients can be averaged."""
+        if self.sum is None:
+            return found
+        counts = self.sum([float(module_id in found) for module_id in self.by_module])
+        return {
+            module_id: found[module_id]
+            for module_id, count in zip(self.by_module, counts, strict=True)
+            if count == self.learners
+        }
 
     def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
         """Called after an update with the per-row values of each module."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 import attrs
@@ -17,6 +17,7 @@ from rlplug.plugin import Module
 from rlplug.runs.module_sections import options_of
 from rlplug.runs.prepare import Prepared
 from rlplug.sampling.agents import AgentSampler
+from rlplug.scale.ranks import Ranks
 
 __all__ = ["agent_feeds", "agent_sampler", "refuse_options", "train_modules"]
 
@@ -38,8 +39,6 @@ def refuse_options(config: RunConfig, environments: Environments) -> None:
                 problems.append(Problem(f"sampling.{option}", why))
         if config.data.is_used:
             problems.append(Problem("data", why))
-        if config.scale.learners > 1:
-            problems.append(Problem("scale.learners", why))
         if config.scale.engine != "local":
             problems.append(Problem("scale.engine", why))
     if problems:
@@ -81,6 +80,7 @@ def agent_feeds(
     environments: AgentEnvironments,
     learner: Learner,
     setting: Callable[[Environments, Module], FeedSetting],
+    ranks: Ranks | None,
 ) -> ModuleFeeds:
     """A feed of its own for each module that is trained, with the module's options."""
     algorithm, config = prepared.algorithm, prepared.config
@@ -103,6 +103,7 @@ def agent_feeds(
         with algorithm.found.calling("feed"):
             feed = plugin.feed()
         try:
+            feed = feed if ranks is None else feed.shared(ranks.size)
             feeds[module_id] = feed.open(setting(own, module))
         except RequestError as error:
             rows = f"an environment of it is one of its {own.num_envs} agents"
@@ -116,17 +117,23 @@ def agent_feeds(
             f"the modules want collections of different lengths: {told} steps.",
             "try: the same n_steps or train_freq in all [modules.NAME]",
         )
-    return ModuleFeeds(feeds)
+    opened = ModuleFeeds(feeds)
+    if ranks is not None:
+        opened.learners, opened.sum = ranks.size, ranks.sum
+    return opened
 
 
 def agent_sampler(
-    config: RunConfig, environments: AgentEnvironments, learner: Learner, feeds: ModuleFeeds
+    config: RunConfig,
+    environments: AgentEnvironments,
+    modules: Mapping[str, Module],
+    feeds: ModuleFeeds,
 ) -> AgentSampler:
     """A sampler that collects what the feeds ask for."""
     steps, count = feeds.steps_per_collect, config.sampling.num_epoch_samples
     return AgentSampler(
         environments,
-        learner.modules,
+        modules,
         feeds,
         seed=config.run.seed,
         steps=-(-count // environments.num_envs) if count else steps,

@@ -43,6 +43,7 @@ from rlplug.runs.runners.sampler import environments_elsewhere, runner_sampler
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
 from rlplug.sampling import make_sampler, recorded
+from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.scale.ranks import Ranks
 from rlplug.scale.ray_sampler import RaySampler
@@ -191,7 +192,7 @@ def make_components(
     opened: OpenFeed
     setting = partial(_setting, prepared, ranks)
     if isinstance(environments, AgentEnvironments):
-        opened = agent_feeds(prepared, environments, learner, setting)
+        opened = agent_feeds(prepared, environments, learner, setting, ranks)
     else:
         opened = feed.open(setting(environments, learner.modules[DEFAULT_MODULE]))
     if ranks is not None:
@@ -206,7 +207,8 @@ def make_components(
         _warn_of_overrun(collected, config.run.steps)
         refuse_short_run(config.profiler, config.run.steps, collected)
         if isinstance(environments, AgentEnvironments):
-            sampler = agent_sampler(config, environments, learner, cast(ModuleFeeds, opened))
+            modules = learner.modules
+            sampler = agent_sampler(config, environments, modules, cast(ModuleFeeds, opened))
         elif config.scale.engine == "ray":
             module = learner.modules[DEFAULT_MODULE]
             index = 0 if ranks is None else ranks.index
@@ -222,8 +224,9 @@ def make_components(
         limits, stop = Limits(config), interrupts.check
         trainer = Trainer(*made_of, steps=config.run.steps, limits=limits, stop=stop)
     else:
-        if isinstance(sampler, VectorSampler | RaySampler):
-            sampler.episode_stats.sum = ranks.sum
+        if isinstance(sampler, VectorSampler | AgentSampler | RaySampler):
+            for stats in sampler.stats_by_module.values():
+                stats.sum = ranks.sum
         limits = RankLimits(config, ranks)
         trainer = RankTrainer(ranks, interrupts, *made_of, steps=config.run.steps, limits=limits)
     return Components(
@@ -337,13 +340,13 @@ def _environments(
     )
     environments: Environments
     if games is not None:
-        environments = games
+        environments = games if ranks is None else _with_others(games, ranks)
     elif log is not None and not maker:
         environments = environments_of(log)
     elif config.scale.engine == "ray":
         environments = environments_elsewhere(config, maker)
         if ranks is not None:
-            environments = _of_learner(environments, ranks)
+            environments = _with_others(environments, ranks)
     else:
         make = partial(
             make_environments,
@@ -389,12 +392,14 @@ def _share_of(
         environments.close()
         arguments = {**config.env.arguments, **problem}
         environments = make(attrs.evolve(config.env, arguments=arguments))
-    return _of_learner(environments, ranks)
+    return _with_others(environments, ranks)
 
 
-def _of_learner(environments: Environments, ranks: Ranks) -> Environments:
-    if environments.normalization is not None:
-        environments.normalization.gather = ranks.gather
+def _with_others(environments: Environments, ranks: Ranks) -> Environments:
+    """The environments, counted and normalised with those of the other learners."""
+    for own in environments.modules.values():
+        if own.normalization is not None:
+            own.normalization.gather = ranks.gather
     return attrs.evolve(environments, first=ranks.index * environments.num_envs)
 
 

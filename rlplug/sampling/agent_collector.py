@@ -171,7 +171,11 @@ class AgentCollector:
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
-        if self.normalization is not None and self._last is not None:
+        if self.normalization is None:
+            return
+        if self._last is None:
+            self.normalization.absorb_nothing()
+        else:
             self._last.absorb_into(self.normalization)
 
     def get_state(self) -> dict[str, Any]:

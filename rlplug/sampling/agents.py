@@ -16,6 +16,7 @@ from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
 from rlplug.sampling.agent_collector import AgentCollector
 from rlplug.sampling.agent_inputs import AgentInputs
+from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.seeding import derive
 
 __all__ = ["AgentSampler", "agent_inputs"]
@@ -31,12 +32,14 @@ def agent_inputs(
     during: str = "",
 ) -> dict[str, AgentInputs]:
     """The input of each module."""
+    # Each process of a run has draws of its own.
+    place = (environments.first,) if environments.first else ()
     return {
         module_id: AgentInputs(
             rows,
             environments.modules[module_id],
             modules[module_id],
-            random=numpy.random.default_rng(derive(seed, "acting", module_id)),
+            random=numpy.random.default_rng(derive(seed, "acting", module_id, *place)),
             normalize=normalize.get(module_id),
             run_steps=run_steps,
             during=during,
@@ -168,6 +171,11 @@ class AgentSampler:
         for name in sorted({name for own in found.values() for name in own}):
             metrics[name] = float(numpy.mean([own[name] for own in found.values() if name in own]))
         return metrics
+
+    @property
+    def stats_by_module(self) -> Mapping[str, EpisodeStats]:
+        """The episodes of each module that is trained."""
+        return {name: one.episode_stats for name, one in self._collectors.items()}
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile, `act` and `step`, of acting and stepping."""

@@ -17,7 +17,7 @@ from rlplug.envs.sync import INFOS_READ, SyncVector
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience
 from rlplug.nn.arrays import FrozenWeights
-from rlplug.plugin import ActInput, Module
+from rlplug.plugin import DEFAULT_MODULE, ActInput, Module
 from rlplug.sampling.buffers import RolloutBuffer, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.policy_io import Columns, PolicyIO
@@ -225,6 +225,11 @@ class VectorSampler:
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
         return self._io.step_seconds
+
+    @property
+    def stats_by_module(self) -> Mapping[str, EpisodeStats]:
+        """The episodes, by the id of the module that acts."""
+        return {DEFAULT_MODULE: self.episode_stats}
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of episodes since the last call."""

@@ -63,9 +63,9 @@ class RaySampler:
             raise
 
     @property
-    def episode_stats(self) -> EpisodeStats:
+    def stats_by_module(self) -> Mapping[str, EpisodeStats]:
         """The statistics of the episodes of all its runners."""
-        return self._stats
+        return {DEFAULT_MODULE: self._stats}
 
     def start(self, seed: int | None = None) -> None:
         """Reset the environments, from a seed of their own under `seed`, or the run's."""

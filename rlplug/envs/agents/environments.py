@@ -49,9 +49,8 @@ class AgentEnvironments(Environments):
 
     def reset_games(self, seed: int) -> None:
         """Reset all, each from a seed of its own."""
-        self.games.reset_games(
-            [derive(seed, "environment", index) % 2**31 for index in range(self.num_envs)]
-        )
+        indices = range(self.first, self.first + self.num_envs)
+        self.games.reset_games([derive(seed, "environment", index) % 2**31 for index in indices])
 
 
 @attrs.frozen(eq=False)
