@@ -48,7 +48,6 @@ def spread(seed: int) -> tuple[str, bool]:
             "learning_rate": 2e-3,
             "ent_coef": 0.005,
             "gamma": 0.95,
-            "env.normalize_observation": True,
             "env.normalize_reward": True,
         },
     )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import rlplug
+from rlplug.config.scale_section import ScaleSection
+from rlplug.feeds import Experience, FinalObservations, ModuleExperience
+from rlplug.scale.cluster import connected
+from rlplug.scale.experience import join
 from rlplug.trees import read_tree
 
 RELAY = "tests.agent_games:Relay"
@@ -40,19 +46,15 @@ def difference(here: dict[str, Any], there: dict[str, Any]) -> float:
     return max(float((value - there[name]).abs().max()) for name, value in here.items())
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        ("ppo", {"env.normalize_observation": True, "env.normalize_reward": True}),
-        ("dqn", {}),
-    ],
-)
+NORMALIZED = {"env.normalize_observation": True, "env.normalize_reward": True}
+
+
 def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
-    algorithm: str, options: dict[str, Any], store_root: Path
+    store_root: Path,
 ) -> None:
-    shared = {**options, **TWO, "scale.learners": 2}
-    whole = trained(algorithm, **shared, **{"run.max_updates": 4})
-    part = trained(algorithm, **shared, **{"run.max_updates": 2})
+    shared = {**NORMALIZED, **TWO, "scale.learners": 2}
+    whole = trained(**shared, **{"run.max_updates": 4})
+    part = trained(**shared, **{"run.max_updates": 2})
     before = weights(part)
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
     assert whole.step == rest.step > part.step
@@ -64,3 +66,111 @@ def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
             {name: one for name, one in before.items() if name.startswith(module_id)},
         )
     assert difference(weights(whole), weights(rest)) == 0.0
+
+
+# -- runners -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for all runs here."""
+    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
+        yield
+
+
+RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
+    store_root: Path,
+) -> None:
+    chosen = {**TWO, **NORMALIZED, "modules.two.gamma": 0.9, "learner.modules_to_train": ["two"]}
+    whole = trained(**chosen, **{"run.max_updates": 4})
+    part = trained(**chosen, **RAY, **{"run.max_updates": 2})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
+    assert whole.step == rest.step > part.step
+    assert difference(weights(whole), weights(rest)) == 0.0
+    for name, value in whole.metrics.items():
+        if not name.startswith("time/"):
+            assert rest.metrics[name] == value, name
+
+
+@pytest.mark.usefixtures("cluster")
+def test_two_runners_collect_for_all_modules_and_can_be_resumed(store_root: Path) -> None:
+    chosen = {**TWO, **RAY, "scale.runners": 2, "scale.max_staleness": 0}
+    whole = trained("dqn", **chosen, **{"run.max_updates": 30})
+    part = trained("dqn", **chosen, **{"run.max_updates": 15})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 30}, allow_drift=True)
+    assert whole.step == rest.step > part.step
+    assert whole.metrics["rollout/two/return_mean"] == 20 + 30 + 40
+    assert difference(weights(whole), weights(rest)) == 0.0
+
+
+def rows(counts: list[int], *, steps: int, by_environment: bool, mask: bool) -> Experience:
+    """So many steps of each environment; what environment e sees at time t is 10 t + e."""
+    num = len(counts)
+    grid = numpy.array(
+        [[10 * min(t, counts[e]) + e for e in range(num)] for t in range(steps)]
+    ).reshape(steps, num)
+    real = numpy.arange(steps)[:, None] < numpy.array(counts)
+
+    def flat(values: Any) -> Any:
+        return (values.T if by_environment else values).reshape(-1)
+
+    following = {"observations": numpy.array([10 * n + e for e, n in enumerate(counts)])}
+    if not steps:
+        return Experience(
+            {}, steps=0, num_envs=num, by_environment=by_environment, following=following
+        )
+    columns = {"observations": flat(grid), "rewards": flat(grid * real)}
+    columns["terminated"] = flat((grid // 10 == 1) & real)
+    columns["truncated"] = numpy.zeros_like(columns["terminated"])
+    if mask:
+        columns["action_mask"] = numpy.zeros((num * steps, 2), numpy.int8)
+        following["action_mask"] = numpy.zeros((num, 2), numpy.int8)
+    return Experience(
+        columns,
+        steps=steps,
+        num_envs=num,
+        by_environment=by_environment,
+        following=following,
+        # The second step of the first environment.
+        finals=FinalObservations(numpy.array([num]), {"observations": numpy.array([5])}),
+        stepped=flat(real),
+        counts=numpy.array(counts),
+    )
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_joined_modules_have_the_rows_of_all_runners_also_of_those_without(
+    by_environment: bool,
+) -> None:
+    one = rows([3, 1], steps=3, by_environment=by_environment, mask=False)
+    two = rows([2, 0], steps=2, by_environment=by_environment, mask=True)
+    three = rows([0, 0], steps=0, by_environment=by_environment, mask=False)
+
+    def told(own: Experience) -> ModuleExperience:
+        kind = "by_module" if own.steps else "idle"
+        over = numpy.array([[own is one], [False], [False]])
+        more: dict[str, Any] = {kind: {"m": own}}
+        return ModuleExperience({}, steps=3, num_envs=1, over=over, **more)
+
+    joined = join([told(one), told(two), told(three)])
+    assert isinstance(joined, ModuleExperience)
+    assert (joined.num_envs, joined.count) == (3, 9)
+    assert joined.ended().tolist() == [[True, False, False], [False] * 3, [False] * 3]
+    own = joined.by_module["m"]
+    assert own.counts is not None
+    assert own.counts.tolist() == [3, 1, 2, 0, 0, 0]
+    assert own.count == 6
+    seen = own.grid(own.columns["observations"]).tolist()
+    # Behind the rows of an environment is what it acts on next.
+    assert seen == [[0, 1, 0, 1, 0, 1], [10, 11, 10, 1, 0, 1], [20, 11, 20, 1, 0, 1]]
+    masks = own.grid(own.columns["action_mask"])[:, :, 0].tolist()
+    # What had no mask allowed everything.
+    assert masks[:2] == [[1, 1, 0, 0, 1, 1]] * 2
+    assert own.finals is not None
+    assert own.finals.indices.tolist() == [6, 8]
+    after = own.after("observations", numpy.array([0, 0, 1, 2]), numpy.array([0, 1, 2, 0]))
+    assert after.tolist() == [10, 11, 5, 30]

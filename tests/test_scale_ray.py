@@ -203,8 +203,10 @@ def test_what_fails_in_a_runner_is_told_and_where(
     made = runner()
     assert made.build() == (None, None)
     assert made.start(None) == (None, None)
-    weights = {name: one.numpy() for name, one in made._module.state_dict().items()}
-    told, failed = made.collect({"version": 0, "module": weights, "normalization": None}, 0)
+    weights = {name: one.numpy() for name, one in made._modules["default"].state_dict().items()}
+    told, failed = made.collect(
+        {"version": 0, "modules": {"default": weights}, "normalization": None}, 0
+    )
     assert told is None
     assert failed is not None
     assert "boom at step 3" in failed[0]

@@ -17,12 +17,19 @@ class ModuleExperience(Experience):
 
     by_module: Mapping[str, Experience] = field(default_factory=dict, kw_only=True)
     """What the agents of each module did; modules whose agents did nothing are missing."""
+    idle: Mapping[str, Experience] = field(default_factory=dict, kw_only=True)
+    """Of those modules an experience without steps: what their agents are to act on."""
     over: Any = field(default=None, kw_only=True)
     """Where episodes of the environments ended, shape (steps, num_envs)."""
 
     def ended(self) -> Any:
         """Where episodes of the environments ended, shape (steps, num_envs)."""
         return self.over
+
+    def absorb_into(self, normalization: Any) -> None:
+        """Update the running statistics of each module."""
+        for module_id, own in self.by_module.items():
+            own.absorb_into(normalization.by_module[module_id])
 
 
 class ModuleFeeds(OpenFeed):

@@ -39,8 +39,6 @@ def refuse_options(config: RunConfig, environments: Environments) -> None:
                 problems.append(Problem(f"sampling.{option}", why))
         if config.data.is_used:
             problems.append(Problem("data", why))
-        if config.scale.engine != "local":
-            problems.append(Problem("scale.engine", why))
     if problems:
         raise ConfigError("the options", problems)
 
@@ -89,7 +87,7 @@ def agent_feeds(
     feeds = {}
     for module_id, own in environments.modules.items():
         module = learner.modules[module_id]
-        if environments.games.in_turn and module.initial_state(1) is not None:
+        if environments.in_turn and module.initial_state(1) is not None:
             raise RequestError(
                 f"the agents of {environments.name!r} act in turn, and module {module_id!r} has "
                 "memory, which is for agents that act at once.",

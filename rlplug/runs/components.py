@@ -206,15 +206,14 @@ def make_components(
         collected = (config.sampling.num_epoch_samples or collected) * learners
         _warn_of_overrun(collected, config.run.steps)
         refuse_short_run(config.profiler, config.run.steps, collected)
-        if isinstance(environments, AgentEnvironments):
-            modules = learner.modules
-            sampler = agent_sampler(config, environments, modules, cast(ModuleFeeds, opened))
-        elif config.scale.engine == "ray":
-            module = learner.modules[DEFAULT_MODULE]
+        modules = learner.modules
+        if config.scale.engine == "ray":
             index = 0 if ranks is None else ranks.index
             sampler = runner_sampler(
-                prepared, maker, environments, module, opened, stack, learner=index
+                prepared, maker, environments, modules, opened, stack, learner=index
             )
+        elif isinstance(environments, AgentEnvironments):
+            sampler = agent_sampler(config, environments, modules, cast(ModuleFeeds, opened))
         else:
             made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
             record = config.sampling.record
@@ -335,7 +334,7 @@ def _environments(
     config = prepared.config
     games = (
         None
-        if log is not None
+        if log is not None or config.scale.engine == "ray"
         else agent_environments(maker, config.sampling.num_envs, config.env, config.modules)
     )
     environments: Environments

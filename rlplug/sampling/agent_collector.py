@@ -169,6 +169,19 @@ class AgentCollector:
         self._last = experience
         return experience
 
+    def idle(self) -> Experience:
+        """An experience without steps, where there are no rows."""
+        current = {"observations": self.rows.observations}
+        if ACTION_MASK in self._buffer.grids:
+            current[ACTION_MASK] = self.rows.mask
+        return Experience(
+            {},
+            steps=0,
+            num_envs=self.rows.num,
+            by_environment=self._feed.by_environment,
+            following=tree_map(copied, current) if self._feed.wants_next else {},
+        )
+
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
         if self.normalization is None:

@@ -16,7 +16,7 @@ from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
 from rlplug.sampling.agent_collector import AgentCollector
 from rlplug.sampling.agent_inputs import AgentInputs
-from rlplug.sampling.episode_stats import EpisodeStats
+from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.seeding import derive
 
 __all__ = ["AgentSampler", "agent_inputs"]
@@ -144,13 +144,20 @@ class AgentSampler:
                         inputs.restart([row for row, _ in inputs.rows.finals])
                     else:
                         collector.store()
-        by_module = {}
+        by_module, idle = {}, {}
         for module_id, one in self._collectors.items():
             own = one.experience(timestep)
-            if own is not None:
+            if own is None:
+                idle[module_id] = one.idle()
+            else:
                 by_module[module_id] = own
         return ModuleExperience(
-            {}, steps=self._steps, num_envs=num_envs, by_module=by_module, over=self._over
+            {},
+            steps=self._steps,
+            num_envs=num_envs,
+            by_module=by_module,
+            idle=idle,
+            over=self._over,
         )
 
     def absorb(self) -> None:
@@ -160,22 +167,18 @@ class AgentSampler:
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of episodes since the last call: of each module, and their mean over modules."""
-        found = {name: one.episode_stats.take() for name, one in self._collectors.items()}
-        if len(found) == 1:
-            return next(iter(found.values()))
-        metrics: dict[str, float] = {}
-        for module_id, own in found.items():
-            for name, value in own.items():
-                section, _, rest = name.partition("/")
-                metrics[f"{section}/{module_id}/{rest}"] = value
-        for name in sorted({name for own in found.values() for name in own}):
-            metrics[name] = float(numpy.mean([own[name] for own in found.values() if name in own]))
-        return metrics
+        found = {name: one.take() for name, one in self.stats_by_module.items()}
+        return metrics_of_modules(found)
 
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:
         """The episodes of each module that is trained."""
         return {name: one.episode_stats for name, one in self._collectors.items()}
+
+    def want_log_prob(self, wanted: bool) -> None:
+        """Store the log-probability of actions by the weights that chose them."""
+        for module_id in self._collectors:
+            self._inputs[module_id].act.wants_log_prob |= wanted
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile, `act` and `step`, of acting and stepping."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy
 
-__all__ = ["EpisodeStats", "Lists"]
+__all__ = ["EpisodeStats", "Lists", "metrics_of_modules"]
 
 Lists: TypeAlias = tuple[list[Any], list[Any], list[float], list[int]]
 
@@ -209,6 +209,20 @@ class EpisodeStats:
             self._lengths.append(int(self._length[index]))
             self._running[index] = 0.0
             self._length[index] = 0
+
+
+def metrics_of_modules(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of each module, and their means over modules; of one, its own."""
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    metrics: dict[str, float] = {}
+    for module_id, own in found.items():
+        for name, value in own.items():
+            section, _, rest = name.partition("/")
+            metrics[f"{section}/{module_id}/{rest}"] = value
+    for name in sorted({name for own in found.values() for name in own}):
+        metrics[name] = float(numpy.mean([own[name] for own in found.values() if name in own]))
+    return metrics
 
 
 _MEANS = (

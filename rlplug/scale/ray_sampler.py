@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
-from rlplug.sampling.episode_stats import EpisodeStats, Lists
+from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
 from rlplug.scale.experience import join
 
 __all__ = ["RaySampler"]
@@ -24,8 +24,9 @@ _LOG = logging.getLogger("rlplug")
 class RaySampler:
     """Collects from all runners at once, at most `ahead` collections before the last weights.
 
-    `make_runner` makes the runner of an index; `life` counts its replacements. Weights and
-    normalisation go through the object store once per version.
+    `make_runner` makes the runner of an index; `life` counts its replacements. Weights of all
+    modules and normalisation go through the object store once per version; `collecting` are the
+    modules that learn from what their runners collect.
     """
 
     def __init__(
@@ -33,7 +34,8 @@ class RaySampler:
         ray: Any,
         make_runner: Callable[..., Any],
         environments: Environments,
-        module: Module,
+        modules: Mapping[str, Module],
+        collecting: Iterable[str],
         *,
         runners: int,
         ahead: int = 0,
@@ -46,11 +48,14 @@ class RaySampler:
         self._ray = ray
         self._make_runner = make_runner
         self._normalization = environments.normalization
-        self._module = module
+        self._modules = modules
         self._ahead = ahead
         self._max_restarts = max_restarts
         self._restarts = 0
-        self._stats = EpisodeStats(environments.num_envs)
+        self._stats = {
+            module_id: EpisodeStats(environments.modules[module_id].num_envs)
+            for module_id in collecting
+        }
         self._put: tuple[int, Any] = (-1, None)
         self._pending: deque[tuple[int, list[Any]]] = deque()
         """Timesteps and answers of collections under way, the oldest first."""
@@ -65,7 +70,7 @@ class RaySampler:
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:
         """The statistics of the episodes of all its runners."""
-        return {DEFAULT_MODULE: self._stats}
+        return self._stats
 
     def start(self, seed: int | None = None) -> None:
         """Reset the environments, from a seed of their own under `seed`, or the run's."""
@@ -89,12 +94,17 @@ class RaySampler:
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the episodes of all runners since the last call."""
-        lists: list[Lists] = self._all("take_lists")
-        merged: Any = tuple([item for one in lists for item in one[part]] for part in range(4))
-        metrics = self._stats.metrics(merged)
+        lists: list[dict[str, Lists]] = self._all("take_lists")
+        found = {}
+        for module_id, stats in self._stats.items():
+            parts = [one[module_id] for one in lists]
+            merged: Any = tuple([item for one in parts for item in one[part]] for part in range(4))
+            found[module_id] = stats.metrics(merged)
+        metrics = metrics_of_modules(found)
         restarts = float(self._restarts)
-        if self._stats.sum is not None:
-            (restarts,) = self._stats.sum([restarts])
+        over_learners = next(iter(self._stats.values())).sum
+        if over_learners is not None:
+            (restarts,) = over_learners([restarts])
         if restarts:
             metrics["sampling/restarts"] = restarts
         return metrics
@@ -105,7 +115,7 @@ class RaySampler:
         reason = next((one["not_saved"] for one in states if one["not_saved"]), "")
         return {
             "runners": states,
-            "stats": self._stats.get_state(),
+            "stats": {name: one.get_state() for name, one in self._stats.items()},
             "environments": b"" if reason else b"those of the runners",
             "not_saved": reason,
         }
@@ -119,7 +129,8 @@ class RaySampler:
                 before = f"{len(states)} runner{'s' if len(states) > 1 else ''}"
             self.start(seed)
             return f"the run had {before}, now it has {len(self._runners)}"
-        self._stats.set_state(saved["stats"])
+        for name, one in self._stats.items():
+            one.set_state(saved["stats"][name])
         reason = str(saved["not_saved"])
         if not saved["environments"]:
             states = [{**one, "environments": b"", "not_saved": reason} for one in states]
@@ -154,9 +165,12 @@ class RaySampler:
             reference = self._ray.put(
                 {
                     "version": self.version,
-                    "module": {
-                        name: value.numpy(force=True) if isinstance(value, Tensor) else value
-                        for name, value in self._module.state_dict().items()
+                    "modules": {
+                        module_id: {
+                            name: value.numpy(force=True) if isinstance(value, Tensor) else value
+                            for name, value in module.state_dict().items()
+                        }
+                        for module_id, module in self._modules.items()
                     },
                     "normalization": None
                     if self._normalization is None

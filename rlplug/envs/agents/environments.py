@@ -20,6 +20,7 @@ from rlplug.envs.spaces_only import SpacesOnly
 from rlplug.envs.wrappers import single_env_options
 from rlplug.errors import RequestError
 from rlplug.seeding import derive
+from rlplug.spaces import AnySpace
 
 __all__ = ["AgentEnvironments", "agent_environments"]
 
@@ -31,6 +32,8 @@ class AgentEnvironments(Environments):
     module_of: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     """Agent → module id."""
     by_module: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
+    in_turn: bool = attrs.field(default=False, kw_only=True)
+    """Whether agents act one after the other."""
 
     @property
     def agents(self) -> Mapping[str, str]:
@@ -46,6 +49,26 @@ class AgentEnvironments(Environments):
     def modules(self) -> Mapping[str, Environments]:
         """Module id → its spaces, with as many environments as the module has rows."""
         return self.by_module
+
+    def elsewhere(self, section: EnvSection, num_envs: int) -> AgentEnvironments:
+        """The spaces and the statistics of so many such environments; these are closed."""
+        self.close()
+        spaces = {
+            module_id: (own.vector.single_observation_space, own.vector.single_action_space)
+            for module_id, own in self.by_module.items()
+        }
+        rows = {
+            module_id: num_envs * sum(one == module_id for one in self.module_of.values())
+            for module_id in spaces
+        }
+        by_module, normalization = _of_modules(self.name, section, spaces, rows)
+        whole = self.vector.single_observation_space, self.vector.single_action_space
+        return attrs.evolve(
+            self,
+            vector=SpacesOnly(*whole, num_envs),
+            normalization=normalization,
+            by_module=by_module,
+        )
 
     def reset_games(self, seed: int) -> None:
         """Reset all, each from a seed of its own."""
@@ -121,20 +144,12 @@ def agent_environments(
     for module_id in dict.fromkeys((*(modules or ()), *agents.values())):
         members[module_id] = [agent for agent, own in agents.items() if own == module_id]
     vector = AgentVector(games, members, agent_spaces)
-    by_module = {}
-    scaled = section.normalize_observation or section.normalize_reward or section.reward_clip
-    normalizations = {}
-    for module_id, rows in vector.rows.items():
-        observations, actions = agent_spaces[rows.agents[0]]
-        if scaled:
-            normalizations[module_id] = Normalization(section, observations, rows.num)
-        by_module[module_id] = Environments(
-            SpacesOnly(observations, actions, rows.num),
-            name,
-            AutoresetMode.SAME_STEP,
-            normalizations.get(module_id),
-        )
-    normalization: Any = ModuleNormalization(normalizations) if scaled else None
+    by_module, normalization = _of_modules(
+        name,
+        section,
+        {module_id: agent_spaces[rows.agents[0]] for module_id, rows in vector.rows.items()},
+        {module_id: rows.num for module_id, rows in vector.rows.items()},
+    )
     return AgentEnvironments(
         vector,
         name,
@@ -143,7 +158,31 @@ def agent_environments(
         told=set() if told is None else told,
         module_of=agents,
         by_module=by_module,
+        in_turn=vector.in_turn,
     )
+
+
+def _of_modules(
+    name: str,
+    section: EnvSection,
+    spaces: Mapping[str, tuple[AnySpace, AnySpace]],
+    rows: Mapping[str, int],
+) -> tuple[dict[str, Environments], Any]:
+    """What each module has of the environments, and the normalization of all."""
+    by_module = {}
+    scaled = section.normalize_observation or section.normalize_reward or section.reward_clip
+    normalizations = {}
+    for module_id, (observations, actions) in spaces.items():
+        num = rows[module_id]
+        if scaled:
+            normalizations[module_id] = Normalization(section, observations, num)
+        by_module[module_id] = Environments(
+            SpacesOnly(observations, actions, num),
+            name,
+            AutoresetMode.SAME_STEP,
+            normalizations.get(module_id),
+        )
+    return by_module, ModuleNormalization(normalizations) if scaled else None
 
 
 def _checked(

@@ -1,4 +1,4 @@
-"""A runner: holds a share of a run's environments and a copy of its module, and samples."""
+"""A runner: holds a share of a run's environments and copies of its modules, and samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import attrs
 import torch
 
 from rlplug.envs import Environments, make_environments
+from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import RequestError, RlplugError
-from rlplug.feeds import OpenFeed
+from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.plugin import DEFAULT_MODULE
+from rlplug.runs.agents import agent_sampler
 from rlplug.runs.learners.share import own_seed, problem_arguments, shared
+from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import rebuilt
 from rlplug.sampling import make_sampler
+from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
@@ -32,8 +36,20 @@ _WANTED = ("steps_per_collect", "wants_next", "by_environment", "on_policy", "st
 
 
 def wanted_of(feed: OpenFeed) -> dict[str, Any]:
-    """What a feed wants of experience."""
+    """What a feed wants of experience, or those of several modules."""
+    if isinstance(feed, ModuleFeeds):
+        return {"by_module": {name: wanted_of(one) for name, one in feed.by_module.items()}}
     return {name: getattr(feed, name) for name in _WANTED}
+
+
+def _wanting(wanted: Mapping[str, Any]) -> OpenFeed:
+    """A feed that wants this, and takes nothing."""
+    if "by_module" in wanted:
+        return ModuleFeeds({name: _wanting(one) for name, one in wanted["by_module"].items()})
+    feed = OpenFeed()
+    for name, value in wanted.items():
+        setattr(feed, name, value)
+    return feed
 
 
 class Runner:
@@ -59,10 +75,10 @@ class Runner:
         self._stack = ExitStack()
         self._version = -1
         self._environments: Environments
-        self._sampler: VectorSampler
+        self._sampler: VectorSampler | AgentSampler
 
     def build(self) -> Told:
-        """Make module and environments."""
+        """Make modules and environments."""
         # On the machine of the run, what its process finds is found in the same place.
         sys.path.extend(one for one in self._job["path"] if one not in sys.path)
         made, failure = _told(self._build)
@@ -84,7 +100,7 @@ class Runner:
 
     def take_lists(self) -> Told:
         """What the metrics of episodes are of."""
-        return _told(self._sampler.episode_stats.take_lists)
+        return _told(self._take_lists)
 
     def get_state(self, environments: bool) -> Told:
         """All that the next collection depends on."""
@@ -93,6 +109,9 @@ class Runner:
     def set_state(self, saved: Mapping[str, Any], seed: int) -> Told:
         """Restore a state; tells why environments were reset, or nothing."""
         return _told(partial(self._sampler.set_state, saved, seed=seed))
+
+    def _take_lists(self) -> dict[str, Any]:
+        return {name: one.take_lists() for name, one in self._sampler.stats_by_module.items()}
 
     def _build(self) -> None:
         runners = self._job["runners"]
@@ -103,6 +122,45 @@ class Runner:
         place = (self._index,) if self._index else ()
         self._stack.enter_context(Watchdog(config.sampling.step_timeout))
         self._stack.enter_context(forked(derive(seed, "global", *place)))
+        environments = self._make_environments(prepared, seed)
+        first = self._index * environments.num_envs
+        self._environments = environments = attrs.evolve(environments, first=first)
+        self._stack.callback(environments.close)
+        torch.set_num_threads(self._job["threads"])
+        calls = prepared.hooks()
+        for module_id, section in config.modules.items():
+            calls.set_options(prepared.algorithm.found.name, module_id, section.options)
+        self._modules = {}
+        for module_id, own in environments.modules.items():
+            module = calls.build(
+                module_id,
+                own.observation_space,
+                own.action_space,
+                derive(seed, "module", module_id),
+            )
+            if config.compute.dtype == "float64":
+                module.to(torch.float64)
+            self._modules[module_id] = module
+        feed = _wanting(self._wanted)
+        # What other weights chose is learned from by how probable it was for them.
+        wants_log_prob = self._stale and feed.on_policy
+        if isinstance(environments, AgentEnvironments):
+            assert isinstance(feed, ModuleFeeds)
+            self._sampler = agent_sampler(config, environments, self._modules, feed)
+            self._sampler.want_log_prob(wants_log_prob)
+            return
+        made = make_sampler(config, environments, self._modules[DEFAULT_MODULE], feed)
+        assert isinstance(made, VectorSampler)
+        self._sampler = made
+        made.act.wants_log_prob |= wants_log_prob
+
+    def _make_environments(self, prepared: Prepared, seed: int) -> Environments:
+        config = prepared.config
+        games = agent_environments(
+            self._job["env"], config.sampling.num_envs, config.env, config.modules
+        )
+        if games is not None:
+            return games
         make = partial(
             make_environments,
             self._job["env"],
@@ -118,27 +176,7 @@ class Runner:
             environments.close()
             arguments = {**config.env.arguments, **problem}
             environments = make(attrs.evolve(config.env, arguments=arguments))
-        first = self._index * environments.num_envs
-        self._environments = environments = attrs.evolve(environments, first=first)
-        self._stack.callback(environments.close)
-        torch.set_num_threads(self._job["threads"])
-        module = prepared.hooks().build(
-            DEFAULT_MODULE,
-            environments.observation_space,
-            environments.action_space,
-            derive(seed, "module", DEFAULT_MODULE),
-        )
-        if config.compute.dtype == "float64":
-            module.to(torch.float64)
-        self._module = module
-        feed = OpenFeed()
-        for name, value in self._wanted.items():
-            setattr(feed, name, value)
-        made = make_sampler(config, environments, module, feed)
-        assert isinstance(made, VectorSampler)
-        self._sampler = made
-        # What other weights chose is learned from by how probable it was for them.
-        made.act.wants_log_prob |= self._stale and feed.on_policy
+        return environments
 
     def _collect(self, weights: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         version = weights["version"]
@@ -151,15 +189,16 @@ class Runner:
 
     def _load(self, weights: Mapping[str, Any]) -> None:
         # Copies: arrays in the object store cannot be written.
-        state = {
-            name: torch.from_numpy(value.copy()) if hasattr(value, "dtype") else value
-            for name, value in weights["module"].items()
-        }
-        self._module.load_state_dict(state)
+        for module_id, module in self._modules.items():
+            state = {
+                name: torch.from_numpy(value.copy()) if hasattr(value, "dtype") else value
+                for name, value in weights["modules"][module_id].items()
+            }
+            module.load_state_dict(state)
         normalization = self._environments.normalization
         if normalization is not None:
             normalization.set_state(weights["normalization"])
-            if self._version >= 0:
+            if self._version >= 0 and isinstance(self._sampler, VectorSampler):
                 self._sampler.normalize_again()
 
 

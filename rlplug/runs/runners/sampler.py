@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,9 +13,10 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs.agents import agent_environments
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.spaces_only import SpacesOnly
-from rlplug.feeds import OpenFeed
+from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.plugin import Module
 from rlplug.runs.learners.share import problem_arguments
 from rlplug.runs.prepare import Prepared
@@ -29,9 +31,13 @@ __all__ = ["environments_elsewhere", "runner_sampler"]
 def environments_elsewhere(config: RunConfig, maker: EnvMaker) -> Environments:
     """The spaces and the statistics of environments that runners will make."""
     number = config.sampling.num_envs
+    some = max(min(number // config.scale.runners, 2), 1)
+    games = agent_environments(maker, some, config.env, config.modules)
+    if games is not None:
+        return games.elsewhere(config.env, number)
     probe = make_environments(
         maker,
-        min(number // config.scale.runners, 2),
+        some,
         config.env,
         vectorization=config.sampling.vectorization,
         max_episode_steps=config.sampling.max_trajectory_length,
@@ -60,7 +66,7 @@ def runner_sampler(
     prepared: Prepared,
     maker: EnvMaker,
     environments: Environments,
-    module: Module,
+    modules: Mapping[str, Module],
     feed: OpenFeed,
     stack: ExitStack,
     *,
@@ -102,7 +108,8 @@ def runner_sampler(
         ray,
         make_runner,
         environments,
-        module,
+        modules,
+        feed.by_module if isinstance(feed, ModuleFeeds) else modules,
         runners=section.runners,
         ahead=ahead,
         max_restarts=section.max_restarts,
