@@ -1,98 +1,42 @@
 """What several agents cost: agent steps per second, and alike modules trained together.
 
+python benchmarks/agents.py --setup    install RLlib, into an environment below .benchenvs/
 python benchmarks/agents.py            all
 python benchmarks/agents.py agents     8 agents with one module, and 8 environments of one agent
 python benchmarks/agents.py modules    16 alike modules, together and one by one
+python benchmarks/agents.py rllib      PPO of RLlib with the same settings, per CPU second
 """
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import gymnasium
-import numpy
-from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from peers.installed import NUMPY, Peer
+from peers.walkers import Many, One
 
 import rlplug
 
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0, "checkpoint.minutes": 0}
 TORCH = {"compute.arrays": "off"}
-
-
-class One(gymnasium.Env[Any, Any]):
-    """A walk of 200 steps with as much arithmetic as CartPole."""
-
-    def __init__(self) -> None:
-        self.observation_space = spaces.Box(-10, 10, (4,), numpy.float32)
-        self.action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.walker = Walker(self.np_random)
-        return self.walker.seen(), {}
-
-    def step(self, action: Any) -> Any:
-        seen, reward, late = self.walker.step(action)
-        return seen, reward, False, late, {}
-
-
-class Many(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
-    """As many of the same walks, each an agent."""
-
-    metadata = {"name": "many"}
-
-    def __init__(self, count: int = 8) -> None:
-        self.possible_agents = [f"walker_{index}" for index in range(count)]
-        self.agents: list[str] = []
-        self._seen, self._acts = One().observation_space, One().action_space
-        self._random = numpy.random.default_rng()
-
-    def observation_space(self, agent: str) -> Any:
-        return self._seen
-
-    def action_space(self, agent: str) -> Any:
-        return self._acts
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self._random = numpy.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self.walkers = {agent: Walker(self._random) for agent in self.agents}
-        return {agent: one.seen() for agent, one in self.walkers.items()}, {}
-
-    def step(self, actions: Any) -> Any:
-        seen, rewards, truncated = {}, {}, {}
-        for agent, action in actions.items():
-            seen[agent], rewards[agent], truncated[agent] = self.walkers[agent].step(action)
-        if any(truncated.values()):
-            self.agents = []
-        return seen, rewards, dict.fromkeys(actions, False), truncated, {}
-
-
-class Walker:
-    """Four numbers that an action pushes."""
-
-    def __init__(self, random: numpy.random.Generator) -> None:
-        self.x, self.v, self.a, self.w = random.uniform(-0.05, 0.05, 4).tolist()
-        self.taken = 0
-
-    def seen(self) -> Any:
-        return numpy.array((self.x, self.v, self.a, self.w), numpy.float32)
-
-    def step(self, action: Any) -> Any:
-        force = 0.1 if action == 1 else -0.1
-        self.v += force - 0.1 * self.x
-        self.x += 0.02 * self.v
-        self.w += 0.1 * self.a - force
-        self.a = max(min(self.a + 0.02 * self.w, 9.0), -9.0)
-        self.taken += 1
-        return self.seen(), 1.0 - abs(self.x), self.taken >= 200
+RLLIB = Peer(
+    "RLlib",
+    "agents_rllib",
+    (
+        *("ray[rllib]==2.60.0", "torch==2.13.0", "pettingzoo==1.27.0", "mpe2==1.1.1", NUMPY),
+        "pygame",
+    ),
+)
+RLPLUG = Peer("rlplug", "agents_rlplug")
 
 
 def rate(env: Any, steps: int, agents: int, **options: Any) -> float:
@@ -130,9 +74,51 @@ def modules(count: int = 16, steps: int = 20_000) -> None:
         print(f"  {told}: {found:,.0f}, {found / apart:.1f} times (wanted: 2.5)", flush=True)
 
 
+def rllib(rounds: int = 3) -> None:
+    """Environment steps per CPU second of both, which take turns, each in a process of its own."""
+    why = RLLIB.why_missing()
+    if why:
+        print(f"RLlib: {why}")
+        return
+    for env, ours, theirs in (("walkers", 60_000, 6_000), ("spread", 40_000, 8_000)):
+        found: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            found.append((per_cpu_second(RLPLUG, env, ours), per_cpu_second(RLLIB, env, theirs)))
+            print("  {}: rlplug {:,.0f}, RLlib {:,.0f}".format(env, *found[-1]), flush=True)
+        ratio = statistics.median(one / other for one, other in found)
+        alone = per_cpu_second(RLPLUG, env, 5_000, "alone")
+        print(
+            f"{env}: {ratio:.1f} times RLlib's steps per CPU second (wanted: 4); "
+            f"its environment alone takes {alone:,.0f} steps per CPU second",
+            flush=True,
+        )
+
+
+def per_cpu_second(peer: Peer, env: str, steps: int, *more: str) -> float:
+    """Environment steps per CPU second, of a process of its own."""
+    script = Path(__file__).parent / "peers" / f"{peer.script}.py"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [str(peer.python), str(script), env, str(steps), *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "RLPLUG_HOME": folder},
+        )
+    if done.returncode:
+        raise SystemExit(f"{peer.name} failed:\n{done.stderr[-2000:]}")
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    return float(told["steps"] / told["seconds"])
+
+
 if __name__ == "__main__":
     wanted = sys.argv[1:]
+    if "--setup" in wanted:
+        RLLIB.install()
+        sys.exit()
     if not wanted or "agents" in wanted:
         agents()
     if not wanted or "modules" in wanted:
         modules()
+    if not wanted or "rllib" in wanted:
+        rllib()

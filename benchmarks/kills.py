@@ -84,6 +84,12 @@ CASES: dict[str, tuple[str, ...]] = {
         *(*CARTPOLE, *WORKERS, "--set", LOCK_STEP, "--steps", "4096", "--set", "n_steps=64"),
         *("--set", "num_envs=4", "--set", "checkpoint.every=512"),
     ),
+    "ppo+agents": (
+        *("--env", "rlplug.envs.agents.tasks:Meeting", "--set", "evaluation.episodes=3"),
+        *("--set", "modules.one.agents=agent_0", "--set", "modules.two.agents=agent_1"),
+        *("--set", "num_envs=4", "--set", "n_steps=64", "--set", "batch_size=64"),
+        *("--steps", "6144", "--set", "checkpoint.every=768"),
+    ),
     "dqn+workers": (
         *(*CARTPOLE, *WORKERS, "--steps", "2400", "--set", "num_envs=4"),
         *("--set", "learning_starts=300", "--set", "checkpoint.every=400"),

@@ -18,9 +18,12 @@ from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
 from rlplug.spaces import ACTION_MASK, shape_mismatch
 
-__all__ = ["INFOS_READ", "SyncVector", "check_ends"]
+__all__ = ["ANSWERS", "INFOS_READ", "SyncVector", "check_ends"]
 
-INFOS_READ = frozenset((ACTION_MASK, "regret"))
+ANSWERS = "rlplug.answers"
+"""What the agents of an environment with several are answered."""
+
+INFOS_READ = frozenset((ACTION_MASK, "regret", ANSWERS))
 """The infos that sampling reads. Gathering others takes as long as some environments' steps."""
 
 

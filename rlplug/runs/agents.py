@@ -44,7 +44,11 @@ def refuse_options(config: RunConfig, environments: Environments) -> None:
 
 
 _OF_ONE_AGENT = (
-    "backend",
+    "min_batch_size",
+    "max_batch_size",
+    "max_wait_time",
+    "max_staleness",
+    "max_restarts",
     "vectorization",
     "record",
     "min_trajectory_length",

@@ -335,7 +335,11 @@ def _environments(
     games = (
         None
         if log is not None or config.scale.engine == "ray"
-        else agent_environments(maker, config.sampling.num_envs, config.env, config.modules)
+        else agent_environments(
+            *(maker, config.sampling.num_envs, config.env, config.modules),
+            workers=config.sampling if config.sampling.backend == "workers" else None,
+            seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
+        )
     )
     environments: Environments
     if games is not None:

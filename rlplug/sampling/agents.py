@@ -9,7 +9,6 @@ from typing import Any
 import numpy
 
 from rlplug.envs.agents import AgentEnvironments
-from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.feeds import Experience, ModuleExperience, ModuleFeeds
 from rlplug.nn.arrays import FrozenWeights
@@ -194,7 +193,7 @@ class AgentSampler:
                 "waiting": {name: one.get_waiting() for name, one in self._collectors.items()},
                 "inputs": {name: one.get_state() for name, one in self._inputs.items()},
             }
-            pickled, reason = save_games(self._games.games, beside)
+            pickled, reason = self._games.save(beside)
         random = {
             name: [one.act.random.bit_generator.state, list(one.act.drawn)]
             for name, one in self._inputs.items()
@@ -216,7 +215,7 @@ class AgentSampler:
         if not saved["environments"]:
             self.start(seed)
             return str(saved["not_saved"])
-        beside = restore_games(self._games.games, saved["environments"])
+        beside = self._games.restore(saved["environments"])
         self._games.set_state(beside["vector"])
         for name, inputs in self._inputs.items():
             inputs.set_state(beside["inputs"][name])

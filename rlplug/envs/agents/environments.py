@@ -9,7 +9,8 @@ import attrs
 from gymnasium.vector import AutoresetMode
 
 from rlplug.config.module_section import ModuleSection
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, SamplingSection
+from rlplug.envs.agents.in_workers import WorkerAgentVector
 from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game
 from rlplug.envs.agents.mapping import map_agents
 from rlplug.envs.agents.vector import AgentVector
@@ -105,11 +106,14 @@ def agent_environments(
     *,
     agents: Mapping[str, str] | None = None,
     told: set[str] | None = None,
+    workers: SamplingSection | None = None,
+    seed: int = 0,
 ) -> AgentEnvironments | None:
     """`num_envs` environments with several agents; None if `env` makes others.
 
     `modules` are the sections `[modules.NAME]` of the run, from which the module of each agent
-    follows, unless `agents` has it.
+    follows, unless `agents` has it. With `workers`, they are in worker processes with these
+    options, whose generators are seeded from `seed`.
     """
     maker = game_maker(env)
     if maker is None:
@@ -124,7 +128,7 @@ def agent_environments(
     try:
         agent_spaces = agent_spaces_of(games[0], name)
         agents = _checked(name, agents, agent_spaces) or map_agents(name, agent_spaces, modules)
-        for index in range(1, num_envs):
+        for index in range(1, num_envs if workers is None else 1):
             games.append(make_game(maker, name, section.arguments))
             if games[-1].env is games[0].env:
                 raise RequestError(
@@ -143,7 +147,15 @@ def agent_environments(
     members: dict[str, list[str]] = {}
     for module_id in dict.fromkeys((*(modules or ()), *agents.values())):
         members[module_id] = [agent for agent, own in agents.items() if own == module_id]
-    vector = AgentVector(games, members, agent_spaces)
+    vector: AgentVector
+    if workers is None:
+        vector = AgentVector(games, members, agent_spaces)
+    else:
+        vector = WorkerAgentVector(
+            *(games[0], maker, name, section.arguments, members, agent_spaces, num_envs),
+            section=workers,
+            seed=seed,
+        )
     by_module, normalization = _of_modules(
         name,
         section,

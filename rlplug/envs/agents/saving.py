@@ -14,7 +14,7 @@ from rlplug.envs.agents.games import Game
 from rlplug.envs.saving import unreadable_environments
 from rlplug.errors import RequestError
 
-__all__ = ["restore_games", "save_games"]
+__all__ = ["restore_games", "restored_game", "save_games"]
 
 _LONGEST = 160
 _DRAWING = "pygame"
@@ -52,6 +52,14 @@ def restore_games(games: Sequence[Game], pickled: bytes) -> Any:
     for game, state in zip(games, saved, strict=True):
         vars(game).update(state)
     return beside
+
+
+def restored_game(kind: type[Game], file: io.BytesIO) -> tuple[Game, Any]:
+    """A new game that continues the saved one, without what draws, and what was beside it."""
+    (state,), beside = _Unpickler(file, ()).load()
+    game = kind.__new__(kind)
+    vars(game).update(state)
+    return game, beside
 
 
 class _Pickler(pickle.Pickler):

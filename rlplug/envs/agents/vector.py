@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlplug.batch.nested import tree_map
 from rlplug.envs.agents.games import Answer, Game
+from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.envs.row_writer import row_writer
 from rlplug.spaces import ACTION_MASK, AnySpace
 
@@ -128,9 +129,12 @@ class AgentVector(VectorEnv[Any, Any, Any]):
         games: Sequence[Game],
         modules: Mapping[str, Sequence[str]],
         agent_spaces: Mapping[str, tuple[AnySpace, AnySpace]],
+        *,
+        num_games: int = 0,
     ) -> None:
+        """Rows for all games, or for `num_games` that are elsewhere."""
         self.games = self.envs = list(games)
-        self.num_envs = len(games)
+        self.num_envs = num = num_games or len(games)
         self.metadata = {
             **getattr(games[0].env, "metadata", {}),
             "autoreset_mode": AutoresetMode.SAME_STEP,
@@ -144,7 +148,7 @@ class AgentVector(VectorEnv[Any, Any, Any]):
         self.in_turn = games[0].in_turn
         """Whether agents act one after the other."""
         self.rows = {
-            module_id: AgentRows(agent_spaces[agents[0]][0], agents, len(games))
+            module_id: AgentRows(agent_spaces[agents[0]][0], agents, num)
             for module_id, agents in modules.items()
         }
         self._parts = list(self.rows.values())
@@ -154,43 +158,40 @@ class AgentVector(VectorEnv[Any, Any, Any]):
                 for number, rows in enumerate(self._parts)
                 for place, agent in enumerate(rows.agents)
             }
-            for game in range(len(games))
+            for game in range(num)
         ]
-        self._acting: list[Sequence[str]] = [() for _ in games]
-        self.over = numpy.zeros(len(games), bool)
+        self._acting: list[Sequence[str]] = [() for _ in range(num)]
+        self.over = numpy.zeros(num, bool)
         """Games whose episode ended in the last step."""
         self.failed: tuple[int, str] | None = None
         """The game that raised, and in what."""
 
     def reset_games(self, seeds: Sequence[int | None]) -> None:
         """Begin an episode in every game."""
-        for rows in self._parts:
-            rows.begin_step()
-            rows.turns[:] = False
+        self._forget_turns()
         for index, seed in enumerate(seeds):
             self._reset(index, seed)
 
     def step_agents(self, actions: Sequence[Sequence[Any]]) -> None:
         """Let the agents act that are to act, with the action of their row, by module."""
-        for rows in self._parts:
-            rows.begin_step()
-            rows.turns[:] = False
-        self.over[:] = False
+        self._forget_turns()
         for index, game in enumerate(self.games):
-            places = self._places[index]
-            chosen = {}
-            for agent in self._acting[index]:
-                number, _, row = places[agent]
-                chosen[agent] = actions[number][row]
             try:
-                answer = game.step(chosen)
-                self._take(index, answer)
+                answer = game.step(self._chosen(index, actions))
             except Exception:
                 self.failed = (index, "step")
                 raise
+            self._stepped(index, answer)
             if not answer.agents:
-                self.over[index] = True
                 self._reset(index, None)
+
+    def save(self, beside: Any) -> tuple[bytes, str]:
+        """The games and what belongs to their step, or why they cannot be saved."""
+        return save_games(self.games, beside)
+
+    def restore(self, pickled: bytes) -> Any:
+        """Continue the saved episodes; returns what was saved beside them."""
+        return restore_games(self.games, pickled)
 
     def get_state(self) -> dict[str, Any]:
         """What the next step depends on beside the games; not a copy."""
@@ -222,6 +223,38 @@ class AgentVector(VectorEnv[Any, Any, Any]):
     def _reset(self, index: int, seed: int | None) -> None:
         try:
             answer = self.games[index].reset(seed)
+        except Exception:
+            self.failed = (index, "reset")
+            raise
+        self._begin(index, answer)
+
+    def _forget_turns(self) -> None:
+        for rows in self._parts:
+            rows.begin_step()
+            rows.turns[:] = False
+        self.over[:] = False
+
+    def _chosen(self, index: int, actions: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """The actions of the agents of a game that are to act."""
+        places, chosen = self._places[index], {}
+        for agent in self._acting[index]:
+            number, _, row = places[agent]
+            chosen[agent] = actions[number][row]
+        return chosen
+
+    def _stepped(self, index: int, answer: Answer) -> None:
+        """Take the answer of a step."""
+        try:
+            self._take(index, answer)
+        except Exception:
+            self.failed = (index, "step")
+            raise
+        if not answer.agents:
+            self.over[index] = True
+
+    def _begin(self, index: int, answer: Answer) -> None:
+        """Take the answer of a reset."""
+        try:
             if not answer.agents:
                 raise ValueError("it has no agents after a reset")
             self._take(index, answer)

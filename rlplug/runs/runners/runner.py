@@ -156,8 +156,12 @@ class Runner:
 
     def _make_environments(self, prepared: Prepared, seed: int) -> Environments:
         config = prepared.config
+        workers = config.sampling if config.sampling.backend == "workers" else None
+        own = own_seed(seed, self._index)
         games = agent_environments(
-            self._job["env"], config.sampling.num_envs, config.env, config.modules
+            *(self._job["env"], config.sampling.num_envs, config.env, config.modules),
+            workers=workers,
+            seed=own,
         )
         if games is not None:
             return games
@@ -167,8 +171,8 @@ class Runner:
             config.sampling.num_envs,
             vectorization=config.sampling.vectorization,
             max_episode_steps=config.sampling.max_trajectory_length,
-            workers=config.sampling if config.sampling.backend == "workers" else None,
-            seed=own_seed(seed, self._index),
+            workers=workers,
+            seed=own,
         )
         environments = make(config.env)
         problem = problem_arguments(environments, seed) if self._job["several"] else {}
