@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
+    from rlplug.runs.league_copies import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -63,6 +64,7 @@ _MODULES = {
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
+    "load_league": "rlplug.runs.league_copies",
     "load_weights": "rlplug.checkpoint.weights",
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",
@@ -95,6 +97,7 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
+    "load_league",
     "load_weights",
     "option",
     "resume",

@@ -10,6 +10,7 @@ import attrs
 from rlplug.config.compute_section import ComputeSection
 from rlplug.config.condition import condition_problem
 from rlplug.config.data_section import DataSection
+from rlplug.config.league_section import LeagueSection
 from rlplug.config.module_section import ModuleSection
 from rlplug.config.option import above, at_least, between, not_empty, one_of, option
 from rlplug.config.sampling_section import SamplingSection
@@ -22,6 +23,7 @@ __all__ = [
     "DataSection",
     "EnvSection",
     "EvaluationSection",
+    "LeagueSection",
     "LearnerSection",
     "ModuleSection",
     "ProfilerSection",
@@ -335,6 +337,7 @@ class RunConfig:
     tracking: TrackingSection = attrs.field(factory=TrackingSection)
     profiler: ProfilerSection = attrs.field(factory=ProfilerSection)
     scale: ScaleSection = attrs.field(factory=ScaleSection)
+    league: LeagueSection = attrs.field(factory=LeagueSection)
 
 
 CORE_SECTIONS: dict[str, type[Any]] = {
@@ -349,5 +352,6 @@ CORE_SECTIONS: dict[str, type[Any]] = {
     "tracking": TrackingSection,
     "profiler": ProfilerSection,
     "scale": ScaleSection,
+    "league": LeagueSection,
 }
 """The core's sections by name, in the order in which they are written."""

@@ -14,6 +14,7 @@ from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.feeds import FeedSetting, ModuleFeeds
 from rlplug.learner import Learner
 from rlplug.plugin import Module
+from rlplug.runs.league import league_of
 from rlplug.runs.module_sections import options_of
 from rlplug.runs.prepare import Prepared
 from rlplug.sampling.agents import AgentSampler
@@ -31,6 +32,8 @@ def refuse_options(config: RunConfig, environments: Environments) -> None:
         problems += [Problem(f"modules.{module_id}", why) for module_id in config.modules]
         if config.learner.modules_to_train != LearnerSection().modules_to_train:
             problems.append(Problem("learner.modules_to_train", why))
+        if config.league.is_used:
+            problems.append(Problem("league", why))
     else:
         why = f"cannot be used with several agents, as in {name!r}"
         fields, sampling = attrs.fields_dict(SamplingSection), config.sampling
@@ -141,4 +144,5 @@ def agent_sampler(
         steps=-(-count // environments.num_envs) if count else steps,
         run_steps=config.run.steps,
         optimal=config.sampling.optimal,
+        league=league_of(config, environments, learner, set(feeds.by_module)),
     )

@@ -67,8 +67,17 @@ def load(
     return load_checkpoint(path, seed=seed, registry=registry).policy
 
 
-def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = None) -> Loaded:
-    """The policy in a checkpoint that may import code, on the CPU and ready to act."""
+def load_checkpoint(
+    path: Path,
+    *,
+    seed: int = 0,
+    registry: Registry | None = None,
+    copies: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """The policy in a checkpoint that may import code, on the CPU and ready to act.
+
+    `copies` are the weights of modules of a league, in the place of those of the checkpoint.
+    """
     manifest = read_manifest(path)
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.
@@ -77,7 +86,8 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
         prepared = prepare(request, registry)
         calls = prepared.hooks()
     _warn_of_other_versions(manifest, calls)
-    saved = SavedPolicy.read(path)
+    saved, copies = SavedPolicy.read(path), copies or {}
+    saved = attrs.evolve(saved, modules={**saved.modules, **copies})
     config = prepared.config
     agents: Mapping[str, str] = saved.environment.get("agents", {})
     with reading(path, "options and spaces"):
@@ -108,7 +118,9 @@ def load_checkpoint(path: Path, *, seed: int = 0, registry: Registry | None = No
         restore_policy(learner, saved)
         calls.at_step(manifest.step)
         modules = {
-            module_id: calls.inference_module(module_id, module, learner)
+            module_id: module
+            if module_id in copies
+            else calls.inference_module(module_id, module, learner)
             for module_id, module in learner.modules.items()
         }
     policies = {

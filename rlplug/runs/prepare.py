@@ -236,6 +236,8 @@ def _structure(
         problems += found
     modules, found = module_sections(layers, kind.Config, owners)
     problems += found
+    if "league" in layers.values and not layers.section("league"):
+        problems.append(Problem("league", "is empty: set every or win_rate"))
     if problems:
         return None, problems
     sections["run"] = _with_short_names(sections["run"], addons)

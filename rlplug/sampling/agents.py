@@ -16,6 +16,7 @@ from rlplug.plugin import Module
 from rlplug.sampling.agent_collector import AgentCollector
 from rlplug.sampling.agent_inputs import AgentInputs
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
+from rlplug.sampling.league import League
 from rlplug.seeding import derive
 
 __all__ = ["AgentSampler", "agent_inputs"]
@@ -64,13 +65,14 @@ class AgentSampler:
         steps: int,
         run_steps: int = 0,
         optimal: bool = False,
+        league: League | None = None,
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
         self.step_seconds = 0.0
         """Seconds that the environments took for their steps."""
         self._environments, self._games = environments, environments.games
-        self._seed, self._steps = seed, steps
+        self._seed, self._steps, self._league = seed, steps, league
         normalize = {
             module_id: own.normalization.observations
             for module_id, own in environments.modules.items()
@@ -106,6 +108,8 @@ class AgentSampler:
             raise
         except FAILURES as error:
             raise self._failed(0, error) from error
+        if self._league is not None:
+            self._league.start()
         for module_id, inputs in self._inputs.items():
             if module_id in self._collectors:
                 self._collectors[module_id].start()
@@ -115,6 +119,9 @@ class AgentSampler:
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
         games, num_envs = self._games, self._environments.num_envs
+        league, own_inputs = self._league, self._inputs
+        if league is not None:
+            league.refresh(timestep)
         acting = [
             (self._choose[module_id], self._collectors.get(module_id), inputs)
             for module_id, inputs in self._inputs.items()
@@ -124,11 +131,15 @@ class AgentSampler:
         with self._frozen_weights:
             for time in range(self._steps):
                 now = timestep + time * num_envs
+                if league is not None:
+                    league.hide()
                 for choose, collector, inputs in acting:
                     if collector is None:
                         inputs.choose(choose, now)
                     else:
                         collector.choose(choose, now)
+                if league is not None:
+                    league.act(own_inputs, now)
                 began = perf_counter()
                 try:
                     self._step_agents([inputs.chosen for _, _, inputs in acting])
@@ -138,6 +149,8 @@ class AgentSampler:
                     raise self._failed(now, error) from error
                 self.step_seconds += perf_counter() - began
                 self._over[time] = games.over
+                if league is not None:
+                    league.stepped(own_inputs)
                 for _, collector, inputs in acting:
                     if collector is None:
                         inputs.restart([row for row, _ in inputs.rows.finals])
@@ -166,8 +179,10 @@ class AgentSampler:
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of episodes since the last call: of each module, and their mean over modules."""
-        found = {name: one.take() for name, one in self.stats_by_module.items()}
-        return metrics_of_modules(found)
+        metrics = metrics_of_modules(
+            {name: one.take() for name, one in self.stats_by_module.items()}
+        )
+        return metrics if self._league is None else {**metrics, **self._league.pool.metrics()}
 
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:
@@ -192,6 +207,7 @@ class AgentSampler:
                 "vector": self._games.get_state(),
                 "waiting": {name: one.get_waiting() for name, one in self._collectors.items()},
                 "inputs": {name: one.get_state() for name, one in self._inputs.items()},
+                "seats": None if self._league is None else self._league.get_seats(),
             }
             pickled, reason = self._games.save(beside)
         random = {
@@ -201,6 +217,7 @@ class AgentSampler:
         return {
             "modules": {name: one.get_state() for name, one in self._collectors.items()},
             "random": random,
+            "league": {} if self._league is None else self._league.get_state(),
             "environments": pickled,
             "not_saved": reason,
         }
@@ -212,11 +229,16 @@ class AgentSampler:
             act.random.bit_generator.state, act.drawn[:] = state, drawn
         for name, one in self._collectors.items():
             one.set_state(saved["modules"][name])
+        league = self._league
+        if league is not None and saved.get("league"):
+            league.set_state(saved["league"])
         if not saved["environments"]:
             self.start(seed)
             return str(saved["not_saved"])
         beside = self._games.restore(saved["environments"])
         self._games.set_state(beside["vector"])
+        if league is not None:
+            league.set_seats(beside.get("seats"))
         for name, inputs in self._inputs.items():
             inputs.set_state(beside["inputs"][name])
         for name, collector in self._collectors.items():

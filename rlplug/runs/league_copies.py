@@ -1,0 +1,45 @@
+"""The copies that a run with a league keeps in its checkpoints, as policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlplug.checkpoint import find_checkpoint, read_training
+from rlplug.checkpoint.manifest import reading
+from rlplug.checkpoint.trust import refuse_foreign_imports
+from rlplug.errors import RequestError
+from rlplug.registry import Registry
+from rlplug.runs.loading import load_checkpoint
+from rlplug.serving import AgentPolicy
+
+__all__ = ["load_league"]
+
+
+def load_league(
+    run: str | Path,
+    *,
+    checkpoint: str = "last",
+    seed: int = 0,
+    registry: Registry | None = None,
+    trust: bool = False,
+) -> tuple[AgentPolicy, ...]:
+    """The copies in the pool of a run with a league, the oldest first: `load_league("last")`.
+
+    `step` of each is when it was made. The arguments are those of `load`.
+    """
+    path = find_checkpoint(str(run), checkpoint)
+    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
+    with reading(path, "league"):
+        saved = read_training(path)["run"]["sampler"].get("league")
+    if not saved:
+        raise RequestError(
+            f"the run of {path} has no league.", "try: a run with [league], or rlplug.load"
+        )
+    found = []
+    for one in saved["pool"]["copies"]:
+        policy = load_checkpoint(path, seed=seed, registry=registry, copies=one["modules"]).policy
+        assert isinstance(policy, AgentPolicy)
+        for own in (policy, *policy.agents.values()):
+            own.step = one["step"]
+        found.append(policy)
+    return tuple(found)

@@ -1,0 +1,393 @@
+"""Self-play against frozen copies: who acts, what is learned, the pool, resume, options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+import torch
+
+import rlplug as library
+from rlplug.config.sections import EnvSection, LeagueSection, ModuleSection
+from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.envs.agents.tasks import MatrixGame
+from rlplug.errors import RequestError
+from rlplug.feeds import FeedSetting, ModuleExperience, ModuleFeeds, Rollout
+from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.agents import AgentSampler
+from rlplug.sampling.league import League, scores_of
+from rlplug.sampling.league_pool import CURRENT, Pool
+from rlplug.trees import read_tree
+from tests.agent_games import Countdown
+
+if TYPE_CHECKING:
+    from tests.conftest import Outcome
+
+Command = Callable[..., "Outcome"]
+
+MATRIX = "rlplug.envs.agents.tasks:MatrixGame"
+COUNTDOWN = "tests.agent_games:Countdown"
+UNLIKE = "tests.agent_games:Unlike"
+ROCK, PAPER = 0, 1
+QUICK: dict[str, Any] = {
+    "tracking.enabled": False,
+    "evaluation.episodes": 0,
+    "sampling.num_envs": 1,
+    "n_steps": 32,
+    "batch_size": 32,
+}
+
+
+class Always(Module):
+    """Chooses one action always, and remembers for how many it acted."""
+
+    choice: torch.Tensor
+
+    def __init__(self, choice: int) -> None:
+        super().__init__()
+        self.register_buffer("choice", torch.tensor(choice))
+        self.sizes: list[int] = []
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        seen = act.observations
+        n = len(seen["observation"] if isinstance(seen, dict) else seen)
+        self.sizes.append(n)
+        extras = {"log_prob": numpy.zeros(n, numpy.float32)} if act.wants_log_prob else {}
+        return Acted(numpy.full(n, int(self.choice)), extras=extras)
+
+    forward_inference = forward_exploration
+
+
+def league_in(
+    env: Callable[..., Any],
+    *,
+    num_envs: int,
+    steps: int,
+    modules: dict[str, str] | None = None,
+    **options: Any,
+) -> tuple[AgentSampler, League, dict[str, Always], AgentEnvironments]:
+    """A sampler with a league whose modules choose action 0; its first copies do, too."""
+    sections = {name: ModuleSection(agents=own) for name, own in (modules or {}).items()}
+    environments = agent_environments(env, num_envs, EnvSection(), sections)
+    assert environments is not None
+    acting = {module_id: Always(ROCK) for module_id in environments.modules}
+    feeds = {}
+    for module_id, own in environments.modules.items():
+        feeds[module_id] = Rollout(n_steps=steps, batch_size=0).open(
+            FeedSetting(
+                observation_space=own.vector.single_observation_space,
+                action_space=own.action_space,
+                num_envs=own.num_envs,
+                steps=1000,
+                seed=0,
+            )
+        )
+    sides = [[agent] for agent in environments.agents]
+    section = LeagueSection(**{"every": 1000, **options})
+    league = League(section, environments, acting, sides, seed=0)
+    sampler = AgentSampler(
+        environments, acting, ModuleFeeds(feeds), seed=0, steps=steps, league=league
+    )
+    sampler.start()
+    return sampler, league, acting, environments
+
+
+def collected(sampler: AgentSampler, timestep: int = 0) -> ModuleExperience:
+    found = sampler.collect(timestep)
+    assert isinstance(found, ModuleExperience)
+    return found
+
+
+def real(own: Any, name: str) -> Any:
+    """A column where agents acted."""
+    column = own.columns[name]
+    return column if own.stepped is None else column[own.stepped]
+
+
+# -- who acts, and what is learned ---------------------------------------------------------------
+
+
+def test_only_what_the_current_weights_did_is_learned() -> None:
+    sampler, _, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
+    modules["default"].choice.fill_(PAPER)
+    own = collected(sampler).by_module["default"]
+    # Two agents in four games, of which one each is played by the copy, which chooses rock.
+    assert len(real(own, "actions")) == 4 * 5
+    assert (real(own, "actions") == PAPER).all()
+    assert (real(own, "rewards") == 1).all()
+    assert real(own, "terminated").all()
+
+
+def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
+    sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
+    collected(sampler)
+    copy = league.pool.copies[0].modules["default"]
+    assert isinstance(copy, Always)
+    assert copy.sizes == [4] * 5
+    assert modules["default"].sizes == [4] * 5
+    assert not any(param.requires_grad for param in copy.parameters())
+
+
+def test_each_side_is_played_by_the_current_weights_in_turn() -> None:
+    sampler, _, _, _ = league_in(MatrixGame, num_envs=4, steps=50)
+    counts = collected(sampler).by_module["default"].counts
+    assert counts is not None
+    assert counts.sum() == 4 * 50
+    assert (counts > 10).all()
+
+
+def test_episodes_in_turn_are_learned_from_one_side() -> None:
+    sampler, league, _, _ = league_in(Countdown, num_envs=1, steps=60)
+    own = collected(sampler).by_module["default"]
+    rewards, ends = real(own, "rewards"), real(own, "terminated")
+    # left acts twice and is given 1 for what right did between; right acts once and is given 1,
+    # which is what left did last; what left did first was before right acted.
+    assert own.counts is not None
+    left, right = own.counts
+    assert 0 < left < 40
+    assert left / 2 + right == 20
+    assert ends.sum() == 20
+    assert set(rewards.tolist()) == {0.0, 1.0}
+    assert league.pool.recent.episodes == 20
+
+
+def test_self_play_is_learned_from_both_sides() -> None:
+    sampler, league, _, _ = league_in(MatrixGame, num_envs=4, steps=50, self_play=0.5)
+    count = len(real(collected(sampler).by_module["default"], "actions"))
+    alone = league.pool.recent.episodes
+    assert 60 < alone < 140
+    # The seats of the next episodes are drawn already.
+    assert count == alone + 2 * (200 - alone)
+
+
+def test_modules_of_their_own_have_copies_of_their_own() -> None:
+    modules = {"one": "agent_0", "two": "agent_1"}
+    sampler, league, acting, _ = league_in(MatrixGame, num_envs=2, steps=20, modules=modules)
+    acting["one"].choice.fill_(PAPER)
+    found = collected(sampler).by_module
+    assert set(league.pool.copies[0].modules) == {"one", "two"}
+    assert (real(found["one"], "rewards") == 1).all()  # paper against the copy of two
+    assert (real(found["two"], "rewards") == 0).all()  # rock against the copy of one
+    assert len(real(found["one"], "actions")) + len(real(found["two"], "actions")) == 40
+
+
+def test_a_removed_copy_plays_its_episodes_to_the_end() -> None:
+    sampler, league, _, _ = league_in(Countdown, num_envs=2, steps=2, every=1, pool=1)
+    for timestep in range(0, 40, 4):
+        sampler.collect(timestep)
+    assert len(league.pool.copies) == 1
+    assert len(league.pool.retired) <= 2
+    assert len(league.pool.history) == 10
+
+
+# -- the pool ------------------------------------------------------------------------------------
+
+
+def pool_of(**options: Any) -> Pool:
+    pool = Pool(LeagueSection(**{"every": 10, **options}))
+    pool.add(0, {"default": Always(ROCK)})
+    return pool
+
+
+def test_copies_are_added_every_so_many_steps() -> None:
+    pool = pool_of()
+    assert [pool.is_due(step) for step in (0, 9, 10, 25)] == [False, False, True, True]
+
+
+def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
+    pool = pool_of(every=0, win_rate=0.6)
+    for _ in range(99):
+        pool.add_result(0, 1.0)
+    assert not pool.is_due(5)
+    pool.add_result(0, 0.0)
+    assert pool.recent.rate == pytest.approx(0.99)
+    assert pool.is_due(5)
+    pool.add(5, {"default": Always(ROCK)})
+    assert pool.recent.episodes == 0
+    assert not pool.is_due(10**6)
+
+
+def test_the_pool_keeps_the_newest_copies() -> None:
+    pool = pool_of(pool=2)
+    pool.add(10, {"default": Always(ROCK)})
+    pool.add(20, {"default": Always(ROCK)})
+    assert [one.number for one in pool.copies] == [1, 2]
+    assert pool.metrics() == {"league/elo": 1200.0, "league/pool": 2.0, "league/copies": 3.0}
+
+
+def test_ratings_are_those_of_elo() -> None:
+    pool = pool_of()
+    pool.add_result(0, 1.0)
+    assert pool.elo == 1200 + 16 * 0.5
+    pool.elo = 1600.0
+    pool.add_result(0, 0.0)
+    assert pool.elo == pytest.approx(1600 - 16 * 10 / 11)
+    pool.add(10, {"default": Always(ROCK)})
+    assert pool.history[-1] == (10, pool.elo)
+    assert pool.copies[-1].elo == pool.elo
+
+
+def test_win_rates_are_kept_between_copies() -> None:
+    pool = pool_of()
+    for score in (1.0, 1.0, 0.5, 0.5):
+        pool.add_result(0, score)
+    assert pool.win_rate_of(CURRENT, 0) == 0.75
+    pool.add(10, {"default": Always(ROCK)})
+    assert pool.win_rate_of(1, 0) == 0.75
+    assert pool.win_rate_of(0, 1) == 0.25
+    assert numpy.isnan(pool.win_rate_of(CURRENT, 1))
+    assert pool.win_rate_of(1, 1) == 0.5
+
+
+def test_opponents_are_drawn_as_asked() -> None:
+    shares = {}
+    for draw in ("latest", "uniform", "prioritized"):
+        pool = pool_of(draw=draw)
+        pool.add(10, {"default": Always(ROCK)})
+        for _ in range(92):
+            # All lost against the first copy, all won against the second one.
+            pool.add_result(0, 0.0)
+            pool.add_result(1, 1.0)
+        random = numpy.random.default_rng(0)
+        shares[draw] = numpy.mean([pool.draw(random) for _ in range(2000)])
+    assert shares["latest"] == 1
+    assert shares["uniform"] == pytest.approx(0.5, abs=0.04)
+    # Of 92 episodes and 8 draws, 96 % are won: (1 - 0.96)² is 1 of 577 beside (1 - 0.04)².
+    assert shares["prioritized"] == pytest.approx(1 / 577, abs=0.004)
+
+
+def test_scores_count_draws_half() -> None:
+    assert scores_of([1.0, 0.0, -1.0], [0.0, 0.0, 0.0]).tolist() == [1.0, 0.5, 0.0]
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def trained(env: Any = MATRIX, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
+    quick = {"tracking.enabled": False, "evaluation.episodes": 0}
+    quick = QUICK if algorithm == "ppo" else quick
+    options = {name.replace("__", "."): value for name, value in options.items()}
+    return library.run(algorithm, env, steps=steps, options={**quick, **options})
+
+
+def checkpoint(run: Any) -> Path:
+    newest: Path = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
+    return newest
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
+        ("ppo", UNLIKE, {"league__self_play": 0.3}),
+        ("dqn", MATRIX, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
+        ("dqn", COUNTDOWN, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
+    ],
+)
+def test_a_resumed_league_equals_an_uninterrupted_one(
+    algorithm: str, env: str, options: dict[str, Any], home: Path
+) -> None:
+    options = {"league__every": 50, "league__pool": 3, "league__draw": "prioritized", **options}
+    whole = trained(env, algorithm, steps=384, **options)
+    part = trained(env, algorithm, steps=192, **options)
+    rest = library.resume(part.run_id, steps=384)
+    assert whole.metrics["league/copies"] > part.metrics["league/copies"]
+    for part_of in ("policy", "training"):
+        one, other = (read_tree(checkpoint(run) / part_of) for run in (whole, rest))
+        if part_of == "policy":
+            _same(one["modules"], other["modules"])
+        else:
+            league = one["run"]["sampler"]["league"]
+            assert len(league["pool"]["copies"]) == 3
+            _same(league, other["run"]["sampler"]["league"])
+            _same(one["run"]["sampler"]["random"], other["run"]["sampler"]["random"])
+
+
+def _same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            _same(value, other[name])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for here, there in zip(one, other, strict=True):
+            _same(here, there)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def test_the_copies_of_a_run_are_policies(home: Path) -> None:
+    run = trained(steps=256, league__every=64, learning_rate=0.01)
+    copies = library.load_league(run.folder)
+    assert [one.step for one in copies] == [0, 64, 128, 192]
+    seen = numpy.ones((1, 1), numpy.float32)
+    shares = [one.agents["agent_0"].probabilities(seen, deterministic=False)[0] for one in copies]
+    assert not numpy.allclose(shares[0], shares[-1])
+    with pytest.raises(RequestError, match="has no league"):
+        library.load_league(trained(steps=64).folder)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def told(env: Any = MATRIX, **options: Any) -> str:
+    with pytest.raises(RequestError) as refused:
+        trained(env, **options)
+    assert refused.value.exit_code == 2
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"league__pool": 4}, "pool would have no effect: set every or win_rate"),
+        ({"league__every": 10, "league__pool": 0}, "league.pool   must be at least 1, got 0"),
+        ({"league__win_rate": 1.5}, "league.win_rate   must be between 0 and 1"),
+        ({"league__every": 10, "league__drawn": "latest"}, "did you mean 'draw'"),
+        ({"league__every": 10, "league__draw": "best"}, "must be one of 'latest', 'uniform'"),
+        ({"league__every": 10, "league__self_play": 1.0}, "leaves no episode to the copies"),
+        (
+            {"league__every": 10, "league__sides": ["agent_*"]},
+            "all agents are on one side: there is nobody to play against",
+        ),
+        (
+            {"league__every": 10, "league__sides": ["agnet_0", "agent_1"]},
+            "'agnet_0' matches no agent, did you mean 'agent_0'?",
+        ),
+        (
+            {"league__every": 10, "league__sides": ["agent_*", "agent_1"]},
+            "agent 'agent_1' is on several: agent_*, agent_1",
+        ),
+        ({"league__every": 10, "league__sides": ["agent_1"]}, "agent 'agent_0' is on none"),
+        (
+            {
+                "league__every": 10,
+                "modules__one__agents": "agent_0",
+                "modules__two__agents": "agent_1",
+                "learner__modules_to_train": ["one"],
+            },
+            "only one has modules that are trained (agent_0): there are no copies to play against",
+        ),
+    ],
+)
+def test_options_that_make_no_league_are_refused(options: dict[str, Any], said: str) -> None:
+    assert said in told(**options)
+
+
+def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f'[run]\nalgorithm = "ppo"\nenv = "{MATRIX}"\n[league]\n')
+    done = rlplug("run", "--config", str(file))
+    assert done.code == 2
+    assert "league   is empty: set every or win_rate" in done.err
+
+
+def test_a_league_of_one_agent_is_refused() -> None:
+    said = told("CartPole-v1", league__every=10)
+    assert "is for environments with several agents; 'CartPole-v1' has one" in said
