@@ -30,6 +30,7 @@ Command = Callable[..., "Outcome"]
 
 MATRIX = "rlplug.envs.agents.tasks:MatrixGame"
 COUNTDOWN = "tests.agent_games:Countdown"
+RELAY = "tests.agent_games:Relay"
 UNLIKE = "tests.agent_games:Unlike"
 ROCK, PAPER = 0, 1
 QUICK: dict[str, Any] = {
@@ -331,6 +332,56 @@ def test_the_copies_of_a_run_are_policies(home: Path) -> None:
     assert not numpy.allclose(shares[0], shares[-1])
     with pytest.raises(RequestError, match="has no league"):
         library.load_league(trained(steps=64).folder)
+
+
+def test_evaluations_play_against_random_and_against_the_pool(home: Path) -> None:
+    run = trained(RELAY, steps=128, league__every=64, evaluation__episodes=6)
+    # first gets 3 and second 90, whoever acts for them: each player wins one side of two.
+    assert run.metrics["eval/random/win_rate"] == 0.5
+    assert run.metrics["eval/random/not_lost"] == 0.5
+    assert run.metrics["eval/pool/win_rate"] == 0.5
+    assert run.metrics["league/copies"] == 2
+    assert 900 < run.metrics["league/elo"] < 1500
+    plot = run.folder / "plots" / "league.png"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:
+    one = trained(COUNTDOWN, league__every=64)
+    other = trained(COUNTDOWN, league__every=64, evaluation__episodes=4, evaluation__every=32)
+    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (one, other)))
+
+
+def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> None:
+    first = trained(MATRIX, steps=64)
+    run = trained(MATRIX)
+    who = f"{first.run_id}@64"
+    found = library.evaluate(run.folder, episodes=3, opponents={"agent_1": who})
+    own, other = (library.load(one.folder, checkpoint="last") for one in (run, first))
+    seen = {agent: numpy.ones(1, numpy.float32) for agent in ("agent_0", "agent_1")}
+    chosen = own.predict(seen)["agent_0"], other.predict(seen)["agent_1"]
+    payoffs = ((0, -1, 1), (1, 0, -1), (-1, 1, 0))
+    assert found.agent_returns["agent_0"].tolist() == [payoffs[chosen[0]][chosen[1]]] * 3
+    done = rlplug("eval", run.run_id, "--episodes", "2", "--opponent", f"agent_1={who}")
+    assert done.code == 0, done.err
+    for env, said in (
+        (COUNTDOWN, "has no agent 'agent_1'"),
+        ("rlplug.envs.agents.tasks:Meeting", "has another observation space for agent 'agent_1'"),
+    ):
+        strange = trained(env, steps=32)
+        with pytest.raises(RequestError, match=said):
+            library.evaluate(run.folder, episodes=1, opponents={"agent_1": strange.run_id})
+
+
+def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path) -> None:
+    single = library.run("ppo", "CartPole-v1", steps=64, options=QUICK)
+    assert "'default'" in told(league__every=10, run__init_from=single.run_id)
+    league = trained(league__every=64)
+    options = {**QUICK, "run.init_from": league.run_id}
+    with pytest.raises(RequestError, match="'default'"):
+        library.run("ppo", "CartPole-v1", steps=64, options=options)
+    again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
+    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (league, again)))
 
 
 # -- bad input -------------------------------------------------------------------------------------

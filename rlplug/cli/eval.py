@@ -53,8 +53,9 @@ __all__ = ["evaluate"]
     "--opponent",
     "opponents",
     multiple=True,
-    metavar="AGENT=random",
-    help="With several agents: let this one act at random, not as the run learned; repeatable.",
+    metavar="AGENT=WHO",
+    help="With several agents: let this one be played by another run, RUN or RUN@STEP, or at "
+    "random: AGENT=random; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option

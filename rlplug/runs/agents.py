@@ -144,5 +144,5 @@ def agent_sampler(
         steps=-(-count // environments.num_envs) if count else steps,
         run_steps=config.run.steps,
         optimal=config.sampling.optimal,
-        league=league_of(config, environments, learner, set(feeds.by_module)),
+        league=league_of(config, environments, modules, set(feeds.by_module)),
     )

@@ -17,7 +17,6 @@ from rlplug.config.sections import CheckpointSection, EnvSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
-from rlplug.evaluation import Evaluator
 from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
 from rlplug.hooks.calls import HookCalls
@@ -33,6 +32,7 @@ from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.runs.agents import agent_feeds, agent_sampler, refuse_options, train_modules
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
+from rlplug.runs.league import evaluator_for
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
 from rlplug.runs.learners.share import own_seed, problem_arguments, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
@@ -84,8 +84,10 @@ class Components:
         section, evaluator, videos = config.evaluation, None, None
         training = self.environments
         if section.episodes:
-            evaluator = Evaluator(
-                lambda num_envs: _for_evaluation(config, maker, training, num_envs),
+            evaluator = evaluator_for(
+                self.sampler,
+                partial(_for_evaluation, config, maker, training),
+                partial(_for_evaluation, config, maker, training, alone=True),
                 episodes=section.episodes,
                 parallel=section.parallel,
                 seed=config.run.seed,
@@ -268,16 +270,29 @@ def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
 
 
 def _for_evaluation(
-    config: RunConfig, maker: EnvMaker, training: Environments, num_envs: int, **more: Any
+    config: RunConfig,
+    maker: EnvMaker,
+    training: Environments,
+    num_envs: int,
+    *,
+    alone: bool = False,
+    **more: Any,
 ) -> Environments:
-    """Separate environments, of the same problem instance where there are several."""
+    """Separate environments, of the same problem instance where there are several.
+
+    With `alone`, every agent is alone in a module named after it.
+    """
     arguments: dict[str, Any] = {**config.env.arguments, **more}
     problem = getattr(training.vector.unwrapped, "problem_seed", None)
     if problem is not None:
         arguments["problem_seed"] = problem
     section = attrs.evolve(config.env, arguments=arguments)
     if isinstance(training, AgentEnvironments):
-        games = agent_environments(maker, num_envs, section, config.modules, told=training.told)
+        modules = {} if alone else config.modules
+        agents = {agent: agent for agent in training.agents} if alone else None
+        games = agent_environments(
+            maker, num_envs, section, modules, agents=agents, told=training.told
+        )
         assert games is not None
         return games
     return make_environments(

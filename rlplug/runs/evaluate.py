@@ -24,7 +24,7 @@ from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
-from rlplug.serving import AgentPolicy
+from rlplug.serving import AgentPolicy, Policy
 from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
 
@@ -80,7 +80,7 @@ def evaluate(
     `record=True` the evaluation is kept with the run: as a file, and in MLflow as `later_eval/…`
     at the step of the checkpoint. `console` shows how far it is. `recording` is a folder
     to record the episodes in, as a log. With several agents, `opponents` are those that others act
-    for: `{"player_2": "random"}`.
+    for: `{"player_2": "random"}`, or a run, which acts greedily: `{"player_2": "RUN@STEP"}`.
     """
     console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
@@ -91,7 +91,7 @@ def evaluate(
     refuse_foreign_imports(path, (), trust=trust, arguments=arguments)
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
-    module, normalize = _acting(loaded, opponents or {})
+    module, normalize = _acting(loaded, opponents or {}, registry, trust=trust)
     if recording is not None and isinstance(policy, AgentPolicy):
         raise RequestError(
             f"run {loaded.manifest.run_id} has several agents, and logs are of one.",
@@ -164,7 +164,9 @@ def _by_agent(result: EvaluationResult) -> dict[str, Any]:
     return dict(zip(result.agents, result.agent_returns.T, strict=True))
 
 
-def _acting(loaded: Loaded, opponents: Mapping[str, str]) -> tuple[Module, Any]:
+def _acting(
+    loaded: Loaded, opponents: Mapping[str, str], registry: Registry | None, *, trust: bool
+) -> tuple[Module, Any]:
     """What acts in the episodes, and what normalizes its observations."""
     policy = loaded.policy
     if not isinstance(policy, AgentPolicy):
@@ -178,33 +180,61 @@ def _acting(loaded: Loaded, opponents: Mapping[str, str]) -> tuple[Module, Any]:
     modules: dict[str, Module] = {}
     normalize = {}
     for agent, module_id in _assigned(loaded, opponents).items():
-        own = policy.agents[agent]
-        if module_id == f"{RANDOM} {agent}":
+        own, opponent = policy.agents[agent], opponents.get(agent, "")
+        if opponent == RANDOM:
             modules[module_id] = RandomModule(own.action_space)
             continue
+        if opponent:
+            own = _opponent(opponent, agent, own, registry, trust=trust)
         modules[module_id] = own.module
         if own.normalization is not None:
             normalize[module_id] = own.normalization.observations
     return AgentModules(modules), normalize
 
 
+def _opponent(
+    run: str, agent: str, own: Policy, registry: Registry | None, *, trust: bool
+) -> Policy:
+    """The policy that another run, or another checkpoint, has for an agent."""
+    try:
+        path = find_checkpoint(run)
+    except RequestError as error:
+        raise RequestError(
+            f"unknown opponent {run!r}: {error.message}",
+            f"try: {agent}={RANDOM}, or {agent}=RUN@STEP",
+        ) from error
+    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
+    policy = load_checkpoint(path, registry=registry).policy
+    if not isinstance(policy, AgentPolicy) or agent not in policy.agents:
+        raise RequestError(
+            f"opponent {run!r} has no agent {agent!r}.", "try: a run in the same environment"
+        )
+    found = policy.agents[agent]
+    for kind in ("observation_space", "action_space"):
+        here, there = getattr(own, kind), getattr(found, kind)
+        if here != there:
+            raise RequestError(
+                f"opponent {run!r} has another {kind.replace('_', ' ')} for agent {agent!r}: "
+                f"{there}; here it is {here}.",
+                "try: a run in the same environment",
+            )
+    return found
+
+
 def _assigned(loaded: Loaded, opponents: Mapping[str, str]) -> dict[str, str]:
-    """Agent → module id; random opponents have modules of their own."""
+    """Agent → module id; opponents have modules of their own."""
     policy = loaded.policy
     assert isinstance(policy, AgentPolicy)
-    for agent, kind in opponents.items():
+    for agent in opponents:
         if agent not in policy.modules:
             guess = did_you_mean(agent, policy.modules, sentence=True)
             raise RequestError(
                 f"there is no agent {agent!r}. {guess}".rstrip(),
                 f"agents: {', '.join(policy.modules)}",
             )
-        if kind != RANDOM:
-            raise RequestError(f"unknown opponent {kind!r}.", f"try: {agent}={RANDOM}")
     if len(opponents) == len(policy.modules):
         raise RequestError("all agents are opponents.", "leave one of them out")
-    random = {agent: f"{RANDOM} {agent}" for agent in opponents}
-    return {**policy.modules, **random}
+    return {**policy.modules, **{agent: f"opponent {agent}" for agent in opponents}}
 
 
 def _new_video(checkpoint: Path) -> Path:

@@ -1,23 +1,38 @@
-"""The league of a run: its sides, and all that can be wrong with it."""
+"""The league of a run: its sides and all that can be wrong with them, evaluation, and picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 from rlplug.config.sections import RunConfig
+from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import ConfigError, Problem, did_you_mean
-from rlplug.learner import Learner
+from rlplug.evaluation import Evaluator
+from rlplug.evaluation.league import LeagueEvaluator
+from rlplug.hooks.events import RunInfo
+from rlplug.plugin import Module
+from rlplug.review.league import draw_league
+from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.league import League
+from rlplug.sampling.league_pool import CURRENT, Pool
+from rlplug.trainer import Sampler
 
-__all__ = ["league_of"]
+__all__ = ["LeaguePlot", "evaluator_for", "league_listeners", "league_of"]
 
 _PATH = "league.sides"
+_LOG = logging.getLogger("rlplug")
 
 
 def league_of(
-    config: RunConfig, environments: AgentEnvironments, learner: Learner, trained: set[str]
+    config: RunConfig,
+    environments: AgentEnvironments,
+    modules: Mapping[str, Module],
+    trained: set[str],
 ) -> League | None:
     """The league that `[league]` describes, of the `trained` modules; None without one."""
     if not config.league.is_used:
@@ -32,11 +47,74 @@ def league_of(
     return League(
         config.league,
         environments,
-        {name: one for name, one in learner.modules.items() if name in trained},
+        {name: one for name, one in modules.items() if name in trained},
         sides,
         seed=config.run.seed,
         optimal=config.sampling.optimal,
     )
+
+
+def evaluator_for(
+    sampler: Sampler,
+    make: Callable[[int], Environments],
+    make_by_agent: Callable[[int], Environments],
+    **options: Any,
+) -> Evaluator:
+    """An evaluator, with a league also of its pool."""
+    league = _league_in(sampler)
+    if league is None:
+        return Evaluator(make, **options)
+    return LeagueEvaluator(make, make_by_agent, league, **options)
+
+
+def league_listeners(sampler: Sampler) -> list[object]:
+    """What draws the league at the end of a run, if there is one."""
+    league = _league_in(sampler)
+    return [] if league is None else [LeaguePlot(league.pool)]
+
+
+class LeaguePlot:
+    """Writes `plots/league.png` when a run ends, however it does."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._folder: Path | None = None
+        self._subtitle = ""
+
+    def run_started(self, run: RunInfo) -> None:
+        """Keep where to write."""
+        self._folder = run.folder
+        options = run.config.run
+        self._subtitle = f"{options.algorithm} on {run.environment}, seed {options.seed}"
+
+    def run_finished(self, step: int) -> None:
+        """Draw."""
+        self._draw(step)
+
+    def run_failed(self, step: int) -> None:
+        """Draw what there is."""
+        self._draw(step)
+
+    def _draw(self, step: int) -> None:
+        pool = self._pool
+        if self._folder is None or not pool.copies:
+            return
+        numbers = [*(one.number for one in pool.copies), CURRENT]
+        try:
+            draw_league(
+                steps=[one.step for one in pool.copies],
+                win_rates=[[pool.win_rate_of(one, other) for other in numbers] for one in numbers],
+                ratings=[*pool.history, (step, pool.elo)],
+                subtitle=self._subtitle,
+                file=self._folder / "plots" / "league.png",
+            )
+        except Exception as error:
+            # A full disk or a broken font must not make the run fail.
+            _LOG.warning("rlplug: the league cannot be drawn: %s.", error)
+
+
+def _league_in(sampler: Sampler) -> League | None:
+    return sampler.league if isinstance(sampler, AgentSampler) else None
 
 
 def _sides(

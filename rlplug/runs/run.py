@@ -24,6 +24,7 @@ from rlplug.runs.backend import with_backend
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
 from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.league import league_listeners
 from rlplug.runs.learners.first import first_of_several
 from rlplug.runs.learners.share import refuse_unfit
 from rlplug.runs.prepare import Prepared, prepare
@@ -316,7 +317,8 @@ def _train(
     """Train, and save what was trained."""
     interrupts.release()
     calls, trainer, config = components.calls, components.trainer, prepared.config
-    calls.listen([tracking.listener, console, *listeners])
+    leagues = league_listeners(components.sampler)
+    calls.listen([tracking.listener, console, *leagues, *listeners])
     ending.periodic = periodic = components.periodic(
         config, maker, tracking, interrupts, console.activities
     )

@@ -72,7 +72,9 @@ class AgentSampler:
         self.step_seconds = 0.0
         """Seconds that the environments took for their steps."""
         self._environments, self._games = environments, environments.games
-        self._seed, self._steps, self._league = seed, steps, league
+        self._seed, self._steps = seed, steps
+        self.league = league
+        """Lets copies act for some agents, where there is one."""
         normalize = {
             module_id: own.normalization.observations
             for module_id, own in environments.modules.items()
@@ -108,8 +110,8 @@ class AgentSampler:
             raise
         except FAILURES as error:
             raise self._failed(0, error) from error
-        if self._league is not None:
-            self._league.start()
+        if self.league is not None:
+            self.league.start()
         for module_id, inputs in self._inputs.items():
             if module_id in self._collectors:
                 self._collectors[module_id].start()
@@ -119,7 +121,7 @@ class AgentSampler:
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
         games, num_envs = self._games, self._environments.num_envs
-        league, own_inputs = self._league, self._inputs
+        league, own_inputs = self.league, self._inputs
         if league is not None:
             league.refresh(timestep)
         acting = [
@@ -182,7 +184,7 @@ class AgentSampler:
         metrics = metrics_of_modules(
             {name: one.take() for name, one in self.stats_by_module.items()}
         )
-        return metrics if self._league is None else {**metrics, **self._league.pool.metrics()}
+        return metrics if self.league is None else {**metrics, **self.league.pool.metrics()}
 
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:
@@ -207,7 +209,7 @@ class AgentSampler:
                 "vector": self._games.get_state(),
                 "waiting": {name: one.get_waiting() for name, one in self._collectors.items()},
                 "inputs": {name: one.get_state() for name, one in self._inputs.items()},
-                "seats": None if self._league is None else self._league.get_seats(),
+                "seats": None if self.league is None else self.league.get_seats(),
             }
             pickled, reason = self._games.save(beside)
         random = {
@@ -217,7 +219,7 @@ class AgentSampler:
         return {
             "modules": {name: one.get_state() for name, one in self._collectors.items()},
             "random": random,
-            "league": {} if self._league is None else self._league.get_state(),
+            "league": {} if self.league is None else self.league.get_state(),
             "environments": pickled,
             "not_saved": reason,
         }
@@ -229,7 +231,7 @@ class AgentSampler:
             act.random.bit_generator.state, act.drawn[:] = state, drawn
         for name, one in self._collectors.items():
             one.set_state(saved["modules"][name])
-        league = self._league
+        league = self.league
         if league is not None and saved.get("league"):
             league.set_state(saved["league"])
         if not saved["environments"]:

@@ -36,13 +36,17 @@ class League:
     ) -> None:
         """`modules` are those that are trained, and copied."""
         self.pool = Pool(section)
+        self.sides = sides
+        """The agents of each side."""
+        self.agents = environments.agents
+        """The module of each agent."""
         self._section, self._modules, self._optimal = section, modules, optimal
         self._games = environments.games
         self._random = numpy.random.default_rng(derive(seed, "league"))
         agents = list(environments.agents)
         members = [[agents.index(agent) for agent in side] for side in sides]
         self._members = members
-        self._trained = [
+        self.trained = [
             number
             for number, side in enumerate(sides)
             if any(environments.agents[agent] in modules for agent in side)
@@ -151,8 +155,8 @@ class League:
         for game in games:
             self._playing[game] = CURRENT
             if random.random() >= self._section.self_play:
-                learner = self._trained[int(random.integers(len(self._trained)))]
-                for side in self._trained:
+                learner = self.trained[int(random.integers(len(self.trained)))]
+                for side in self.trained:
                     if side != learner:
                         self._playing[game, side] = self.pool.draw(random)
             self._show(game)
@@ -168,9 +172,9 @@ class League:
         for game in over:
             playing = self._playing[game]
             earned = [self._earned[game, members].mean() for members in self._members]
-            copies = [side for side in self._trained if playing[side] != CURRENT]
+            copies = [side for side in self.trained if playing[side] != CURRENT]
             for side in copies:
-                (learner,) = set(self._trained) - set(copies)
+                (learner,) = set(self.trained) - set(copies)
                 score = scores_of(earned[learner], earned[side])
                 self.pool.add_result(int(playing[side]), float(score))
 

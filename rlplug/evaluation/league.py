@@ -1,0 +1,143 @@
+"""Evaluates a run with a league also against random play, and against the copies of its pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy
+
+from rlplug.envs import Environments
+from rlplug.envs.agents import AgentEnvironments
+from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
+from rlplug.evaluation.evaluator import Evaluator
+from rlplug.nn.modes import evaluating
+from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.league import League, scores_of
+from rlplug.seeding import forked
+
+__all__ = ["LeagueEvaluator"]
+
+
+class Exploring(Module):
+    """A copy that acts in evaluations as it does in training: greedy games would all be alike."""
+
+    def __init__(self, copy: Module) -> None:
+        super().__init__()
+        self.copy = copy
+
+    def initial_state(self, n: int) -> Any:
+        """That of the copy."""
+        return self.copy.initial_state(n)
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """Act as in training."""
+        return self.copy.forward_exploration(act)
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        """Act as in training."""
+        return self.copy.forward_exploration(act)
+
+
+class LeagueEvaluator(Evaluator):
+    """Adds the win rates of every side, played greedily: `eval/random/…` and `eval/pool/…`.
+
+    `make_by_agent` makes environments in which every agent has a module of its own.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Environments],
+        make_by_agent: Callable[[int], Environments],
+        league: League,
+        **options: Any,
+    ) -> None:
+        super().__init__(make, **options)
+        self._league, self._make_by_agent = league, make_by_agent
+        self._by_agent: AgentEnvironments | None = None
+
+    def evaluate(self, module: Module, step: int, normalize: Any = None) -> dict[str, float]:
+        """The metrics of `Evaluator`, and `eval/random/win_rate`, `eval/pool/win_rate` …"""
+        assert isinstance(module, AgentModules)
+        began = time.perf_counter()
+        metrics = super().evaluate(module, step, normalize)
+        with forked(self._seed), evaluating(module):
+            metrics |= self._against_others(module, step, normalize or {})
+        return {**metrics, "time/evaluation_seconds": time.perf_counter() - began}
+
+    def close(self) -> None:
+        """Close the environments, if there are any."""
+        super().close()
+        if self._by_agent is not None:
+            self._by_agent.close()
+            self._by_agent = None
+
+    def _against_others(
+        self, module: AgentModules, step: int, normalize: Mapping[str, Any]
+    ) -> dict[str, float]:
+        if self._by_agent is None:
+            self._by_agent = cast(AgentEnvironments, self._make_by_agent(self._parallel))
+        environments, league = self._by_agent, self._league
+        spaces = environments.modules
+        random: dict[str, Module] = {
+            agent: RandomModule(spaces[agent].action_space) for agent in league.agents
+        }
+        scores = self._scores_against([random], module, step, normalize)
+        metrics = {
+            "eval/random/win_rate": float(scores.mean()),
+            "eval/random/not_lost": float((scores.min(1) > 0).mean()),
+        }
+        pool: list[dict[str, Module]] = [
+            {
+                agent: Exploring(copy.modules[module_id])
+                for agent, module_id in league.agents.items()
+                if module_id in copy.modules
+            }
+            for copy in league.pool.copies
+        ]
+        if pool:
+            scores = self._scores_against(pool, module, step, normalize)
+            metrics["eval/pool/win_rate"] = float(scores.mean())
+        return metrics
+
+    def _scores_against(
+        self,
+        opponents: list[dict[str, Module]],
+        module: AgentModules,
+        step: int,
+        normalize: Mapping[str, Any],
+    ) -> Any:
+        """Scores of every side that learns against each other side, shape (episodes, others)."""
+        league, environments = self._league, self._by_agent
+        assert environments is not None
+        own, names = module.by_id, list(environments.agents)
+        episodes = -(-self._episodes // (len(opponents) * len(league.trained)))
+        found = []
+        for other in opponents:
+            for number in league.trained:
+                side = league.sides[number]
+                acting = {agent: own[module_id] for agent, module_id in league.agents.items()}
+                acting |= {agent: one for agent, one in other.items() if agent not in side}
+                result = evaluate_agents(
+                    AgentModules(acting),
+                    environments,
+                    episodes=episodes,
+                    seed=self._seed,
+                    timestep=step,
+                    normalize={
+                        agent: normalize[module_id]
+                        for agent, module_id in league.agents.items()
+                        if module_id in normalize
+                    },
+                    check=self._check,
+                    max_steps=self._max_steps,
+                    watch=self._watch,
+                )
+                earned = [
+                    result.agent_returns[:, [names.index(agent) for agent in one]].mean(1)
+                    for one in league.sides
+                ]
+                others = [one for index, one in enumerate(earned) if index != number]
+                found.append(numpy.stack([scores_of(earned[number], one) for one in others], 1))
+        return numpy.concatenate(found)
