@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy
 
 import rlplug
+from rlplug.serving import AgentPolicy
 
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -59,7 +60,7 @@ def matrix(seed: int) -> tuple[str, bool]:
     run = rlplug.run(
         "ppo",
         "rlplug.envs.agents.tasks:MatrixGame",
-        steps=50_000,
+        steps=100_000,
         seed=seed,
         options={
             **QUIET,
@@ -71,21 +72,26 @@ def matrix(seed: int) -> tuple[str, bool]:
             "n_epochs": 4,
             "gamma": 1.0,
             "ent_coef": 0.3,
-            "learning_rate": 3e-3,
+            "learning_rate": [[0, 3e-3], [100_000, 3e-4]],
             "league.every": 512,
             "league.pool": 1000,
         },
     )
     seen = numpy.ones((1, 1), numpy.float32)
     copies, last = rlplug.load_league(run.folder), rlplug.load(run.folder, checkpoint="last")
+    assert isinstance(last, AgentPolicy)
     told, apart = [], []
     for agent in ("agent_0", "agent_1"):
         (now,) = last.agents[agent].probabilities(seen, deterministic=False)
         each = [one.agents[agent].probabilities(seen, deterministic=False)[0] for one in copies]
         mean = numpy.mean(each, 0)
         apart.append(abs(mean - 1 / 3).max())
-        told.append(f"{agent} {mean.round(3).tolist()}, its last {now.round(3).tolist()}")
+        told.append(f"{agent} {_shown(mean)}, its last weights {_shown(now)}")
     return f"{len(copies)} copies: {'; '.join(told)}", max(apart) < 0.05
+
+
+def _shown(shares: Any) -> str:
+    return " ".join(f"{share:.3f}" for share in shares)
 
 
 TASKS = {"tictactoe": tictactoe, "matrix": matrix}

@@ -65,3 +65,14 @@ def test_every_example_is_in_the_readme() -> None:
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     for example in EXAMPLES.glob("*.py"):
         assert f"`python examples/{example.name}`" in readme
+
+
+def test_a_league_renews_its_copies_and_wins_more_than_it_did(tmp_path: Path) -> None:
+    text = printed("league.py", tmp_path)
+    (steps,) = re.findall(r"copies of steps (.*)", text)
+    assert len(steps.split(", ")) > 3
+    (rating,) = re.findall(r"rating ([\d,]+),", text)
+    assert int(rating.replace(",", "")) > 1300
+    # Of two random players, each does not lose 56 % of the games.
+    assert shares(text)[-1] > 70.0
+    assert (tmp_path / re.findall(r"ratings: (.*)", text)[0]).is_file()
