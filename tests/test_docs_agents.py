@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "agents.md").read_text(encoding=
 
 
 def test_the_config_of_the_page_runs(rlplug: Command, home: Path, tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    shown, *_ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "run.toml"
     file.write_text(shown)
     quick = ("--set", "n_steps=32", "--set", "evaluation.episodes=2")
@@ -39,8 +39,9 @@ def test_the_commands_of_the_page_are_accepted(rlplug: Command, home: Path) -> N
 def test_the_metrics_of_the_page_are_reported(home: Path) -> None:
     quiet = {"tracking.enabled": False, "n_steps": 32, "batch_size": 32, "evaluation.episodes": 2}
     sections = {"modules.one.agents": "agent_0", "modules.two.agents": "agent_1"}
+    league = {"league.every": 256}
     env = "rlplug.envs.agents.tasks:Meeting"
-    run = library.run("ppo", env, steps=256, options={**quiet, **sections})
+    run = library.run("ppo", env, steps=256, options={**quiet, **sections, **league})
     for name in re.findall(r"^\| `([^`]*)`", PAGE, re.MULTILINE):
         own = name.replace("agents/NAME", "agents/agent_0").replace("NAME", "one")
         assert own in run.metrics, own

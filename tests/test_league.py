@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -382,6 +383,20 @@ def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path
         library.run("ppo", "CartPole-v1", steps=64, options=options)
     again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
     _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (league, again)))
+
+
+def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "agents.md").read_text(encoding="utf-8")
+    shown = next(
+        one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[league]" in one
+    )
+    file = tmp_path / "run.toml"
+    file.write_text(shown)
+    quick = ("--set", "n_steps=32", "--set", "evaluation.episodes=2", "--quiet")
+    done = rlplug("run", "--config", str(file), "--steps", "256", *quick)
+    assert done.code == 0, done.err
+    (copy,) = library.load_league("last")
+    assert set(copy.agents) == {"player_1", "player_2"}
 
 
 # -- bad input -------------------------------------------------------------------------------------
