@@ -118,6 +118,7 @@ def test_a_request_as_arguments_is_read_back_as_the_same_request_with_its_seed(
         config=tmp_path / "run.toml",
         flags={
             "run": {"algorithm": "a2c", "env": "CartPole-v1", "steps": 600, "addons": ["b", "a"]},
+            "scale": {"engine": "ray", "runners": 2},
             "tracking": {"tags": {"team": "a=b c"}},
         },
         settings=(

@@ -181,6 +181,7 @@ def run(
 
         prepared = prepare(request, registry)
         prepared = prepared if again is None else again.prepared(prepared)
+        prepared = prepared if seed_run is None else seed_run.placed(prepared)
         if dry_run:
             return _check(prepared, chosen)
         from rlplug.cli.outcome import finish

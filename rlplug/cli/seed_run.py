@@ -15,11 +15,15 @@ from collections.abc import Mapping
 from io import BufferedReader, BufferedWriter
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from rlplug.config.scale_section import ScaleSection
 from rlplug.review.record import Trial
 from rlplug.runs.signals import Interrupts
 
 if TYPE_CHECKING:
     from rlplug.hooks.events import RunInfo
+    from rlplug.runs.prepare import Prepared
 
 __all__ = ["SeedReporter", "SeedRun"]
 
@@ -95,14 +99,20 @@ class SeedReporter:
 class SeedRun:
     """What a command gets in such a process: a listener for the run, and signals that end it.
 
-    `part` may hold the `trial` of a study that the run is, and whether it `asks` the parent after
-    each evaluation if it is to go on.
+    `part` may hold the `trial` of a study that the run is, whether it `asks` the parent after each
+    evaluation if it is to go on, and whether it was `placed` on a cluster, whole.
     """
 
     def __init__(self, reports: BufferedWriter, part: Mapping[str, Any]) -> None:
         self._reporter = SeedReporter(reports)
         self._interrupts = Interrupts()
         self._part = part
+
+    def placed(self, prepared: Prepared) -> Prepared:
+        """The run as it is in this process: one that was placed on a cluster is not spread."""
+        if not self._part.get("placed"):
+            return prepared
+        return attrs.evolve(prepared, config=attrs.evolve(prepared.config, scale=ScaleSection()))
 
     def attached(self, *listeners: object) -> dict[str, Any]:
         """What `carry_out` is to be called with."""

@@ -48,6 +48,12 @@ __all__ = ["finish_study", "tune"]
     "'net_arch={choices=[[64],[256,256]]}'; repeatable, or [tune.space] of the file.",
 )
 @click.option("--trials", type=int, metavar="N", help="Number of trials; default: 20.")
+@click.option(
+    "--scale",
+    "engine",
+    type=click.Choice(["local", "ray"]),
+    help="Where the trials run: in processes of this host, or on a Ray cluster.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Runs at a time.")
 @click.option("--seed", type=int, metavar="N", help="Random seed of each trial.")
 @click.option("--seeds", metavar="SEEDS", help="Several seeds for each trial, which is their mean.")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import platform
-import socket
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from rlplug.config.toml import as_mapping
 from rlplug.envs import EnvMaker
-from rlplug.errors import RequestError
-from rlplug.registry import Registry, packages
+from rlplug.registry import Registry
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
+from rlplug.runs.versions import installed_versions, refuse_other_versions
 
 __all__ = ["job_of", "rebuilt", "versions"]
 
@@ -30,23 +27,10 @@ def rebuilt(job: Mapping[str, Any]) -> Prepared:
         flags_origin="the process that started the run",
     )
     prepared = prepare(request, Registry.installed())
-    here = versions(prepared)
-    for name, there in job["versions"].items():
-        if here.get(name) != there:
-            raise RequestError(
-                f"{name} is {here.get(name, 'absent')} on host {socket.gethostname()}, but {there} "
-                "where the run was started.",
-                "try: the same versions on all hosts",
-            )
+    refuse_other_versions(versions(prepared), job["versions"])
     return prepared
 
 
 def versions(prepared: Prepared) -> dict[str, str]:
-    """What must be the same in all processes: Python, and the package of each plugin."""
-    major, minor, _ = platform.python_version_tuple()
-    plugins = packages([prepared.algorithm, *prepared.addons])
-    return {
-        "Python": f"{major}.{minor}",
-        **{name: f"{name} {version(name)}" for name in ("rlplug", "torch")},
-        **{f"plugin {name!r}": package for name, package in plugins.items()},
-    }
+    """What must be the same in all processes of the run."""
+    return installed_versions([one.found for one in (prepared.algorithm, *prepared.addons)])

@@ -39,6 +39,8 @@ def _of_request(request: Request, flags: Mapping[str, Any], seed: int) -> Iterat
             yield from (FLAGS[name], str(one))
     for file in flags.get("data", {}).get("files", ()):
         yield from (FLAGS["files"], file)
+    for name, value in flags.get("scale", {}).items():
+        yield from (FLAGS[name], str(value))
     folder = flags.get("sampling", {}).get("record")
     if folder:
         yield from (FLAGS["record"], f"{folder}/seed-{seed}")

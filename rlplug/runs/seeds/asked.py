@@ -17,6 +17,7 @@ __all__ = [
     "Share",
     "check_seeds",
     "cores",
+    "num_threads",
     "parse_seeds",
     "refuse_seed_option",
     "seeds_text",
@@ -95,7 +96,7 @@ def share(request: Request, seeds: Sequence[int], jobs: int = 0, available: int 
     if jobs < 0:
         raise RequestError(f"jobs must be at least 1, got {jobs}.", "try: leave it out")
     available = available or cores()
-    wanted = _num_threads(request)
+    wanted = num_threads(request)
     jobs = min(jobs or max(available // max(wanted, 1), 1), len(seeds))
     return Share(jobs, max(wanted or available // jobs, 1))
 
@@ -116,7 +117,7 @@ def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return os.cpu_count() or 1
 
 
-def _num_threads(request: Request) -> int:
+def num_threads(request: Request) -> int:
     """The option, where the request has it; what is wrong with it is said by the run."""
     layers = layers_of(request)
     for setting in request.settings:

@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.scale_section import ScaleSection
+from rlplug.config.strict import structure
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.location import RunFolder, runs_in
@@ -73,9 +75,16 @@ class Group:
         content = json.dumps({**self.facts, **facts}, indent=2) + "\n"
         write_durably(self.folder / SEEDS, content.encode())
 
-    def ask(self, seeds: Iterable[int], run: Path) -> None:
+    @property
+    def section(self) -> ScaleSection | None:
+        """How its runs were spread over a cluster; None: they were not."""
+        kept = self.facts.get("scale")
+        return structure(ScaleSection, kept, "scale")[0] if isinstance(kept, Mapping) else None
+
+    def ask(self, seeds: Iterable[int], run: Path, section: ScaleSection | None = None) -> None:
         """Keep which seeds were asked for, with the options of the first run that has begun."""
-        self.keep(seeds=sorted({*self.asked, *seeds}))
+        scale = None if section is None else attrs.asdict(section)
+        self.keep(seeds=sorted({*self.asked, *seeds}), scale=scale)
         if not self.config.exists():
             shutil.copyfile(run / CONFIG, self.config)
 

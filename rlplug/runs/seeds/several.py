@@ -9,14 +9,15 @@ from typing import Protocol
 import attrs
 
 from rlplug.checkpoint import lasting_name
+from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
-from rlplug.runs.seeds.asked import Share, seeds_text, share
+from rlplug.runs.seeds.asked import seeds_text
 from rlplug.runs.seeds.carry_out import SeedDisplay, carry_out_runs, exit_code
 from rlplug.runs.seeds.files import write_files
 from rlplug.runs.seeds.group import Group
-from rlplug.runs.seeds.process import launch_here
+from rlplug.runs.seeds.placement import Placement, placed, spread_by
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
 from rlplug.runs.seeds.summary_run import record_summary, summary_of_seeds
@@ -68,13 +69,15 @@ def run_seeds(
 ) -> SeedsOutcome:
     """Run each seed in a process of its own, some at a time."""
     request = _with_lasting_names(request)
-    each = share(request, seeds, jobs)
     states = [SeedState(seed=seed, arguments=arguments_of(request, seed)) for seed in seeds]
     layers = layers_of(request)
     names = [layers.section("run", "algorithm") or "run", *(layers.section("run", "addons") or ())]
-    title = f"{' + '.join(names)}, {_how(seeds, each)}"
+    title = f"{' + '.join(names)}, seeds {seeds_text(tuple(seeds))}"
     name = request.flags.get("tracking", {}).get("run_name", "")
-    return _carry_out(states, each, make_display, title, root=runs_folder(), name=name)
+    section, root = spread_by(request), runs_folder()
+    plan = _SeedsPlan(states, root, alike=not name, section=section)
+    with placed(request, section, len(seeds), jobs, root) as place:
+        return _carry_out(plan, place, make_display, title, root, name)
 
 
 def _with_lasting_names(request: Request) -> Request:
@@ -116,9 +119,12 @@ def resume_seeds(
     chosen = dict(group.runs) if changed else unfinished
     states = [_resumed(group, seed, chosen, request, steps, allow_drift) for seed in group.asked]
     working = [state.seed for state in states if state.status == "waiting"]
-    each = share(attrs.evolve(request, config=_config(group)), working, jobs)
-    title = f"{group.name}, {_how(working, each)}"
-    return _carry_out(states, each, make_display, title, root=group.root, alike=False)
+    title = f"{group.name}, seeds {seeds_text(tuple(working))}"
+    whole = attrs.evolve(request, config=_config(group))
+    section = group.section
+    plan = _SeedsPlan(states, group.root, alike=False, section=section)
+    with placed(whole, section, len(working), jobs, group.root) as place:
+        return _carry_out(plan, place, make_display, title, group.root)
 
 
 def _resumed(
@@ -159,39 +165,39 @@ def _config(group: Group) -> Path:
     return next(iter(group.runs.values())).path / group.config.name
 
 
-def _how(seeds: Sequence[int], each: Share) -> str:
-    threads = f"{each.threads} thread{'' if each.threads == 1 else 's'}"
-    return f"seeds {seeds_text(tuple(seeds))}: {each.jobs} at a time, {threads} each"
-
-
 def _carry_out(
-    states: Sequence[SeedState],
-    each: Share,
+    plan: _SeedsPlan,
+    place: Placement,
     make_display: MakeDisplay,
     title: str,
-    *,
     root: Path,
     name: str = "",
-    alike: bool = True,
 ) -> SeedsOutcome:
-    plan = _SeedsPlan(states, root, alike=alike and not name)
-    display = make_display(title)
+    display = make_display(f"{title}: {place}")
     try:
-        ended_by = carry_out_runs(plan, each.jobs, launch_here(each.environ()), display)
+        ended_by = carry_out_runs(plan, place.each.jobs, place.launch, display)
     finally:
         display.close()
     if name:
-        _find_named(states, name, root)
-    for state in states:
+        _find_named(plan.states, name, root)
+    for state in plan.states:
         plan.started(state)
-    return concluded(states, ended_by, plan.group)
+    return concluded(plan.states, ended_by, plan.group)
 
 
 class _SeedsPlan:
     """Seeds, one after another, of a group that the first to begin makes known."""
 
-    def __init__(self, states: Sequence[SeedState], root: Path, *, alike: bool) -> None:
+    def __init__(
+        self,
+        states: Sequence[SeedState],
+        root: Path,
+        *,
+        alike: bool,
+        section: ScaleSection | None,
+    ) -> None:
         self.states = states
+        self._section = section
         self.alike = alike
         self.group: Group | None = None
         self._root = root
@@ -206,7 +212,7 @@ class _SeedsPlan:
         run = None if state.folder is None else RunFolder.read(state.folder)
         if run is not None and self.group is None:
             self.group = Group(self._root, run.about.group)
-            self.group.ask([one.seed for one in self.states], run.path)
+            self.group.ask([one.seed for one in self.states], run.path, self._section)
 
     def evaluated(self, state: SeedState, step: int, metrics: Mapping[str, float]) -> str:
         """Seeds go on to their end."""

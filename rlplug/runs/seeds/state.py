@@ -99,7 +99,7 @@ class SeedState:
     @property
     def order(self) -> dict[str, Any]:
         """What its process is told at its start."""
-        return {"arguments": self.arguments, "part": self.part}
+        return {"arguments": self.arguments, "part": dict(self.part)}
 
     @property
     def has_begun(self) -> bool:

@@ -19,11 +19,10 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.registry import Registry
 from rlplug.runs.request import Request, layers_of
-from rlplug.runs.seeds.asked import share
 from rlplug.runs.seeds.carry_out import carry_out_runs
 from rlplug.runs.seeds.files import write_each
 from rlplug.runs.seeds.group import CONFIG, STUDY, Group
-from rlplug.runs.seeds.process import launch_here
+from rlplug.runs.seeds.placement import Placement, placed, spread_by
 from rlplug.runs.seeds.several import MakeDisplay
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary_run import SummaryRun, record_summary
@@ -74,12 +73,13 @@ def tune(asked: TuneRequest, jobs: int, make_display: MakeDisplay, name: str = "
         study = Study(group.name, root, asked.section, asked.ranges)
         _keep(group, asked)
         plan = TrialsPlan(study, asked, group.name, root)
-        each = share(asked.run, range(asked.section.trials * len(asked.seeds)), jobs)
-        display = make_display(_title(group, asked, study, each.jobs, each.threads))
-        try:
-            ended_by = carry_out_runs(plan, each.jobs, launch_here(each.environ()), display)
-        finally:
-            display.close()
+        count = asked.section.trials * len(asked.seeds)
+        with placed(asked.run, spread_by(asked.run), count, jobs, root) as place:
+            display = make_display(_title(group, asked, study, place))
+            try:
+                ended_by = carry_out_runs(plan, place.each.jobs, place.launch, display)
+            finally:
+                display.close()
         if is_new and not ended_by and not trial_runs(root, group.name):
             # What was asked for is wrong: nothing was run that a study could go on with.
             study.delete()
@@ -140,14 +140,13 @@ def _refuse_others(group: Group, asked: TuneRequest) -> None:
         )
 
 
-def _title(group: Group, asked: TuneRequest, study: Study, jobs: int, threads: int) -> str:
+def _title(group: Group, asked: TuneRequest, study: Study, place: Placement) -> str:
     done = sum(one.status != "RUNNING" for one in study.trials)
     before = f"{done} of them done, " if done else ""
     section = asked.section
     pruner = section.pruner if asked.evaluate_every and section.pruner != "none" else "none"
-    each = f"{jobs} at a time, {threads} thread{'' if threads == 1 else 's'} each"
     return (
-        f"{group.name}: {section.trials} trials, {before}{each}; sampler {section.sampler}, "
+        f"{group.name}: {section.trials} trials, {before}{place}; sampler {section.sampler}, "
         f"pruner {pruner}"
     )
 
