@@ -5,11 +5,14 @@ Runs on Ray start a local cluster; figures are of training alone, without the st
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -161,6 +164,39 @@ def staleness() -> None:
         )
 
 
+def rllib() -> None:
+    """PPO with two runners beside RLlib's, by environment steps per CPU second of all processes.
+
+    RLlib needs an environment of its own: python benchmarks/ppo.py --setup.
+    """
+    peers = Path(__file__).parent / "peers"
+    ratios = []
+    for turn in range(3):
+        found = {}
+        for name, python, steps in (
+            ("rlplug", Path(sys.executable), 102_400),
+            ("rllib", peers.parent.parent / ".benchenvs" / "ppo_rllib" / "bin" / "python", 10_240),
+        ):
+            command = [str(python), str(peers / f"scale_{name}.py")]
+            done = subprocess.run(
+                [*command, f"--steps={steps}", "--runners=2"],
+                text=True,
+                capture_output=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                check=True,
+            )
+            (line,) = [one for one in done.stdout.splitlines() if one.startswith("{")]
+            told = json.loads(line)
+            found[name] = told["steps"] / told["cpu"]
+            print(
+                f"  {name} {told['version']}: {found[name]:,.0f} steps per CPU second, "
+                f"{told['steps'] / told['wall']:,.0f} per second ({told['processes']} processes)"
+            )
+        ratios.append(found["rlplug"] / found["rllib"])
+        print(f"  turn {turn + 1}: {ratios[-1]:.2f} ×")
+    print(f"rlplug beside RLlib, 2 runners each: {numpy.median(ratios):.2f} × per CPU second")
+
+
 def cpu() -> float:
     """CPU seconds of this process and those that have ended."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -176,6 +212,7 @@ if __name__ == "__main__":
         "rounds": rounds,
         "learners": learners,
         "staleness": staleness,
+        "rllib": rllib,
     }
     for name in sys.argv[1:] or parts:
         parts[name]()

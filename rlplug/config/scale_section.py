@@ -61,7 +61,15 @@ class ScaleSection:
         "rollouts, 1 for replay and streams.",
         at_least(-1),
     )
-    max_restarts: int = option(3, "ray: runners to replace in a run after they died.", at_least(0))
+    max_restarts: int = option(
+        3, "ray: runners of each learner to replace after they died.", at_least(0)
+    )
+    placement_timeout: float = option(
+        300.0,
+        "ray: seconds that a runner may wait for room on the cluster, at the start or in place of "
+        "one that died.",
+        at_least(0),
+    )
 
     def __attrs_post_init__(self) -> None:
         """Refuse options that contradict each other or have no effect, all at once."""

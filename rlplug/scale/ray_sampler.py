@@ -20,6 +20,9 @@ __all__ = ["RaySampler"]
 
 _LOG = logging.getLogger("rlplug")
 
+_TOLD_SECONDS = 20.0
+"""How long room is waited for before a person is told."""
+
 
 class RaySampler:
     """Collects from all runners at once, at most `ahead` collections before the last weights.
@@ -40,6 +43,7 @@ class RaySampler:
         runners: int,
         ahead: int = 0,
         max_restarts: int = 3,
+        placement_timeout: float = 300.0,
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
@@ -51,6 +55,7 @@ class RaySampler:
         self._modules = modules
         self._ahead = ahead
         self._max_restarts = max_restarts
+        self._placement_timeout = placement_timeout
         self._restarts = 0
         self._stats = {
             module_id: EpisodeStats(environments.modules[module_id].num_envs)
@@ -62,6 +67,8 @@ class RaySampler:
         self._last: Experience | None = None
         self._runners = [make_runner(index, life=0) for index in range(runners)]
         try:
+            for index in range(runners):
+                self._wait_for_room(index)
             self._all("build")
         except BaseException:
             self.close()
@@ -190,22 +197,46 @@ class RaySampler:
                 self._replace(index, error)
 
     def _replace(self, index: int, error: Exception) -> None:
-        self._restarts += 1
-        reason = str(error).strip().splitlines()[0].rstrip(".:")
-        if self._restarts > self._max_restarts:
-            raise RunFailedError(
-                f"runner {index} died ({reason}), after {self._max_restarts} others.",
-                "try: look at its memory, or --set scale.max_restarts=N",
-            ) from error
-        _LOG.warning(
-            "rlplug: runner %d died and is replaced; its episodes start anew (%s).", index, reason
-        )
-        runner = self._runners[index] = self._make_runner(index, life=self._restarts)
-        self._answer(runner.build.remote())
-        self._answer(runner.start.remote(None))
+        while True:
+            self._restarts += 1
+            reason = str(error).strip().splitlines()[0].rstrip(".:")
+            if self._restarts > self._max_restarts:
+                raise RunFailedError(
+                    f"runner {index} died ({reason}), after {self._max_restarts} others.",
+                    "try: look at its memory, or --set scale.max_restarts=N",
+                ) from error
+            _LOG.warning(
+                "rlplug: runner %d died and is replaced; its episodes start anew (%s).",
+                index,
+                reason,
+            )
+            # One that only cannot be reached would hold what it reserves.
+            self._ray.kill(self._runners[index])
+            runner = self._runners[index] = self._make_runner(index, life=self._restarts)
+            try:
+                self._wait_for_room(index)
+                self._answer(runner.build.remote())
+                self._answer(runner.start.remote(None))
+                break
+            except self._ray.exceptions.RayActorError as again:
+                # On a node that is leaving, too.
+                error = again
         # What the dead one had under way comes from its successor, in the same order.
         for timestep, answers in self._pending:
             answers[index] = runner.collect.remote(self._weights(), timestep)
+
+    def _wait_for_room(self, index: int) -> None:
+        """Wait until a runner has its place; other runs may hold what the cluster has."""
+        placed = self._runners[index].__ray_ready__.remote()
+        for seconds in (_TOLD_SECONDS, max(self._placement_timeout - _TOLD_SECONDS, 0)):
+            if self._ray.wait([placed], timeout=seconds)[0]:
+                return
+            _LOG.warning("rlplug: runner %d waits for room on the cluster.", index)
+        raise RunFailedError(
+            f"there was no room for runner {index} on the cluster within "
+            f"{self._placement_timeout:g} seconds.",
+            "try: ray status; fewer scale.runners, or a longer scale.placement_timeout",
+        )
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """What every runner answers; one that has died is replaced first."""

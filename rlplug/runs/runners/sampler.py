@@ -113,6 +113,7 @@ def runner_sampler(
         runners=section.runners,
         ahead=ahead,
         max_restarts=section.max_restarts,
+        placement_timeout=section.placement_timeout,
     )
     stack.callback(sampler.close)
     return sampler
