@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,14 @@ from typing import Any
 
 import gymnasium
 import numpy
+from peers.process_tree import Clock
 
 import rlplug
+from rlplug.config.sources import Setting
+from rlplug.registry import Registry
+from rlplug.runs.prepare import prepare
+from rlplug.runs.request import Request
+from rlplug.runs.run import carry_out
 
 PPO = {
     "num_envs": 1,
@@ -123,14 +128,18 @@ def learners() -> None:
     options |= {"n_steps": 256, "batch_size": 2048}
     found = []
     for count in (1, 2):
-        before = cpu()
-        load = os.getloadavg()[0]
-        wall = seconds(40_960, {**options, "scale.learners": count}, "CartPole-v1")
-        found.append((wall, cpu() - before))
-        print(f"  {count} learner(s): {wall:.1f} s, {found[-1][1]:.1f} CPU s, load {load:.2f}")
-    (one, one_cpu), (two, two_cpu) = found
+        load, clock = os.getloadavg()[0], Clock()
+        flags = {"run": {"algorithm": "ppo", "env": "CartPole-v1", "steps": 40_960}}
+        said = {**PPO, **options, "scale.learners": count}
+        settings = tuple(Setting(name, value) for name, value in said.items())
+        prepared = prepare(Request(flags=flags, settings=settings), Registry.installed())
+        carry_out(prepared, listeners=(Training(clock),))
+        found.append(clock)
+        print(f"  {count} learner(s): {clock.wall:.1f} s, {clock.cpu:.1f} CPU s, load {load:.2f}")
+    one, two = found
     print(
-        f"2 learners against 1: {one / two:.2f} × as fast, {two_cpu / one_cpu:.2f} × the CPU time"
+        f"2 learners against 1: {one.wall / two.wall:.2f} × as fast, "
+        f"{two.cpu / one.cpu:.2f} × the CPU time"
     )
 
 
@@ -164,6 +173,21 @@ def staleness() -> None:
         )
 
 
+class Training:
+    """A listener that times what lies between the first step and the last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def run_started(self) -> None:
+        """All processes are there."""
+        self._clock.start()
+
+    def run_finished(self) -> None:
+        """After the last update."""
+        self._clock.stop()
+
+
 def rllib() -> None:
     """PPO with two runners beside RLlib's, by environment steps per CPU second of all processes.
 
@@ -195,12 +219,6 @@ def rllib() -> None:
         ratios.append(found["rlplug"] / found["rllib"])
         print(f"  turn {turn + 1}: {ratios[-1]:.2f} ×")
     print(f"rlplug beside RLlib, 2 runners each: {numpy.median(ratios):.2f} × per CPU second")
-
-
-def cpu() -> float:
-    """CPU seconds of this process and those that have ended."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in both)
 
 
 if __name__ == "__main__":

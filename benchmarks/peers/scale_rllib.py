@@ -6,9 +6,10 @@ import logging
 
 import ray
 from ppo_settings import Part
+from process_tree import Clock
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from scale_settings import Clock, measure
+from scale_settings import measure
 
 
 def train(part: Part, steps: int, runners: int, clock: Clock) -> None:

@@ -6,7 +6,8 @@ import os
 import tempfile
 
 from ppo_settings import Part
-from scale_settings import Clock, measure
+from process_tree import Clock
+from scale_settings import measure
 
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
