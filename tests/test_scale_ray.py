@@ -184,7 +184,7 @@ def test_what_fails_in_a_runner_is_told_and_where(
     (tmp_path / "failing_env.py").write_text(FAILING)
     flags = {"run": {"algorithm": "ppo", "env": "failing_env:Failing"}}
     job = job_of(prepare(Request(flags=flags), Registry.installed()), "failing_env:Failing")
-    job |= {"runners": 1, "threads": 1, "path": []}
+    job |= {"runners": 1, "several": False, "threads": 1, "path": []}
     wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
 
     def runner(**more: Any) -> Runner:
