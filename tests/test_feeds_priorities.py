@@ -57,6 +57,23 @@ def test_weights_take_back_the_bias() -> None:
     assert weights.tolist() == pytest.approx([1.0, 1 / 3, 1 / 3, 1 / 3])
 
 
+def test_weights_are_at_most_1_over_the_rows_of_all_learners() -> None:
+    asked: list[float] = []
+
+    def least(own: float) -> float:
+        asked.append(own)
+        return min(own, 1 / 8)
+
+    priorities = Priorities(2, alpha=0.5, beta=Schedule(((0, 1.0),)), eps=0.0, least=least)
+    priorities.add(numpy.array([0, 1]), numpy.array([], numpy.int64))
+    priorities.learned(numpy.array([0, 1]), numpy.array([1.0, -9.0]))
+    rows, weights = priorities.draw(numpy.random.default_rng(0), 4, 0)
+    # Drawn with 1/4 and 3/4, here; another learner has a row that is drawn with 1/8.
+    assert rows.tolist() == [0, 1, 1, 1]
+    assert asked == [1 / 4]
+    assert weights.tolist() == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
+
+
 def test_full_correction_makes_the_weighted_mean_that_of_all_rows() -> None:
     priorities = Priorities(4, alpha=1.0, beta=Schedule(((0, 1.0),)), eps=0.0)
     priorities.add(numpy.arange(4), numpy.array([], numpy.int64))

@@ -84,6 +84,14 @@ def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
     )
 
 
+def test_two_learners_of_prioritized_replay_keep_the_same_weights(store_root: Path) -> None:
+    options = {"num_envs": 2, "learning_starts": 40, "batch_size": 16, "prioritized": True}
+    options |= {"evaluation.episodes": 0, "tracking.enabled": False, "scale.learners": 2}
+    run = rlplug.run("dqn", "CartPole-v1", steps=160, options=options)
+    # Weights are compared at the last checkpoint.
+    assert (run.status, run.checkpoints) == ("FINISHED", (160,))
+
+
 def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Path) -> None:
     def kill_one() -> None:
         deadline = time.monotonic() + 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
@@ -58,6 +58,8 @@ class FeedSetting:
     normalization: Normalization | None = None
     device: torch.device | None = None
     """Where experience is, if it is tensors; None: arrays."""
+    least: Callable[[float], float] | None = None
+    """Gives the smallest of a number over all learners, where there are several of one module."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -21,10 +21,19 @@ ones."""
 class Priorities:
     """Priorities of all rows of a ring buffer; new rows get the highest so far."""
 
-    def __init__(self, rows: int, *, alpha: float, beta: Schedule, eps: float) -> None:
+    def __init__(
+        self,
+        rows: int,
+        *,
+        alpha: float,
+        beta: Schedule,
+        eps: float,
+        least: Callable[[float], float] | None = None,
+    ) -> None:
         self._alpha = alpha
         self._beta = beta
         self._eps = eps
+        self._least = least
         self._tree = SumTree(rows)
         self._highest = 1.0
 
@@ -39,10 +48,16 @@ class Priorities:
         self._tree.set(fresh, self._highest)
 
     def draw(self, random: numpy.random.Generator, count: int, step: int) -> tuple[Any, Any]:
-        """Rows and their importance weights, at most 1."""
+        """Rows and their importance weights, at most 1 over the rows of all learners."""
         rows = self._tree.draw(random, count)
         priorities = self._tree.leaves[rows]
-        weights = (priorities.min() / priorities) ** self._beta.at(step)
+        if self._least is None:
+            least = priorities.min()
+        else:
+            # Buffers differ in their sums: what is compared is how probable each row was.
+            priorities = priorities / self._tree.total
+            least = self._least(float(priorities.min()))
+        weights = (least / priorities) ** self._beta.at(step)
         return rows, weights.astype(numpy.float32)
 
     def learned(self, rows: Any, errors: Any) -> None:

@@ -174,7 +174,7 @@ class OpenReplay(OpenFeed):
         options["eps"] = described.priority_eps
         if setting.device is not None:
             return TensorPriorities(self._ring, **options)
-        return Priorities(self._ring.rows * setting.num_envs, **options)
+        return Priorities(self._ring.rows * setting.num_envs, **options, least=setting.least)
 
     def describe(self) -> str:
         """Size of the buffer and its memory."""

@@ -196,7 +196,11 @@ def make_components(
     if isinstance(environments, AgentEnvironments):
         opened = agent_feeds(prepared, environments, learner, setting, ranks)
     else:
-        opened = feed.open(setting(environments, learner.modules[DEFAULT_MODULE]))
+        told = setting(environments, learner.modules[DEFAULT_MODULE])
+        if ranks is not None:
+            # Of several modules, one may have rows in some learners alone, which would wait.
+            told = attrs.evolve(told, least=ranks.least)
+        opened = feed.open(told)
     if ranks is not None:
         refuse_unshared(environments, opened, learners)
         learner.process_group.check = ranks.refuse_lost

@@ -134,6 +134,13 @@ class Ranks:
         wait_for(dist.all_reduce(both, async_op=True), self.refuse_lost)
         return list(both.tolist())
 
+    def least(self, number: float) -> float:
+        """The smallest over all learners."""
+        told = torch.tensor([number], dtype=torch.float64)
+        work = dist.all_reduce(told, dist.ReduceOp.MIN, async_op=True)
+        wait_for(work, self.refuse_lost)
+        return float(told)
+
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
         return all_gather(value, check=self.refuse_lost)
