@@ -158,3 +158,23 @@ def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:
     assert "compute.device = 'cuda', but scale.learner_gpus = 0." in refused(
         **{"compute.device": "cuda"}
     )
+
+
+def test_torchrun_and_ray_do_not_both_start_learners(
+    store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RequestError) as raised:
+        rlplug.run("ppo", "CartPole-v1", options={**PPO, **RAY})
+    assert str(raised.value) == (
+        "torchrun and Ray would both start learners.\n"
+        "  try: rlplug run --scale ray --learners 2, without torchrun"
+    )
