@@ -55,7 +55,7 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """The plugin to check → its package, and the files to plant bugs in, where it is installed.
 
-`reinforce` is what docs/first-algorithm.md and `rlplug plugins new reinforce` make."""
+`reinforce` is what docs/first-algorithm.md makes, with the option that it adds: follow it first."""
 
 
 @attrs.frozen
@@ -99,7 +99,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without the slow checks")
     parser.add_argument("--list", action="store_true", help="plant nothing")
     said = parser.parse_args()
-    mutants = list(chosen(said))
+    bugs = [bug for bug in tomllib.loads(HAND.read_text())["bug"] if bug["plugin"] in said.plugin]
+    refuse_stale(bugs)
+    mutants = list(chosen(said, bugs))
     if said.list:
         for one in mutants:
             print(one.text())
@@ -124,11 +126,27 @@ def main() -> None:
     summary(results)
 
 
-def chosen(said: argparse.Namespace) -> Iterator[Mutant]:
+def refuse_stale(bugs: Sequence[dict[str, str]]) -> None:
+    """End with those whose text does not stand in their file exactly once, and what is missing."""
+    problems = []
+    for bug in bugs:
+        path = folder_of(bug["plugin"]) / f"{bug['file']}.py"
+        if not path.exists():
+            problems.append(f"{bug['plugin']} is not installed: there is no {path}")
+        elif (count := path.read_text().count(bug["before"])) != 1:
+            problems.append(f"{path} has {count} times {bug['before']!r}")
+    if problems:
+        lines = "\n  ".join(dict.fromkeys(problems))
+        sys.exit(
+            f"{HAND.name} is out of date, or a plugin is another one than it was written for:\n"
+            f"  {lines}\n  try: write them anew, or leave the plugin out with --plugin"
+        )
+
+
+def chosen(said: argparse.Namespace, bugs: Sequence[dict[str, str]]) -> Iterator[Mutant]:
     """The mutants written by hand, and a sample of those by rules."""
-    for bug in tomllib.loads(HAND.read_text())["bug"]:
-        if bug["plugin"] in said.plugin and (found := by_hand(**bug)):
-            yield found
+    for bug in bugs:
+        yield by_hand(**bug)
     if said.hand:
         return
     by_rules = []
@@ -146,15 +164,9 @@ def chosen(said: argparse.Namespace) -> Iterator[Mutant]:
     yield from drawn.sample(by_rules, min(said.sample or len(by_rules), len(by_rules)))
 
 
-def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant | None:
-    """A mutant that replaces a text which stands in the file once; None if that is not there."""
-    path = folder_of(plugin) / f"{file}.py"
-    if not path.exists():
-        return None
-    source = path.read_text()
-    if source.count(before) != 1:
-        print(f"mutants_hand.toml: {plugin} {file} has {source.count(before)} times {before!r}")
-        return None
+def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant:
+    """A mutant that replaces a text which stands in the file once."""
+    source = (folder_of(plugin) / f"{file}.py").read_text()
     line = source[: source.index(before)].count("\n") + 1
     planted = source.replace(before, after)
     return Mutant(plugin, f"{file}.py", "hand", line, before.strip(), after.strip(), planted)

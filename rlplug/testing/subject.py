@@ -30,7 +30,7 @@ FAST_OPTIONS: Mapping[str, Any] = {
     "n_epochs": 4,
     "buffer_size": 2_000,
     "learning_starts": 64,
-    "train_freq": 1,
+    "train_freq": 2,
     "gradient_steps": 1,
     "target_update_interval": 10,
     "tau": 0.05,
@@ -210,9 +210,11 @@ class Subject:
         accepted: dict[str, Any] = {}
         for name, value in FAST_OPTIONS.items():
             usual = getattr(defaults, name, None)
-            # Targets may follow faster than by default, but not more slowly.
+            # Updates and targets may come sooner than by default, but not later.
             if (name == "tau" and usual is not None and usual >= value) or (
-                name == "target_update_interval" and usual is not None and usual <= value
+                name in ("target_update_interval", "train_freq")
+                and usual is not None
+                and usual <= value
             ):
                 continue
             if name in known and type(usual) is type(value):

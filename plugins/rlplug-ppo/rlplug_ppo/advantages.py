@@ -28,8 +28,8 @@ def evaluate_rollout(
     """The columns `advantages`, `returns`, `values`, `log_prob` and `parameters` of a rollout.
 
     They come from one forward pass over the rollout, unless acting returned them as extras. With
-    `truncation` (rho_bar and c_bar of V-trace) all are those of the weights of this update, and
-    the `log_prob` of acting only corrects returns and advantages.
+    `truncation` (rho_bar and c_bar of V-trace), values are those of the weights of this update,
+    and there is a column `rho`: the ratio of their probabilities to the `log_prob` of acting.
     """
     if "values" in batch and truncation is None:
         parameters, values = batch["parameters"], batch["values"]
@@ -44,30 +44,27 @@ def evaluate_rollout(
         terminated = terminated | batch["truncated"]
     rewards = batch["rewards"].to(values.dtype)
     columns = {"values": values, "parameters": parameters}
-    if truncation is not None or "log_prob" not in batch:
-        columns["log_prob"] = module.distribution.log_prob(
+    log_prob = batch.get("log_prob")
+    if truncation is not None or log_prob is None:
+        current = module.distribution.log_prob(
             parameters, batch["actions"], batch.get("action_mask")
         )
+    if log_prob is None:
+        columns["log_prob"] = current
     steps = rewards, values, next_values, terminated, _continues(batch, values.dtype)
     if truncation is None:
         advantages = gae(*steps, gamma=gamma, gae_lambda=gae_lambda)
         return {**columns, "advantages": advantages, "returns": advantages + values}
-    if "log_prob" not in batch:
+    if log_prob is None:
         raise PluginError(
             "advantages = 'vtrace' needs the log-probabilities of the weights that acted, but the "
             f"batch has no column log_prob: {type(module).__name__}.forward_exploration returned "
             "none.",
             'try: --set advantages=gae, or Acted(…, extras={"log_prob": …})',
         )
-    advantages, returns = vtrace(
-        *steps,
-        (columns["log_prob"] - batch["log_prob"]).exp(),
-        gamma=gamma,
-        gae_lambda=gae_lambda,
-        rho_bar=truncation[0],
-        c_bar=truncation[1],
-    )
-    return {**columns, "advantages": advantages, "returns": returns}
+    rho, c = ((current - log_prob).exp().clamp(max=bar) for bar in truncation)
+    advantages, returns = vtrace(*steps, rho, c, gamma=gamma, gae_lambda=gae_lambda)
+    return {**columns, "advantages": advantages, "returns": returns, "rho": rho}
 
 
 def gae(
@@ -85,7 +82,7 @@ def gae(
     Terminated rows do not bootstrap, all others do. The sum of TD errors ends where `continues` is
     0: at a time limit and at the end of the rollout.
     """
-    deltas = rewards + gamma * next_values * ~terminated - values
+    deltas = _td_errors(rewards, values, next_values, terminated, gamma)
     return discounted_sums(deltas, gamma * gae_lambda * continues)
 
 
@@ -95,25 +92,24 @@ def vtrace(
     next_values: Tensor,
     terminated: Tensor,
     continues: Tensor,
-    ratio: Tensor,
+    rho: Tensor,
+    c: Tensor,
     *,
     gamma: float,
     gae_lambda: float,
-    rho_bar: float,
-    c_bar: float,
 ) -> tuple[Tensor, Tensor]:
     """The advantage and the value target of each row, both of shape (n,).
 
-    `ratio` is the probability of the action by the policy that learns, divided by that of the
-    policy that acted. Where all ratios are 1, these are the advantages and returns of GAE.
+    `rho` and `c` are the probability of the action by the policy that learns, divided by that of
+    the policy that acted, each truncated. Where all are 1, this is GAE. The advantages are without
+    the ratio of their own action, which the loss of the policy multiplies them by.
     """
-    rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
-    deltas = rewards + gamma * next_values * ~terminated - values
+    deltas = _td_errors(rewards, values, next_values, terminated, gamma)
     decay = gamma * gae_lambda * continues
     corrections = discounted_sums(rho * deltas, c * decay)
     # Nothing follows the last row: its decay is 0.
     following = torch.cat([corrections[1:], corrections[-1:]])
-    return rho * (deltas + decay * following), values + corrections
+    return deltas + decay * following, values + corrections
 
 
 def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:
@@ -128,6 +124,12 @@ def discounted_sums(terms: Tensor, decay: Tensor) -> Tensor:
         decay = decay[:-span] * decay[span:]
         span *= 2
     return sums
+
+
+def _td_errors(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, gamma: float
+) -> Tensor:
+    return rewards + gamma * next_values * ~terminated - values
 
 
 def _next_values(module: ActorCriticModule, batch: Batch) -> Tensor:

@@ -22,6 +22,7 @@ from rlplug_ppo.module import ActorCriticModule
 __all__ = ["A2C", "PPO", "adapt"]
 
 DEFAULTS: Mapping[str, Any] = {"sampling.num_envs": 8, "learner.max_grad_norm": 0.5}
+VTRACE: Mapping[str, Any] = {"advantages": "vtrace", "rho_bar": 1.0, "c_bar": 1.0}
 
 
 class PPO(Algorithm):
@@ -36,7 +37,7 @@ class PPO(Algorithm):
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},
         {"memory": "gru", "memory_size": 8, "truncated_bptt": 4},
-        {"squash": True, "state_dependent_std": True, "shared_encoder": True},
+        {"squash": True, "state_dependent_std": True, "shared_encoder": True, **VTRACE},
     )
 
     def feed(self) -> Rollout:
@@ -86,6 +87,7 @@ class PPO(Algorithm):
             bootstrap_truncated=config.bootstrap_truncated,
             truncation=config.truncation,
         )
+        columns.pop("rho", None)
         if not config.kl_coef:
             del columns["parameters"]
         return columns
@@ -132,7 +134,7 @@ class A2C(Algorithm):
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"ent_coef": 0.01, "normalize_advantage": True},
         {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4},
-        {"squash": True, "state_dependent_std": True, "shared_encoder": True},
+        {"squash": True, "state_dependent_std": True, "shared_encoder": True, **VTRACE},
     )
 
     def feed(self) -> Rollout:
@@ -178,7 +180,9 @@ class A2C(Algorithm):
             bootstrap_truncated=config.bootstrap_truncated,
             truncation=config.truncation,
         )
-        return {name: columns[name] for name in ("advantages", "returns", "values")}
+        del columns["parameters"]
+        columns.pop("log_prob", None)
+        return columns
 
     @hookimpl
     def compute_loss_for_module(

@@ -31,7 +31,9 @@ class OnPolicyOptions(ActorCriticOptions):
         "Advantages and value targets: gae; vtrace corrects for rows that older weights chose.",
     )
     rho_bar: float = option(
-        1.0, "V-trace: largest importance ratio of a TD error and of an advantage.", above(0)
+        1.0,
+        "V-trace: largest importance ratio of TD errors, and of the policy loss of A2C.",
+        above(0),
     )
     c_bar: float = option(
         1.0, "V-trace: largest importance ratio of what follows a step.", at_least(0)

@@ -66,6 +66,9 @@ def a2c_loss(
     if config.normalize_advantage:
         advantages = normalised(advantages)
 
+    if config.advantages == "vtrace":
+        advantages = batch["rho"] * advantages
+
     policy = -(advantages * log_prob).mean()
     value = value_loss(fwd_out["values"], batch["returns"], batch["values"])
     entropy = entropies.mean()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -154,27 +153,26 @@ STEPS: dict[str, Tensor] = {
 def test_v_trace_by_hand() -> None:
     advantages, returns = vtrace(
         **STEPS,
-        ratio=torch.tensor([0.5, 4.0, 1.0, 0.5, 1.0]),
+        rho=torch.tensor([0.5, 2.0, 1.0, 0.5, 1.0]),
+        c=torch.tensor([0.5, 1.0, 1.0, 0.5, 1.0]),
         gamma=0.5,
         gae_lambda=0.5,
-        rho_bar=2.0,
-        c_bar=1.0,
     )
     # TD errors: 1 + 2 - 2 = 1, 1 + 1 - 4 = -2, 0 + 4 - 2 = 2; 2 + 0.5 - 2 = 0.5, 3 - 1 = 2.
-    # rho: 0.5, 2 (of 4), 1, 0.5, 1; c: 0.5, 1 (of 4), 1, 0.5, 1; discount and lambda: 0.25.
-    # targets minus values, from the end: 2; 2·-2 + 0.25·1·2 = -3.5; 0.5·1 + 0.25·0.5·-3.5 = 0.0625
+    # Targets minus values, from the end, with 0.25 for discount and lambda:
+    # 2; 2·-2 + 0.25·1·2 = -3.5; 0.5·1 + 0.25·0.5·-3.5 = 0.0625.
     assert returns[:3].tolist() == [2.0625, 0.5, 4.0]
-    # advantages: rho · (TD error + 0.25 · what follows)
-    assert advantages[:3].tolist() == [0.5 * (1 + 0.25 * -3.5), 2 * (-2 + 0.25 * 2), 2.0]
+    # Advantages: the TD error and 0.25 of what follows.
+    assert advantages[:3].tolist() == [1 + 0.25 * -3.5, -2 + 0.25 * 2, 2.0]
     # 2, then 0.5·0.5 + 0.25·0.5·2 = 0.5
     assert returns[3:].tolist() == [2.5, 3.0]
-    assert advantages[3:].tolist() == [0.5 * (0.5 + 0.25 * 2), 2.0]
+    assert advantages[3:].tolist() == [0.5 + 0.25 * 2, 2.0]
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 0.95, 1.0])
 def test_v_trace_of_what_was_chosen_by_the_same_policy_is_gae(gae_lambda: float) -> None:
     window = {"gamma": 0.9, "gae_lambda": gae_lambda}
-    advantages, returns = vtrace(**STEPS, ratio=torch.ones(5), rho_bar=1.0, c_bar=1.0, **window)
+    advantages, returns = vtrace(**STEPS, rho=torch.ones(5), c=torch.ones(5), **window)
     expected = gae(**STEPS, **window)
     torch.testing.assert_close(advantages, expected)
     torch.testing.assert_close(returns, STEPS["values"] + expected)
@@ -182,7 +180,7 @@ def test_v_trace_of_what_was_chosen_by_the_same_policy_is_gae(gae_lambda: float)
 
 def test_unclipped_v_trace_with_lambda_1_is_importance_sampling_of_the_whole_return() -> None:
     ratio = torch.tensor([0.5, 3.0, 2.0, 1.0, 1.0])
-    _, returns = vtrace(**STEPS, ratio=ratio, gamma=0.5, gae_lambda=1.0, rho_bar=99.0, c_bar=99.0)
+    _, returns = vtrace(**STEPS, rho=ratio, c=ratio, gamma=0.5, gae_lambda=1.0)
     # Values cancel, but for that of the first state: what a ratio takes from its own TD error.
     deltas = [1.0, -2.0, 2.0]
     assert returns[0] == 2 + 0.5 * deltas[0] + 0.5 * 1.5 * deltas[1] + 0.25 * 3.0 * deltas[2]
@@ -190,10 +188,7 @@ def test_unclipped_v_trace_with_lambda_1_is_importance_sampling_of_the_whole_ret
 
 def test_an_action_that_the_policy_would_not_choose_again_teaches_nothing() -> None:
     ratio = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])
-    advantages, returns = vtrace(
-        **STEPS, ratio=ratio, gamma=0.5, gae_lambda=1.0, rho_bar=1.0, c_bar=1.0
-    )
-    assert advantages[1] == 0.0
+    advantages, returns = vtrace(**STEPS, rho=ratio, c=ratio, gamma=0.5, gae_lambda=1.0)
     assert returns[1] == STEPS["values"][1]
     assert advantages[0] == 1.0
 
@@ -204,12 +199,14 @@ OLDER = {**WINDOW, "truncation": (1.0, 1.0)}
 def test_v_trace_divides_by_the_probability_of_the_weights_that_acted() -> None:
     # The policy is uniform over two actions, the one that acted chose with 0.5, 1 and 0.25.
     acted = torch.tensor([0.5, 1.0, 0.25]).log()
-    found = evaluate_rollout(module(), rollout([[0, 3]], [4.0], log_prob=acted), **OLDER)
-    # TD errors of 1 + 0.5·(2, 3, 4) - (1, 2, 3) = 1, 0.5, 0; ratios 1, 0.5, 2; 2 is cut to 1.
-    assert found["advantages"].tolist() == pytest.approx([1 + 0.25 * 0.25, 0.25, 0.0])
+    batch = rollout([[0, 3]], [4.0], log_prob=acted)
+    found = evaluate_rollout(module(), batch, **{**WINDOW, "truncation": (1.5, 1.0)})
+    # TD errors of 1 + 0.5·(2, 3, 4) - (1, 2, 3) = 1, 0.5, 0; ratios 1, 0.5, 2; 2 is cut to 1.5.
+    assert found["rho"].tolist() == pytest.approx([1.0, 0.5, 1.5])
+    assert found["advantages"].tolist() == pytest.approx([1 + 0.25 * 0.25, 0.5, 0.0])
     assert found["returns"].tolist() == pytest.approx([2.0625, 2.25, 3.0])
-    # The clipped surrogate is of the change in this update, whatever acted.
-    assert found["log_prob"].tolist() == pytest.approx([math.log(0.5)] * 3)
+    # The ratio of the loss is to what acted.
+    assert "log_prob" not in found
 
 
 def test_v_trace_evaluates_again_what_acting_brought() -> None:
