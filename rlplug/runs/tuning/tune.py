@@ -67,25 +67,24 @@ def tune(asked: TuneRequest, jobs: int, make_display: MakeDisplay, name: str = "
     """Carry out the trials of a study that it does not have yet."""
     root = runs_folder()
     group = Group(root, name or asked.default_name)
-    with name_lock(group.name):
+    count = asked.section.trials * len(asked.seeds)
+    with name_lock(group.name), placed(asked.run, spread_by(asked.run), count, jobs, root) as place:
         _refuse_others(group, asked)
         is_new = not (group.folder / STUDY).exists()
         study = Study(group.name, root, asked.section, asked.ranges)
         _keep(group, asked)
         plan = TrialsPlan(study, asked, group.name, root)
-        count = asked.section.trials * len(asked.seeds)
-        with placed(asked.run, spread_by(asked.run), count, jobs, root) as place:
-            display = make_display(_title(group, asked, study, place))
-            try:
-                ended_by = carry_out_runs(plan, place.each.jobs, place.launch, display)
-            finally:
-                display.close()
-        if is_new and not ended_by and not trial_runs(root, group.name):
-            # What was asked for is wrong: nothing was run that a study could go on with.
-            study.delete()
-            shutil.rmtree(group.folder, ignore_errors=True)
-            return TuneOutcome(states=plan.states, ended_by=0, group=group, summary=None)
-        return _concluded(asked, study, plan.states, ended_by, group)
+        display = make_display(_title(group, asked, study, place))
+        try:
+            ended_by = carry_out_runs(plan, place.each.jobs, place.launch, display)
+        finally:
+            display.close()
+    if is_new and not ended_by and not trial_runs(root, group.name):
+        # What was asked for is wrong: nothing was run that a study could go on with.
+        study.delete()
+        shutil.rmtree(group.folder, ignore_errors=True)
+        return TuneOutcome(states=plan.states, ended_by=0, group=group, summary=None)
+    return _concluded(asked, study, plan.states, ended_by, group)
 
 
 def kept_study(root: Path, name: str, registry: Registry) -> TuneRequest:
