@@ -1,4 +1,4 @@
-"""Runs with several agents over several processes: learners, and runners on a Ray cluster."""
+"""Runs with several agents over several processes: learners, workers, and runners on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 
 import rlplug
 from rlplug.config.scale_section import ScaleSection
+from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations, ModuleExperience
 from rlplug.scale.cluster import connected
 from rlplug.scale.experience import join
 from rlplug.trees import read_tree
 
 RELAY = "tests.agent_games:Relay"
+COUNTDOWN = "tests.agent_games:Countdown"
 TWO = {"modules.one.agents": "first", "modules.two.agents": "second"}
 QUICK: dict[str, Any] = {"num_envs": 4, "evaluation.episodes": 0, "tracking.enabled": False}
 OPTIONS: dict[str, Any] = {
@@ -66,6 +68,36 @@ def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
             {name: one for name, one in before.items() if name.startswith(module_id)},
         )
     assert difference(weights(whole), weights(rest)) == 0.0
+
+
+# -- worker processes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "sections"), [(RELAY, TWO), (COUNTDOWN, {}), ("pettingzoo:mpe/simple_spread_v3", {})]
+)
+def test_worker_processes_give_bit_for_bit_what_this_process_gives_also_when_resumed(
+    env: str, sections: dict[str, Any], store_root: Path
+) -> None:
+    workers = {"sampling.backend": "workers", "sampling.num_workers": 2}
+    whole = trained(env=env, **sections, **{"run.max_updates": 4})
+    part = trained(env=env, **sections, **workers, **{"run.max_updates": 2})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
+    assert (whole.step, part.step, rest.step) == (256, 128, 256)
+    assert difference(weights(whole), weights(rest)) == 0.0
+    for name, value in whole.metrics.items():
+        if not name.startswith("time/"):
+            assert rest.metrics[name] == value, name
+
+
+def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_name() -> None:
+    options = {**QUICK, "n_steps": 16, "batch_size": 16, "sampling.backend": "workers"}
+    for lie, said in (
+        ("raises", r"environment .*Relay' \(1 of 4\) failed in step: ValueError: broken\."),
+        ("stranger", "it has an agent 'stranger' that is not among its possible_agents"),
+    ):
+        with pytest.raises(EnvironmentFailedError, match=said):
+            rlplug.run("ppo", RELAY, steps=64, options={**options, "env.lie": lie})
 
 
 # -- runners -------------------------------------------------------------------------------------
