@@ -19,6 +19,7 @@ import torch
 import rlplug as rl
 from rlplug.config.sections import ProfilerSection
 from rlplug.metrics import TIME_PARTS
+from rlplug.runs import profiler
 from tests.test_resume_exact import points
 
 if TYPE_CHECKING:
@@ -175,6 +176,28 @@ def test_traces_are_repeated_with_waits_between_them(home: Path) -> None:
         f"step-{step:012d}.{suffix}" for step in (80, 144) for suffix in ("txt", "json.gz")
     ]
     assert profiled(result).iterations == 4
+
+
+def test_a_trace_of_python_calls_is_short_however_many_iterations_it_was_to_have(
+    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "STACK_SECONDS", 0.05)
+    options = {"profiler.active": 2000, "n_steps": 16, "profiler.repeat": 2}
+    for stack in (False, True):
+        result = rl.run(
+            "a2c",
+            "CartPole-v1",
+            steps=3200,
+            options={**PROFILED, **options, "profiler.with_stack": stack},
+        )
+        if not stack:
+            # 200 iterations but the first three.
+            assert profiled(result).iterations == 197
+            assert "ended after" not in caplog.text
+    assert profiled(result).iterations < 100
+    assert len(profiled(result).files) == 4
+    assert len(re.findall(r"a trace ended after \d+ of 2,000 iterations", caplog.text)) == 2
+    assert not list(result.folder.rglob(".writing*"))
 
 
 def test_a_run_that_ends_before_its_trace_writes_what_it_has(home: Path) -> None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 import logging
 import os
 import re
-import warnings
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
 
 from rlplug.config.sections import ProfilerSection
 from rlplug.errors import RequestError
 from rlplug.quantities import format_short_time
 from rlplug.tracking.artifacts import PROFILES
 
-__all__ = ["Profile", "Profiler", "refuse_short_run"]
+__all__ = ["STACK_SECONDS", "Profile", "Profiler", "refuse_short_run"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -29,6 +33,9 @@ _PREFIX = "rlplug: "
 
 _WAITS = re.compile(r"method acquire of _thread\.lock|^threading\.py.*: wait$")
 """Python calls in which threads do nothing."""
+
+STACK_SECONDS = 0.2
+"""Of computation, after which a trace of Python calls ends: 200,000 of them take 10 s to write."""
 
 
 @attrs.frozen(kw_only=True)
@@ -67,25 +74,40 @@ class Profiler:
         self._folder = folder / PROFILES
         self._written = written
         self._step = self._updates = 0
-        self._traced = 0
-        """Iterations of the trace in progress."""
-        self._iterations = self._profiled = 0
+        self._iterations = self._profiled = self._traces = 0
+        self._before = 0
+        """Iterations before the trace in progress, or the next one."""
+        self._began = 0.0
+        """When the trace in progress began, in seconds of this thread."""
         self._seconds: dict[str, float] = {}
         """By phase."""
         self._files: list[Path] = []
         self._is_on_cuda = device.type == "cuda"
         # Otherwise it prints over the progress of the run.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        self._torch: profile | None = None
+
+    def start(self, updates: int) -> None:
+        """Begin with the first iteration, after so many updates."""
+        self._updates = updates
+        self._begin(self._section.skip_first)
+
+    def _begin(self, skip: int = 0) -> None:
+        """Begin with the next trace."""
+        section = self._section
+        untraced = skip + section.wait
+        before = untraced + section.warmup
+
+        def action(iteration: int) -> ProfilerAction:
+            if iteration >= before:
+                return ProfilerAction.RECORD
+            return ProfilerAction.WARMUP if iteration >= untraced else ProfilerAction.NONE
+
+        self._before = self._iterations + before
         activities = [ProfilerActivity.CPU]
-        self._torch: profile | None = profile(
+        following = profile(
             activities=[*activities, *([ProfilerActivity.CUDA] if self._is_on_cuda else [])],
-            schedule=schedule(
-                skip_first=section.skip_first,
-                wait=section.wait,
-                warmup=section.warmup,
-                active=section.active,
-                repeat=section.repeat,
-            ),
+            schedule=action,
             on_trace_ready=self._write,
             record_shapes=section.record_shapes,
             profile_memory=section.profile_memory,
@@ -93,12 +115,9 @@ class Profiler:
             with_flops=section.with_flops,
             with_modules=section.with_modules,
         )
-
-    def start(self, updates: int) -> None:
-        """Begin with the first iteration, after so many updates."""
-        self._updates = updates
-        if self._torch is not None:
-            self._torch.start()
+        following.start()
+        self._began = time.thread_time()
+        self._torch = following
 
     def record(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, whose calls are a phase of the trace."""
@@ -131,26 +150,28 @@ class Profiler:
             return
         self._step, self._updates = step, updates
         self._iterations += 1
-        if self._is_tracing:
-            self._traced += 1
-        with warnings.catch_warnings():
-            # Each trace has the events of its own iterations, as it should.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events")
+        section, traced = self._section, self._iterations - self._before
+        seconds = time.thread_time() - self._began
+        if 0 < traced < section.active and section.with_stack and seconds > STACK_SECONDS:
+            _LOG.warning(
+                "rlplug: a trace ended after %s of %s iterations: with profiler.with_stack, it "
+                "ends after %g s.",
+                f"{traced:,}",
+                f"{section.active:,}",
+                STACK_SECONDS,
+            )
+        elif traced < section.active:
+            # After an exception, to stop it would end the process.
             running, self._torch = self._torch, None
             running.step()
-        # After an exception, to stop it would end the process.
-        self._torch = running
-        section = self._section
-        cycle = section.wait + section.warmup + section.active
-        if section.repeat and self._iterations >= section.skip_first + section.repeat * cycle:
-            self.close()
-
-    @property
-    def _is_tracing(self) -> bool:
-        section = self._section
-        cycle = section.wait + section.warmup + section.active
-        place = self._iterations - 1 - section.skip_first
-        return place >= 0 and place % cycle >= section.wait + section.warmup
+            self._torch = running
+            if traced <= 0:
+                self._began = time.thread_time()
+            return
+        self.close()
+        self._traces += 1
+        if not section.repeat or self._traces < section.repeat:
+            self._begin()
 
     def close(self) -> None:
         """End the profile, and write a trace that is in progress."""
@@ -178,9 +199,11 @@ class Profiler:
 
     def _write(self, traced: profile) -> None:
         """Write a trace and its table, and add up its phases."""
-        if not self._traced:
+        iterations = self._iterations - self._before
+        if iterations <= 0:
             return
-        events = traced.key_averages(group_by_input_shape=self._section.record_shapes)
+        with _no_garbage_collection():
+            events = traced.key_averages(group_by_input_shape=self._section.record_shapes)
         totals: dict[str, float] = {}
         for one in events:
             if one.key.startswith(_PREFIX):
@@ -190,7 +213,6 @@ class Profiler:
             self._seconds[name] = self._seconds.get(name, 0.0) + value
         seconds = _parts(totals)
         whole = sum(seconds.values())
-        iterations, self._traced = self._traced, 0
         self._profiled += iterations
         events[:] = [one for one in events if not _WAITS.search(one.key)]
         rows = self._section.table_size
@@ -208,9 +230,7 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             trace = self._folder / f"step-{self._step:012d}.json.gz"
             table = self._folder / f"step-{self._step:012d}.txt"
-            partial = self._folder / f".writing-{trace.name}"
-            traced.export_chrome_trace(str(partial))
-            partial.replace(trace)
+            _export(traced, trace)
             table.write_text("\n".join([*head, "", *tables]))
         except (OSError, RuntimeError) as error:
             _LOG.warning("rlplug: no trace at step %s: %s", f"{self._step:,}", error)
@@ -218,6 +238,31 @@ class Profiler:
         for file in (table, trace):
             self._files.append(file)
             self._written(file)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """To make some objects for each event takes twice as long with it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _export(traced: profile, trace: Path) -> None:
+    """Write a compressed trace; torch compresses it line by line, which takes long."""
+    plain, partial = (trace.with_name(f".writing-{name}") for name in (trace.stem, trace.name))
+    try:
+        traced.export_chrome_trace(str(plain))
+        with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=5) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        partial.replace(trace)
+    finally:
+        plain.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def refuse_short_run(section: ProfilerSection, steps: int, steps_per_collect: int) -> None:
