@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy
@@ -75,3 +76,16 @@ def test_stretches_lie_where_scattered_rows_would(size: int) -> None:
             shown = [*live, one.heads[0] % one.rows]
             mine, others = one.observed["observations"][name], other.observed["observations"][name]
             assert (mine[shown] == others[shown]).all()
+
+
+def test_rows_from_before_a_number_was_told_say_that_it_is_unknown() -> None:
+    random = numpy.random.default_rng(0)
+    kept = ring(50)
+    first, second = (happened(random, 4, False) for _ in range(2))
+    columns = {name: one for name, one in first.columns.items() if name != "drawn"}
+    kept.add(dataclasses.replace(first, columns=columns))
+    kept.add(second)
+    copied = kept.copy_rows(0, 0, int(kept.heads[0]))["acted"]["drawn"]
+    assert numpy.isnan(copied).any()
+    assert sorted(set(second.columns["drawn"].ravel()) - set(copied.ravel())) == []
+    assert not (copied == 1).any()

@@ -239,6 +239,7 @@ def test_auto_says_what_it_found(rlplug: Callable[..., Any], home: Path) -> None
         (("min_batch_size=3", "max_batch_size=2"), "min_batch_size = 3 is above max_batch_size"),
         (("min_batch_size=5",), "min_batch_size = 5 is above num_envs = 4"),
         (("num_workers=9",), "num_workers = 9 is above num_envs = 4"),
+        (("num_workers=2", "envs_per_worker=3"), "num_workers × envs_per_worker = 6 is not num_"),
         (("num_workers=4", "envs_per_worker=2"), "num_workers × envs_per_worker = 8 is not num_"),
         (("max_wait_time=-1",), "max_wait_time"),
         (

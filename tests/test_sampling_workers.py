@@ -604,6 +604,36 @@ def test_a_state_that_was_saved_goes_on_where_it_was(open_sampler: Open) -> None
         again.collect()
 
 
+class Tells(Remembers):
+    """Tells log-probabilities where they are wanted."""
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        n = len(act.observations)
+        actions = (act.random.random(n) * 3).astype(numpy.int64)
+        extras = {"log_prob": numpy.full(n, numpy.log(1 / 3), numpy.float32)}
+        return Acted(actions, extras=extras if act.wants_log_prob else {})
+
+
+def test_a_state_of_steps_without_log_prob_goes_on_without_or_tells_what_to_do(
+    open_sampler: Open,
+) -> None:
+    options: dict[str, Any] = {"count": 10, "ahead": True}
+    # As versions did that kept no log-probabilities.
+    older = open_sampler(Walk, module=Remembers(), **options)
+    older.collect(0)
+    state = older.get_state(environments=True)
+    newer = open_sampler(Walk, module=Tells(), **options)
+    assert newer.set_state(state, seed=0) == ""
+    for step in range(10, 60, 10):
+        columns = newer.collect(step).columns
+        assert "log_prob" not in columns
+        assert "version" in columns
+    needs = open_sampler(Walk, module=Tells(), needs_log_prob=True, **options)
+    with pytest.raises(RequestError, match="saved environments have no log_prob") as refused:
+        needs.set_state(state, seed=0)
+    assert "checkpoint.save_environments=false" in str(refused.value)
+
+
 def test_optimal_acts_without_exploration(open_sampler: Open) -> None:
     class Two(Module):
         def forward_exploration(self, act: ActInput) -> Acted:

@@ -28,7 +28,9 @@ class SamplingSection:
         0, "Number of worker processes; 0: one per CPU core, at most num_envs.", at_least(0)
     )
     envs_per_worker: int = option(
-        0, "Environments in each worker process; 0: num_envs divided by num_workers.", at_least(0)
+        0,
+        "The most environments in each worker process; 0: num_envs divided by num_workers.",
+        at_least(0),
     )
     num_epoch_samples: int = option(
         0,
@@ -113,13 +115,11 @@ class SamplingSection:
             )
         if self.num_workers > self.num_envs:
             problems.append(f"num_workers = {self.num_workers} is above num_envs = {self.num_envs}")
-        if self.envs_per_worker:
-            workers = -(-self.num_envs // self.envs_per_worker)
-            if self.num_workers and workers != self.num_workers:
-                problems.append(
-                    f"num_workers × envs_per_worker = "
-                    f"{self.num_workers * self.envs_per_worker} is not num_envs = {self.num_envs}"
-                )
+        product = self.num_workers * self.envs_per_worker
+        if product and product != self.num_envs:
+            problems.append(
+                f"num_workers × envs_per_worker = {product} is not num_envs = {self.num_envs}"
+            )
         if 0 < self.num_epoch_samples < self.min_trajectory_length:
             problems.append(
                 f"num_epoch_samples = {self.num_epoch_samples} is below min_trajectory_length = "

@@ -216,12 +216,19 @@ class RingBuffer:
         )
 
     def _arrays_for(self, stored: dict[str, Any], name: str, column: Any) -> Any:
-        """Where a column is stored; masks and extras are allocated when they first come."""
+        """Where a column is stored; masks and extras are allocated when they first come.
+
+        Rows before that allow all actions; numbers that the module tells are unknown there.
+        """
         if name not in stored:
             total = self.num_envs * self.rows
-            stored[name] = tree_map(
-                lambda leaf: numpy.ones((total, *leaf.shape[1:]), leaf.dtype), column
-            )
+
+            def allocated(leaf: Any) -> Any:
+                is_unknown = name != ACTION_MASK and leaf.dtype.kind == "f"
+                filling = numpy.nan if is_unknown else 1
+                return numpy.full((total, *leaf.shape[1:]), filling, leaf.dtype)
+
+            stored[name] = tree_map(allocated, column)
         return stored[name]
 
     def _between(self, first: Index, last: Index) -> Index:

@@ -384,6 +384,16 @@ class WorkerSampler(VectorSampler):
                 "try: --set checkpoint.save_environments=false --allow-drift, which starts new "
                 "episodes",
             ) from error
+        if beside["acted"] and "log_prob" not in beside["acted"]:
+            # Steps of a version that kept none: their rows need the columns of those to come.
+            if self._needs_log_prob:
+                raise RequestError(
+                    "steps of the saved environments have no log_prob, which is needed where the "
+                    "weights that act may be older than those that learn.",
+                    "try: --set checkpoint.save_environments=false --allow-drift, which starts "
+                    "new episodes",
+                )
+            self._io.act.wants_log_prob = False
         self._workers.set_state(state)
         self._io.set_state(beside["io"])
         self._turns.set_state(beside["turns"])
