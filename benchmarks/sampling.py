@@ -5,8 +5,9 @@ python benchmarks/sampling.py [--rounds 3] [--seconds 5]
 Environments that sleep for a random time are stepped by workers in lock-step, for rollouts (as many
 rows of each environment), and as a stream (rows of whichever environments bring them), with a
 policy that costs nothing. Large observations measure what a step costs beside the environment.
-Medians of rounds, in which all cases take turns. Last, how many environments were acted for at once
-within limits of batches.
+Figures of AsyncVectorEnv are of its steps alone, without acting and storing; so are those of
+"steps alone" of workers. Medians of rounds, in which all cases take turns. Last, how many
+environments were acted for at once within limits of batches.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import attrs
 import gymnasium
 import numpy
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
@@ -73,6 +74,13 @@ class Frames(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen, 1.0, False, False, {}
+
+
+class Idle(Sleeps):
+    """Returns a few numbers, at once."""
 
     def step(self, action: Any) -> Any:
         return self._seen, 1.0, False, False, {}
@@ -157,17 +165,33 @@ def rate_of(sampler: VectorSampler, seconds: float, workers: int) -> tuple[float
 def by_gymnasium(make: Callable[[], Any], num_envs: int, seconds: float) -> tuple[float, float]:
     """The same with Gymnasium's vector environment of one process for each environment."""
     vector = AsyncVectorEnv([make] * num_envs, shared_memory=True)
-    actions = numpy.zeros(num_envs, numpy.int64)
     try:
-        # As the samplers do: the same environments sleep for the same times.
-        Environments(vector, "benchmark", AutoresetMode.SAME_STEP).reset(0)
-        for _ in range(3):
-            vector.step(actions)
-        began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            vector.step(actions)
-            steps += num_envs
-        return steps / (time.perf_counter() - began), 0.0
+        return steps_of(vector, seconds)
+    finally:
+        vector.close()
+
+
+def steps_of(vector: VectorEnv[Any, Any, Any], seconds: float) -> tuple[float, float]:
+    """Step a vector environment for so long, without acting or storing, after a warm-up."""
+    actions = numpy.zeros(vector.num_envs, numpy.int64)
+    # As the samplers do: the same environments sleep for the same times.
+    Environments(vector, "benchmark", AutoresetMode.SAME_STEP).reset(0)
+    for _ in range(3):
+        vector.step(actions)
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        vector.step(actions)
+        steps += vector.num_envs
+    return steps / (time.perf_counter() - began), 0.0
+
+
+def by_transport(
+    make: Callable[[], Any], num_envs: int, workers: int, seconds: float
+) -> tuple[float, float]:
+    """Workers in lock-step without a sampler, by the calls that are measured of Gymnasium's."""
+    vector = WorkerVector(make, num_envs, workers)
+    try:
+        return steps_of(vector, seconds)
     finally:
         vector.close()
 
@@ -209,8 +233,15 @@ def cases(seconds: float) -> dict[str, dict[str, Callable[[], tuple[float, float
             "stream": partial(frames, count=256, ahead=True),
             "rollouts of 16 rows": partial(frames, steps=16),
             "lock-step": partial(frames, steps=16, force_sync=True),
+            "steps alone": partial(by_transport, Frames, 64, 4, seconds),
             "in this process": partial(in_process, Frames, 64, seconds),
             "AsyncVectorEnv, 64 processes": partial(by_gymnasium, Frames, 64, seconds),
+        },
+        "2 environments that take no time, 2 workers": {
+            "lock-step": partial(by_sampler, Idle, 2, 2, seconds, steps=16, force_sync=True),
+            "steps alone": partial(by_transport, Idle, 2, 2, seconds),
+            "in this process": partial(in_process, Idle, 2, seconds),
+            "AsyncVectorEnv, 2 processes": partial(by_gymnasium, Idle, 2, seconds),
         },
     }
 
@@ -220,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4), help="only this part")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5), help="only this part")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores")
     parts = list(cases(given.seconds).items())
@@ -236,7 +267,7 @@ def main() -> None:
             share = statistics.median(share for _, share in measured[name])
             busy = f"{share:.0%}" if share else ""
             print(f"  {name:<50}{rate:>10,.0f}{1e6 / rate:>9.1f}{busy:>10}{rate / theirs:>10.2f}")
-    if given.part in (None, 4):
+    if given.part in (None, 5):
         print_batches(given.seconds)
 
 

@@ -77,7 +77,7 @@ def check_backend(section: ComputeSection) -> None:
         raise RequestError(
             f"compute.compile_backend: torch has no backend {section.compile_backend!r}. "
             f"{guess}".rstrip(),
-            f"there are: {', '.join(sorted(known))}",
+            f"there are: {', '.join(sorted(dynamo.list_backends()))}; and others for debugging",
         )
 
 
