@@ -1,4 +1,4 @@
-"""Runs with several agents over several processes: learners, workers, and runners on a Ray cluster."""
+"""Runs with several agents over several processes: learners, workers, and Ray runners."""
 
 from __future__ import annotations
 
