@@ -34,8 +34,8 @@ _PREFIX = "rlplug: "
 _WAITS = re.compile(r"method acquire of _thread\.lock|^threading\.py.*: wait$")
 """Python calls in which threads do nothing."""
 
-STACK_SECONDS = 0.2
-"""Of computation, after which a trace of Python calls ends: 200,000 of them take 10 s to write."""
+STACK_SECONDS = 0.1
+"""Of computation, after which a trace of Python calls ends: 100,000 of them take 7 s to write."""
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ import logging
 import pickle
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -75,6 +75,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         edges = [num_envs * number // num_workers for number in range(num_workers + 1)]
         self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
+        self._for_all = [
+            (worker, share, numpy.array(share, numpy.int32).tobytes())
+            for worker, share in enumerate(self._shares)
+        ]
         self._pending = [_Pending() for _ in self._shares]
         """The steps that each worker was asked for."""
         self._workers: list[Worker] = []
@@ -112,9 +116,8 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         received = self.receive_all()
         if received.lost:
             raise received.lost[0].error()
-        infos = received.infos
         shared = self.columns
-        batched = self.batched(sorted(infos, key=lambda one: one[0]))
+        batched = self.batched(sorted(received.infos, key=lambda one: one[0]))
         ended = shared.terminated | shared.truncated
         if ended.any():
             batched["final_obs"] = tree_map(copied, shared.finals)
@@ -138,23 +141,29 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     # -- those that are ready -----------------------------------------------------------------
 
     def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
-        """Let these environments take a step; with `together`, each worker answers once.
+        """Let these environments, in their order, take a step.
 
-        Otherwise, it answers for each, or for several that take next to no time.
+        With `together`, each worker answers once; otherwise for each, or for several that take
+        next to no time.
         """
         _put(self.columns.actions, envs, actions)
         now = time.monotonic()
-        workers = self._worker_of[envs]
-        numbers = numpy.asarray(envs, numpy.int32)
         kind = TOGETHER if together else STEP
-        for which in dict.fromkeys(workers.tolist()):
-            asked = numbers[workers == which]
-            seconds = self._timeout * (len(asked) if together else 1)
+        for which, asked, request in self._requests(envs):
             pending = self._pending[which]
             if not pending.envs:
+                seconds = self._timeout * (len(asked) if together else 1)
                 pending.began, pending.seconds = now, seconds
-            pending.envs += asked.tolist()
-            self._workers[which].ask(kind, asked.tobytes())
+            pending.envs += asked
+            self._workers[which].ask(kind, request)
+
+    def _requests(self, envs: Any) -> Iterable[tuple[int, Iterable[int], bytes]]:
+        """Each worker with those environments that are its own, and the request that names them."""
+        if len(envs) == self.num_envs:
+            return self._for_all
+        workers, numbers = self._worker_of[envs], numpy.asarray(envs, numpy.int32)
+        shares = ((one, numbers[workers == one]) for one in dict.fromkeys(workers.tolist()))
+        return ((one, asked.tolist(), asked.tobytes()) for one, asked in shares)
 
     def receive(self, seconds: float | None = None) -> Received:
         """Wait until at least one step is taken, at most so many seconds.
@@ -362,11 +371,7 @@ class WorkersState:
 
 def _put(arrays: Any, rows: Any, values: Any) -> None:
     """Write rows of nested arrays."""
-
-    def put(array: Any, part: Any) -> None:
-        array[rows] = part
-
-    tree_map(put, arrays, values)
+    tree_map(lambda array, part: array.__setitem__(rows, part), arrays, values)
 
 
 def _failure(answer: bytes) -> Failure | None:
