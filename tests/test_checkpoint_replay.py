@@ -120,7 +120,8 @@ def kept(feed: OpenReplay) -> Iterator[tuple[str, Any]]:
     for env, (first, newest) in enumerate(ring.kept()):
         yield f"rows of {env}", (first, newest)
         for number, leaf in enumerate(leaves(ring.copy_rows(env, first, newest + 1))):
-            yield f"column {number} of {env}", leaf.tolist()
+            # As text: a number that is unknown equals itself.
+            yield f"column {number} of {env}", repr(leaf.tolist())
     yield "draws", repr(feed.get_state_without_rows()["random"])
     priorities = feed.get_state_of_rows()["priorities"]
     yield "priorities", None if priorities is None else priorities["leaves"].tolist()
