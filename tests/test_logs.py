@@ -149,7 +149,7 @@ def changed(row: int, **values: Any) -> dict[str, Any]:
     ("row", "values", "told"),
     [
         (4, {"propensity": 0.0}, "'propensity' is 0, no probability above 0"),
-        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability above 0"),
+        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability: it is above 1"),
         (9, {"propensity": numpy.nan}, "'propensity' is missing or NaN"),
         (2, {"action": 3}, "'action' is 3, the arms are 0 to 2"),
         (2, {"action": -1}, "'action' is -1, the arms are 0 to 2"),
@@ -176,6 +176,47 @@ def test_a_missing_propensity_or_action_is_named(tmp_path: Path) -> None:
         path = write(tmp_path / f"{name}.parquet", gap)
         with pytest.raises(RequestError, match=f"row 3: column '{name}' is missing"):
             opened(path, num_arms=3).whole()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
+def test_whole_numbers_that_are_written_as_floats_are_arms(tmp_path: Path, suffix: str) -> None:
+    # pandas makes a column of floats of whole numbers where one was missing.
+    table = {**columns(), "action": columns()["action"].astype(float)}
+    log = opened(write(tmp_path / f"log.{suffix}", table))
+    assert log.num_arms == 3
+    assert log.whole()["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    for value, told in ((1.5, "is 1.5, no whole number"), (numpy.nan, "is missing or NaN")):
+        table["action"][4] = value
+        with pytest.raises(RequestError, match=f"column 'action' {told}"):
+            opened(write(tmp_path / f"log.{suffix}", table))
+
+
+def test_arms_may_be_unsigned_numbers(tmp_path: Path) -> None:
+    table = {**columns(), "action": columns()["action"].astype(numpy.uint8)}
+    for suffix in ("parquet", "npz"):
+        assert opened(write(tmp_path / f"log.{suffix}", table)).num_arms == 3
+
+
+def test_a_whole_number_written_as_a_float_far_down_a_csv_file_is_named(tmp_path: Path) -> None:
+    table = {name: list(column) for name, column in columns(rows=60_000).items()}
+    table["action"][59_000] = "2.5"
+    path = write(tmp_path / "log.csv", table)
+    with pytest.raises(RequestError, match=r"line 59,002: column 'action' holds '2.5', expected"):
+        opened(path)
+
+
+def test_identifiers_are_not_taken_for_arms(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.parquet", changed(3, action=10**9))
+    with pytest.raises(RequestError, match="'action' holds 1,000,000,000, the log has 10 rows"):
+        opened(path)
+
+
+def test_files_that_end_after_their_header_have_no_rows(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", {name: one[:0] for name, one in columns().items()})
+    with pytest.raises(RequestError, match=r"the log has no rows: a.csv of data.files is empty"):
+        opened(tmp_path / "a.csv")
+    write(tmp_path / "b.csv", columns())
+    assert opened(tmp_path).rows == ROWS
 
 
 def test_propensities_that_do_not_sum_to_one_are_named(tmp_path: Path) -> None:

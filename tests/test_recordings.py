@@ -10,6 +10,7 @@ import gymnasium
 import numpy
 import pytest
 import torch
+from gymnasium import spaces
 
 import rlplug
 from rlplug import ActInput, AddOn
@@ -151,6 +152,44 @@ class CutOff(AddOn):
     def update_finished(self, step: int) -> None:
         if self.at and step >= self.at:
             raise ArithmeticError("cut off")
+
+
+class FromFive(gymnasium.Env[Any, Any]):
+    """Actions 5 to 7, of which the last is worth 1, the others nothing; episodes of two steps."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), numpy.float32)
+    action_space = spaces.Discrete(3, start=5)
+    _step = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self._step += 1
+        return numpy.zeros(1, numpy.float32), float(action == 7), self._step == 2, False, {}
+
+
+def test_recordings_of_actions_that_do_not_begin_at_0_are_learned_and_judged(
+    tmp_path: Path,
+) -> None:
+    folder = str(tmp_path / "log")
+    options = {"n_steps": 128, "batch_size": 64, "evaluation.episodes": 0}
+    rlplug.run("ppo", FromFive, steps=128, options={**options, "sampling.record": folder})
+    rows = read(tmp_path / "log").whole()
+    assert set(rows["action"].tolist()) == {5, 6, 7}
+    assert set(rows.action_index.tolist()) == {0, 1, 2}
+    options = {"learning_rate": 0.01, "target_update_interval": 10, "checkpoint.minutes": 0.0}
+    learned = rlplug.run("dqn", data=folder, steps=1000, options=options)
+    action, _ = learned.predict(numpy.zeros(1, numpy.float32))
+    assert action == 7
+    (judged,), _ = judge_runs(
+        [str(learned.run_dir)], [folder], checkpoint="last", judging=Judging(samples=10)
+    )
+    # Two steps, each worth 1.
+    assert judged.judgement.estimates["dm"].value == pytest.approx(2.0, abs=0.05)
 
 
 def test_a_resumed_run_records_each_row_once(tmp_path: Path, home: Path) -> None:

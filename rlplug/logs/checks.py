@@ -23,15 +23,18 @@ _FINITE = ("context", "arms", "reward", "rewards", "label", "weight", "next_cont
 
 
 def check_block(
-    columns: Mapping[str, NDArray[Any]], roles: Roles, num_arms: int, path: Path, row: int
+    columns: Mapping[str, NDArray[Any]], roles: Roles, arms: range, path: Path, row: int
 ) -> None:
-    """Refuse values that cannot be; `columns` by role, `row` is the number of the first."""
-    check = _Block(columns, roles, path, row)
+    """Refuse values that cannot be; `columns` by role, `row` is the number of the first.
+
+    `arms` are the numbers that actions may have, none where they are continuous.
+    """
+    check = _Block(columns, roles, arms, path, row)
     for role in _FINITE:
         if role in columns:
             check.finite(role)
-    if num_arms:
-        check.actions(num_arms)
+    if arms:
+        check.actions()
     if "weight" in columns:
         weight = columns["weight"]
         check.refuse("weight", weight < 0, lambda one: f"is {one:g}, below 0", weight)
@@ -44,18 +47,24 @@ def check_block(
         check.refuse("action_log_prob", bad, lambda one: f"is {one}, no log-probability", given)
     if "propensities" in columns:
         check.probabilities("propensities", above_zero=False)
-        check.all_arms("propensities", num_arms)
+        check.all_arms("propensities")
     if "rewards" in columns:
-        check.all_arms("rewards", num_arms)
+        check.all_arms("rewards")
     if "action_mask" in columns:
         check.presence()
 
 
 class _Block:
     def __init__(
-        self, columns: Mapping[str, NDArray[Any]], roles: Roles, path: Path, row: int
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        roles: Roles,
+        arms: range,
+        path: Path,
+        row: int,
     ) -> None:
-        self._columns, self._roles, self._path, self._row = columns, roles, path, row
+        self._columns, self._roles, self._arms = columns, roles, arms
+        self._path, self._row = path, row
 
     def refuse(self, role: str, bad: NDArray[Any], what: Any, values: NDArray[Any]) -> None:
         """Refuse the first bad row; `what` makes the words of its value."""
@@ -84,14 +93,17 @@ class _Block:
         words = {True: "is missing or NaN", False: "is infinite"}
         self.refuse(role, bad, lambda one: words[bool(numpy.isnan(one))], values)
 
-    def actions(self, num_arms: int) -> None:
+    def actions(self) -> None:
         actions = self._columns["action"]
         if actions.dtype.kind == "f":
+            self.refuse("action", numpy.isnan(actions), lambda _: "is missing or NaN", actions)
             bad = actions != numpy.floor(actions)
             self.refuse("action", bad, lambda one: f"is {one}, no whole number", actions)
-        bad = (actions < 0) | (actions >= num_arms)
-        last = num_arms - 1
-        self.refuse("action", bad, lambda one: f"is {one}, the arms are 0 to {last}", actions)
+        first, last = self._arms[0], self._arms[-1]
+        bad = (actions < first) | (actions > last)
+        self.refuse(
+            "action", bad, lambda one: f"is {one:g}, the arms are {first} to {last}", actions
+        )
 
     def probabilities(self, role: str, *, above_zero: bool) -> None:
         given = self._columns[role]
@@ -101,13 +113,15 @@ class _Block:
         def what(one: Any) -> str:
             if numpy.isnan(one):
                 return "is missing or NaN"
+            if one > 1:
+                return f"is {one:g}, no probability: it is above 1"
             return f"is {one:g}, no probability" + (" above 0" if above_zero else "")
 
         self.refuse(role, bad, what, given)
 
-    def all_arms(self, role: str, num_arms: int) -> None:
+    def all_arms(self, role: str) -> None:
         """One value per arm; of propensities the sum is 1."""
-        given = self._columns[role]
+        given, num_arms = self._columns[role], len(self._arms)
         if given.shape[1] != num_arms:
             names = ", ".join(self._roles.columns[role][:4])
             raise RequestError(
@@ -119,11 +133,20 @@ class _Block:
             sums = given.sum(1)
             bad = abs(sums - 1) > SUM_TOLERANCE
             self.refuse(role, bad, lambda one: f"and those of the other arms sum to {one:g}", sums)
-            chosen = given[numpy.arange(len(given)), self._columns["action"].astype(int)]
+            chosen = given[numpy.arange(len(given)), self._index]
             self.refuse(role, chosen <= 0, lambda one: "is 0 for the arm that was chosen", chosen)
+
+    @property
+    def _index(self) -> NDArray[Any]:
+        """The arms that were chosen, counted from 0."""
+        start = self._arms[0] if self._arms else 0
+        index: NDArray[Any] = self._columns["action"].astype(numpy.int64) - start
+        return index
 
     def presence(self) -> None:
         mask = self._columns["action_mask"]
-        actions = self._columns["action"].astype(int)
-        absent = mask[numpy.arange(len(mask)), actions] == 0
-        self.refuse("action", absent, lambda one: f"is {one}, an arm that is absent there", actions)
+        actions = self._columns["action"]
+        absent = mask[numpy.arange(len(mask)), self._index] == 0
+        self.refuse(
+            "action", absent, lambda one: f"is {one:g}, an arm that is absent there", actions
+        )

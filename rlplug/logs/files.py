@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.logs.npz_file import NpzFile
-from rlplug.logs.roles import Column
+from rlplug.logs.roles import Column, largest
 
 __all__ = ["LogFile", "bad_row", "find_files", "open_file", "pyarrow"]
 
@@ -154,7 +154,12 @@ class ArrowFile:
     def blocks(
         self, kinds: Mapping[str, str], first: int
     ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        start, fragments = self._from(kinds, first)
+        if self._kind == "csv":
+            kinds = {name: self._read_as(name, kind) for name, kind in kinds.items()}
+        try:
+            start, fragments = self._from(kinds, first)
+        except (self._arrow.ArrowInvalid, OSError) as error:
+            raise self._bad_value(kinds, 0, error) from error
         if self._kind != "csv":
             # A scan of many row groups reads further ahead than is learned from.
             fragments = [part for one in fragments for part in _pieces(one)]
@@ -178,10 +183,8 @@ class ArrowFile:
                 yield row, {name: self._array(rows.column(name), name, row) for name in kinds}
 
     def maximum(self, column: str) -> int:
-        largest = -1
-        for _, columns in self.blocks({column: "i"}, 0):
-            largest = max(largest, int(columns[column].max(initial=-1)))
-        return largest
+        blocks = self.blocks({column: "i"}, 0)
+        return max((largest(columns[column]) for _, columns in blocks), default=-1)
 
     def _from(self, kinds: Mapping[str, str], first: int) -> tuple[int, list[Any]]:
         """Where reading begins so that `first` is not missed, and what is read from there."""
@@ -193,6 +196,10 @@ class ArrowFile:
         while groups and start + groups[0].num_rows <= first:
             start += groups.pop(0).num_rows
         return start, [fragment.subset(row_group_ids=[one.id for one in groups])] if groups else []
+
+    def _read_as(self, name: str, kind: str) -> str:
+        """Whole numbers that a CSV file writes as 2.0 are read as such, and checked."""
+        return "f" if kind == "i" and self.columns[name].kind == "f" else kind
 
     def _scan_options(self) -> dict[str, Any]:
         """Options with which memory stays bounded: by default, what was read is kept."""
@@ -328,7 +335,7 @@ def _is_number(text: str, kind: str) -> bool:
     if kind == "b":
         return text.strip().lower() in ("true", "false", "0", "1", "")
     try:
-        value = float(text or "nan")
+        _ = float(text or "nan") if kind == "f" else int(text)
     except ValueError:
         return False
-    return kind == "f" or (text != "" and value == int(value))
+    return True

@@ -30,6 +30,9 @@ SPACES_KEY = b"rlplug"
 _TRANSPOSED = 2048
 """Rows of a table that are copied into rows of a matrix at a time: they fit into the cache."""
 
+_MANY_ARMS = 10_000
+"""Numbers of arms above this and the rows of the log are taken for identifiers."""
+
 _PER_ARM = ("action_mask", "arm_ids", "propensities", "rewards")
 
 
@@ -41,6 +44,8 @@ class LogRows:
     """Number of the first row."""
     columns: Mapping[str, NDArray[Any]]
     observation_space: spaces.Space[Any]
+    first_action: int = 0
+    """The number of the first arm: that of an environment may not be 0."""
 
     def __len__(self) -> int:
         return len(self.columns["reward"])
@@ -63,6 +68,12 @@ class LogRows:
         return attrs.evolve(self, columns=columns)
 
     @property
+    def action_index(self) -> NDArray[Any]:
+        """The arms that were chosen, counted from 0."""
+        actions = self.columns["action"]
+        return actions - self.first_action if self.first_action else actions
+
+    @property
     def propensity(self) -> NDArray[Any] | None:
         """Probability with which each row's arm was chosen; None if the log does not tell."""
         columns = self.columns
@@ -70,7 +81,7 @@ class LogRows:
             return columns["propensity"]
         if "propensities" in columns:
             rows = numpy.arange(len(self))
-            chosen: NDArray[Any] = columns["propensities"][rows, columns["action"]]
+            chosen: NDArray[Any] = columns["propensities"][rows, self.action_index]
             return chosen
         if "action_log_prob" in columns:
             logged: NDArray[Any] = numpy.exp(columns["action_log_prob"])
@@ -125,12 +136,7 @@ class Log:
         self.rows = sum(self._counts)
         """The number of rows of all files."""
         if not self.rows:
-            shown = files[0].path.name if len(files) == 1 else f"all {len(files)} files"
-            raise RequestError(
-                f"the log has no rows: {shown} of data.files {'is' if len(files) == 1 else 'are'} "
-                "empty.",
-                "try: a file with at least one row",
-            )
+            raise _without_rows(files)
         self._kinds = {
             name: _wanted(role, files[0].columns[name])
             for role, names in roles.columns.items()
@@ -140,12 +146,15 @@ class Log:
         first = next(self._blocks(0))[2]
         self.num_arms = 0
         """0: actions are not discrete."""
+        self.first_action = 0
+        """The number of the first arm."""
         if declared is not None:
             told = json.loads(declared)
             self.observation_space: spaces.Space[Any] = space_from_json(told["observation_space"])
             self.action_space: spaces.Space[Any] = space_from_json(told["action_space"])
             if isinstance(self.action_space, spaces.Discrete):
                 self.num_arms = int(self.action_space.n)
+                self.first_action = int(self.action_space.start)
         else:
             self.num_arms = self._find_num_arms(section, first)
             self.action_space = self._actions_of(first)
@@ -161,8 +170,14 @@ class Log:
             return cls([ObdFile(path) for path in find_obd(section.files)], section, name)
         if section.format == "minari":
             return cls([MinariFile(one) for one in section.files], section, name)
-        paths = find_files(section.files, section.format)
-        return cls([open_file(path, section.format) for path in paths], section, name)
+        files = [
+            open_file(path, section.format) for path in find_files(section.files, section.format)
+        ]
+        # Of a CSV file that ends after its header, no types are known.
+        filled = [one for one in files if _has_types(one) or one.count()]
+        if not filled:
+            raise _without_rows(files)
+        return cls(filled, section, name)
 
     @property
     def roles(self) -> Roles:
@@ -197,10 +212,14 @@ class Log:
         """The rows from `first` on, `size` at a time; the last batch may be smaller."""
         pending: list[LogRows] = []
         there = 0
+        arms = range(self.first_action, self.first_action + self.num_arms)
         for start, path, columns in self._blocks(first):
-            check_block(columns, self._roles, self.num_arms, path[0], path[1])
+            check_block(columns, self._roles, arms, path[0], path[1])
             block = LogRows(
-                first=start, columns=self._typed(columns), observation_space=self.observation_space
+                first=start,
+                columns=self._typed(columns),
+                observation_space=self.observation_space,
+                first_action=self.first_action,
             )
             begin = 0
             while there + len(block) - begin >= size:
@@ -340,7 +359,14 @@ class Log:
         if known:
             return int(known[0])
         (column,) = self._roles.columns["action"]
-        return max(2, 1 + max(one.maximum(column) for one in self._files))
+        highest = max(one.maximum(column) for one in self._files)
+        if highest >= max(self.rows, _MANY_ARMS):
+            raise RequestError(
+                f"column {column!r} holds {highest:,}, the log has {self.rows:,} rows: arms are "
+                "numbered from 0.",
+                "try: a column that numbers the arms, or --set data.num_arms=N",
+            )
+        return max(2, 1 + highest)
 
     def _actions_of(self, first: Mapping[str, NDArray[Any]]) -> spaces.Space[Any]:
         if self.num_arms:
@@ -365,6 +391,17 @@ class Log:
             nothing = spaces.Box(-numpy.inf, numpy.inf, (0,), numpy.float64)
             return parts.get("context", nothing)
         return spaces.Dict(parts)
+
+
+def _has_types(file: LogFile) -> bool:
+    return any(column.type != "null" for column in file.columns.values())
+
+
+def _without_rows(files: Sequence[LogFile]) -> RequestError:
+    shown = f"{files[0].path.name} of data.files is"
+    if len(files) > 1:
+        shown = f"all {len(files)} files of data.files are"
+    return RequestError(f"the log has no rows: {shown} empty.", "try: a file with at least one row")
 
 
 def _wanted(role: str, column: Column) -> str:

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from rlplug.errors import RequestError
-from rlplug.logs.roles import Column
+from rlplug.logs.roles import Column, largest
 
 __all__ = ["NpzFile"]
 
@@ -97,10 +97,8 @@ class NpzFile:
                 yield start, columns
 
     def maximum(self, column: str) -> int:
-        largest = -1
-        for _, columns in self.blocks({column: "i"}, 0):
-            largest = max(largest, int(columns[column].max(initial=-1)))
-        return largest
+        blocks = self.blocks({column: "i"}, 0)
+        return max((largest(columns[column]) for _, columns in blocks), default=-1)
 
     def _reader(self, archive: zipfile.ZipFile, stack: ExitStack, name: str, first: int) -> Any:
         """Reads the next rows of an array, as many as it is asked for."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import attrs
+import numpy
+from numpy.typing import NDArray
 
 from rlplug.config.data_section import COLUMN_OPTIONS, DataSection
 from rlplug.errors import ConfigError, Problem, did_you_mean
 
-__all__ = ["ROLES", "Column", "Role", "Roles", "find_roles"]
+__all__ = ["ROLES", "Column", "Role", "Roles", "find_roles", "largest"]
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +113,13 @@ def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -
         shown = ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "")
         raise ConfigError("the columns of [data]", problems, f"columns of {file}: {shown}")
     return Roles(found, frozenset(lists))
+
+
+def largest(values: NDArray[Any]) -> int:
+    """The largest finite number, -1 if there is none; others are refused when rows are checked."""
+    if values.dtype.kind == "f":
+        values = values[numpy.isfinite(values)]
+    return max(-1, int(values.max())) if values.size else -1
 
 
 def _said(guess: str) -> str:

@@ -64,7 +64,7 @@ class LoggedBy:
             found = self.policy.log_prob(rows.observations, rows["action"], action_mask=mask)
             return numpy.asarray(found, numpy.float64)
         shares = self.policy.probabilities(rows.observations, False, action_mask=mask)
-        chosen = shares[numpy.arange(len(rows)), rows["action"]]
+        chosen = shares[numpy.arange(len(rows)), rows.action_index]
         if not chosen.all():
             row = rows.first + int(chosen.argmin())
             raise RequestError(
@@ -89,7 +89,7 @@ def bandit_choices(
     for rows in log.read(0, ROWS):
         part = slice(rows.first, rows.first + len(rows))
         every = numpy.arange(len(rows))
-        rewards[part], logged[part] = rows["reward"], rows["action"]
+        rewards[part], logged[part] = rows["reward"], rows.action_index
         propensities[part] = numpy.exp(logged_by.log_propensities(rows))
         shares = target.probabilities(rows)
         probabilities[part] = shares[every, logged[part]]

@@ -106,7 +106,7 @@ def _read(target: Target, log: Log, logged_by: LoggedBy, progress: Callable[[int
                 rewards=numpy.asarray(rows["reward"], numpy.float64),
                 episodes=numpy.zeros(len(rows), int) if numbers is None else numbers,
                 ended=ended,
-                actions=rows["action"],
+                actions=rows.action_index,
                 log_ratios=chances[0],
                 shares=chances[1],
                 observations=seen.reshape(len(rows), -1).astype(float) if few else None,
@@ -148,7 +148,7 @@ def _chances(
     if log.num_arms:
         shares = target.probabilities(rows)
         with numpy.errstate(divide="ignore"):
-            chosen = numpy.log(shares[numpy.arange(len(rows)), rows["action"]])
+            chosen = numpy.log(shares[numpy.arange(len(rows)), rows.action_index])
     else:
         mask = rows.get("action_mask")
         chosen = target.policy.log_prob(rows.observations, rows["action"], action_mask=mask)

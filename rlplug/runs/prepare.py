@@ -140,14 +140,20 @@ def _default_values(
     defaults.put(("run", "algorithm"), config.run.algorithm, "request")
     defaults.put(("run", "steps"), config.run.steps, "request")
     if config.data.is_used:
+        # Other options of runs that learn from a log have their defaults in such runs.
         defaults.put(("run", "env"), config.run.env, "request")
+        defaults.put(("data", "files"), list(config.data.files), "request")
     default, problems = _structure(defaults, kind, addons, core_owners)
     if problems or default is None:
         # The algorithm's own defaults are not valid; what was asked for is.
         return {}
     if feed is not None:
+        default = derive_data(default, feed, defaults)
         default = derive_evaluation(default, feed, defaults)
-    return flat(default)
+    values = flat(default)
+    if config.data.is_used:
+        values["data.files"] = []
+    return values
 
 
 def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
