@@ -17,6 +17,9 @@ from rlplug import AddOn
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
+from rlplug.registry import Registry
+from rlplug.runs.prepare import prepare
+from rlplug.runs.request import Request
 from rlplug.sampling.log_sampler import LogSampler
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -130,6 +133,15 @@ def test_the_command_line_says_what_it_reads(clicks: Path, rlplug: Callable[...,
     dry = rlplug(*arguments, "--dry-run")
     assert f'files = ["{clicks}"]' in dry.out
     assert "steps = 3000" in dry.out
+
+
+def test_only_options_that_were_set_differ_from_the_defaults(clicks: Path) -> None:
+    flags = {"run": {"algorithm": "linucb"}, "data": {"files": [str(clicks)]}}
+    prepared = prepare(Request(flags=flags), Registry.installed())
+    assert set(prepared.chosen) == {"data.files"}
+    flags["data"] = {**flags["data"], "num_arms": 7}
+    prepared = prepare(Request(flags=flags), Registry.installed())
+    assert set(prepared.chosen) == {"data.files", "data.num_arms"}
 
 
 def test_algorithms_that_learn_from_their_own_actions_refuse_logs(clicks: Path) -> None:

@@ -183,10 +183,10 @@ def test_recordings_of_actions_that_do_not_begin_at_0_are_learned_and_judged(
     assert set(rows.action_index.tolist()) == {0, 1, 2}
     options = {"learning_rate": 0.01, "target_update_interval": 10, "checkpoint.minutes": 0.0}
     learned = rlplug.run("dqn", data=folder, steps=1000, options=options)
-    action, _ = learned.predict(numpy.zeros(1, numpy.float32))
-    assert action == 7
+    policy = rlplug.load(learned.run_id, checkpoint="last")
+    assert policy.predict(numpy.zeros((1, 1), numpy.float32)).tolist() == [7]
     (judged,), _ = judge_runs(
-        [str(learned.run_dir)], [folder], checkpoint="last", judging=Judging(samples=10)
+        [learned.run_id], [folder], checkpoint="last", judging=Judging(samples=10)
     )
     # Two steps, each worth 1.
     assert judged.judgement.estimates["dm"].value == pytest.approx(2.0, abs=0.05)
