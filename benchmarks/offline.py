@@ -198,7 +198,7 @@ def agree(folder: Path, peers: str | None) -> None:
 
 def cover(repetitions: int) -> None:
     """How often the true value lies in the interval."""
-    from rlplug.ope import Choices, RewardModel, judge, mrdr_weights
+    from rlplug.ope import Choices, RewardModel, intervals, judge, mrdr_weights, replay
 
     names = ("replay", "dm", "ips", "snips", "dr", "sndr", "switch_dr", "mrdr", "snmrdr")
     held = dict.fromkeys(names, 0)
@@ -236,11 +236,16 @@ def cover(repetitions: int) -> None:
             influence=plain.influence(columns, logged, rewards, folds),
         )
         found = judge(choices, samples=200, seed=repetition).estimates
+        # Replay is for logs of a uniformly random policy.
+        logged = random.integers(arms, size=n)
+        rewards = (x * theta[logged]).sum(1) + random.standard_normal(n)
+        uniform = {"replay": replay(rewards, logged == chosen)}
+        found = {**found, **intervals(uniform, samples=200, seed=repetition)}
         for name in names:
             held[name] += found[name].low <= truth <= found[name].high
     print(f"\ncover: true value {truth:.4f} in the 95 % interval, of {repetitions} logs")
     for name in names:
-        note = "   (biased unless actions were logged uniformly)" if name == "replay" else ""
+        note = "   (of logs whose actions are uniformly random)" if name == "replay" else ""
         print(f"  {name:<10} {held[name] / repetitions:.1%}{note}")
 
 

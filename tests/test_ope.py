@@ -152,17 +152,35 @@ def test_a_log_without_what_the_policy_wants_has_no_estimate_but_the_model() -> 
     assert told.estimates["dm"].value == pytest.approx(0.7)
 
 
+def test_replay_is_called_biased_where_actions_were_not_logged_uniformly() -> None:
+    import attrs
+
+    choices, _ = synthetic(5000, 0)
+    (told,) = judge(choices, samples=20).warnings
+    assert told == (
+        "Replay is biased: the log chose with probabilities of 0.3 to 0.6 what the policy would "
+        "have chosen, not uniformly at random."
+    )
+    third = attrs.evolve(choices, propensities=numpy.full(5000, 1 / 3))
+    assert not any("Replay" in one for one in judge(third, samples=20).warnings)
+    # It has no estimate of a policy that chooses at random.
+    random = attrs.evolve(choices, probabilities=choices.propensities)
+    assert judge(random, samples=20).warnings == ()
+
+
 def test_missing_support_and_wrong_propensities_are_told() -> None:
     import attrs
 
     choices, _ = synthetic(5000, 0)
-    assert judge(choices, samples=20).warnings == ()
+    # Of each other log, too, which are as far from uniform.
+    (of_replay,) = judge(choices, samples=20).warnings
     unseen = numpy.zeros(5000)
     unseen[:1000] = 1.0
-    (told,) = judge(attrs.evolve(choices, unseen=unseen), samples=20).warnings
+    told, other = judge(attrs.evolve(choices, unseen=unseen), samples=20).warnings
+    assert other == of_replay
     assert told.startswith("20.0% of the policy's choices are arms that the log never could have")
     doubled = attrs.evolve(choices, propensities=choices.propensities / 2)
-    (told,) = judge(doubled, samples=20).warnings
+    told, _ = judge(doubled, samples=20).warnings
     assert "instead of 1: support is missing, or the propensities are not" in told
     few = attrs.evolve(choices, probabilities=numpy.where(numpy.arange(5000) < 50, 1.0, 0.0))
     assert any("as much about the policy as" in one for one in judge(few, samples=20).warnings)

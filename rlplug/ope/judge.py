@@ -191,9 +191,10 @@ def judge(
     terms["logged"] = Terms(offset=choices.rewards)
     drawn = bootstrap(terms, samples=samples, seed=seed, weights=choices.weights)
     w = importance_weights(choices.probabilities, choices.propensities, max_weight)
-    return _judgement(
+    told = _judgement(
         drawn, w, confidence, clipped=max_weight > 0, unseen=float(choices.unseen.mean())
     )
+    return attrs.evolve(told, warnings=(*told.warnings, *_of_replay(choices)))
 
 
 def judge_episodes(
@@ -235,6 +236,17 @@ def _judgement(
         warnings=tuple(_warnings(weights, matches, effective, clipped, unseen, of)),
         samples=drawn,
     )
+
+
+def _of_replay(choices: Choices) -> list[str]:
+    """What Replay assumes, where it has an estimate and the assumption does not hold."""
+    agreed = choices.propensities[choices.probabilities > 1 - 1e-9]
+    if not len(agreed) or agreed.max() - agreed.min() < 1e-6:
+        return []
+    return [
+        f"Replay is biased: the log chose with probabilities of {agreed.min():.3g} to "
+        f"{agreed.max():.3g} what the policy would have chosen, not uniformly at random."
+    ]
 
 
 def _warnings(
