@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
     from rlplug.runs.seeds.results import RunResults
+    from rlplug.runs.tuning.results import StudyResult, tune
     from rlplug.serving import Policy
 
 _MODULES = {
@@ -60,6 +61,7 @@ _MODULES = {
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
     "RunResults": "rlplug.runs.seeds.results",
+    "StudyResult": "rlplug.runs.tuning.results",
     "build_learner": "rlplug.runs.build_learner",
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
@@ -70,6 +72,7 @@ _MODULES = {
     "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
     "runs": "rlplug.runs.recorded",
+    "tune": "rlplug.runs.tuning.results",
 }
 
 __all__ = [
@@ -92,6 +95,7 @@ __all__ = [
     "RunFailedError",
     "RunResult",
     "RunResults",
+    "StudyResult",
     "UnsupportedSpaceError",
     "build_learner",
     "evaluate",
@@ -103,6 +107,7 @@ __all__ = [
     "resume",
     "run",
     "runs",
+    "tune",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

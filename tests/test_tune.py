@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import rlplug as api
 from rlplug.config.tune_section import TuneSection
-from rlplug.errors import ConfigError
+from rlplug.errors import ConfigError, RequestError
 from rlplug.registry import Registry
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.runs.request import Request
@@ -321,6 +322,21 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     other = rlplug(*command, "--study", more["study"], "--set", "l2_lambda=2.0")
     assert other.code == 2
     assert "was started with other options: algorithm.l2_lambda was 1.0, and is 2.0" in other.err
+
+
+def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: Path) -> None:
+    space = {"alpha": {"choices": [0.5, 1.0]}}
+    options = {"tracking.enabled": False, "tune.sampler": "grid"}
+    found = api.tune("linucb", steps=200, space=space, options=options)
+    assert [one.status for one in found.trials] == ["finished"] * 2
+    assert {one.options["alpha"] for one in found.trials} == {0.5, 1.0}
+    assert found.best is not None
+    assert found.best.score == max(one.score or 0.0 for one in found.trials)
+    assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
+    again = api.tune("linucb", steps=200, space=space, options=options)
+    assert again.trials == found.trials
+    with pytest.raises(RequestError, match="NoSuch"):
+        api.tune("linucb", "NoSuch-v0", space=space, options=options)
 
 
 def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home: Path) -> None:

@@ -21,6 +21,8 @@ _COMMANDS = {
     "info": "plugins show",
     "learn": "run",
     "mlflow": "ui",
+    "optimize": "tune",
+    "sweep": "tune",
     "test": "eval",
     "train": "run",
 }
