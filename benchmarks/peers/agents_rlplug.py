@@ -31,7 +31,7 @@ def played(env: str, steps: int) -> int:
     """Step one environment, always with the same action."""
     one = ENVIRONMENTS[env]()
     for _ in range(steps):
-        if not one.agents:
+        if not getattr(one, "agents", ()):
             one.reset()
         one.step(dict.fromkeys(one.agents, 1))
     return steps
