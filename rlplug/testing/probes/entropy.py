@@ -33,17 +33,18 @@ class NoReward(gymnasium.Env[Any, Any]):
 class EntropyAhead(gymnasium.Env[Any, Any]):
     """Without rewards: the higher the first action, the likelier are ten more steps.
 
-    Where values include the entropy of the policy ahead, as in SAC, high first actions are best.
+    Where values include the entropy of the policy ahead, as in SAC, high first actions are best,
+    unless `reward`, of episodes that end at once, is worth more.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
     length = 10
 
-    def __init__(self, *, continuous: bool) -> None:
+    def __init__(self, *, continuous: bool, high: float = 3.0, reward: float = 0.0) -> None:
         self.observation_space: Any = spaces.Box(0.0, 1.0, (2,), numpy.float32)
-        box, two = spaces.Box(-1.0, 3.0, (1,), numpy.float32), spaces.Discrete(2)
+        box, two = spaces.Box(-1.0, high, (1,), numpy.float32), spaces.Discrete(2)
         self.action_space: Any = box if continuous else two
-        self._continuous = continuous
+        self._continuous, self._size, self._reward = continuous, high + 1, reward
         self._at = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -55,9 +56,9 @@ class EntropyAhead(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """The first step decides, the next ones change nothing."""
         if self._at == 0:
-            chance = (float(action[0]) + 1) / 4 if self._continuous else float(action)
+            chance = (float(action[0]) + 1) / self._size if self._continuous else float(action)
             if self.np_random.random() >= chance:
-                return self._observe(), 0.0, True, False, {}
+                return self._observe(), self._reward, True, False, {}
         self._at += 1
         return self._observe(), 0.0, self._at > self.length, False, {}
 
