@@ -49,6 +49,28 @@ class NextRow(WithColumns):
         return {"next_observations": batch["observations"].roll(-1, 0)}
 
 
+class Unsquashed:
+    """Densities of normal numbers for what tanh made of them."""
+
+    def __init__(self, unit):
+        self.unit = unit
+
+    def rsample(self, parameters, **more):
+        actions, log_prob = self.unit.rsample(parameters, **more)
+        return actions, log_prob + (1 - actions**2 + 1e-6).log().sum(1)
+
+
+class TargetsWithoutTheSlopeOfTanh(SAC):
+    def prepare_batch(self, module_id, module, config, batch, learner):
+        unit = getattr(module, "unit", None)
+        if unit is not None:
+            module.unit = Unsquashed(unit)
+        columns = super().prepare_batch(module_id, module, config, batch, learner)
+        if unit is not None:
+            module.unit = unit
+        return columns
+
+
 class WritesIntoTheBatch(SAC):
     def prepare_batch(self, module_id, module, config, batch, learner):
         batch["rewards"].sub_(batch["rewards"].mean())
@@ -164,6 +186,7 @@ MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
+    (TargetsWithoutTheSlopeOfTanh, "values_include_entropy", "worth more than the entropy"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
     (CriticsForgotten, "every_parameter_learns", "critics"),
