@@ -308,6 +308,17 @@ def test_a_resumed_league_equals_an_uninterrupted_one(
             _same(one["run"]["sampler"]["random"], other["run"]["sampler"]["random"])
 
 
+def test_workers_step_a_league_as_this_process_does(home: Path) -> None:
+    options: dict[str, Any] = {"league__every": 32, "sampling__num_envs": 2}
+    here = trained(COUNTDOWN, steps=128, **options)
+    there = trained(COUNTDOWN, steps=128, **options, sampling__backend="workers")
+    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (here, there)))
+    one, other = (
+        read_tree(checkpoint(run) / "training")["run"]["sampler"]["league"] for run in (here, there)
+    )
+    _same(one, other)
+
+
 def _same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     if isinstance(one, dict):
@@ -452,6 +463,11 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
     done = rlplug("run", "--config", str(file))
     assert done.code == 2
     assert "league   is empty: set every or win_rate" in done.err
+
+
+def test_a_league_of_several_learners_is_refused() -> None:
+    said = told(league__every=10, scale__learners=2)
+    assert "a league has its pool in one process" in said
 
 
 def test_a_league_of_one_agent_is_refused() -> None:
