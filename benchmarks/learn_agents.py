@@ -4,6 +4,9 @@
     python benchmarks/learn_agents.py meeting 0 1 2
     python benchmarks/learn_agents.py matrix 0 1 2
     python benchmarks/learn_agents.py tictactoe 0 1 2
+    python benchmarks/learn_agents.py lottery 0 1 2
+    python benchmarks/learn_agents.py twostep 0 1 2
+    python benchmarks/learn_agents.py decomposed 0 1 2
 
 It prints a line for each seed, and ends with 1 if fewer seeds pass than the task asks for.
 """
@@ -121,11 +124,105 @@ def tictactoe(seed: int) -> tuple[str, bool]:
     return f"not lost against random: {share:.1%} of 1,000", share >= 0.9
 
 
+def lottery(seed: int) -> tuple[str, bool]:
+    """Named bits are paid 1 and luck 10, which the state alone shows: PPO with either critic."""
+    shares = {}
+    for central in (True, False):
+        run = rlplug.run(
+            "ppo",
+            "rlplug.envs.agents.tasks:Lottery",
+            steps=20_000,
+            seed=seed,
+            options={
+                **QUIET,
+                "central_critic": central,
+                "n_steps": 64,
+                "batch_size": 256,
+                "n_epochs": 4,
+                "learning_rate": 1e-3,
+            },
+        )
+        shares[central] = both_right(rlplug.load(run.folder, checkpoint="last"))
+    told = f"central critic {shares[True]:.0%}, own critic {shares[False]:.0%} of bits named"
+    return told, shares[True] >= 0.95
+
+
+def both_right(policy: Any) -> float:
+    """How often both name their bits, drawing as in training."""
+    bits = numpy.random.default_rng(0).integers(2, size=(2, 10_000))
+    seen = dict(zip(("agent_0", "agent_1"), numpy.eye(2, dtype=numpy.float32)[bits], strict=True))
+    chosen = policy.predict(seen, deterministic=False)
+    return float(((chosen["agent_0"] == bits[0]) & (chosen["agent_1"] == bits[1])).mean())
+
+
+def two_step(seed: int) -> tuple[str, bool]:
+    """The game of two steps: a sum cannot tell that 8 can be reached, a mixing network can."""
+    returns = {}
+    for name, algorithm, more in (
+        ("qmix", "vdn", {"mixing": "qmix"}),
+        ("vdn", "vdn", {}),
+        ("dqn", "dqn", {}),
+    ):
+        run = rlplug.run(
+            algorithm,
+            "rlplug.envs.agents.tasks:TwoStep",
+            steps=20_000,
+            seed=seed,
+            options={
+                **QUIET,
+                **more,
+                # All actions at random, as in the paper: what is learned is the optimum.
+                "exploration_final_eps": 1.0,
+                "learning_starts": 500,
+                "buffer_size": 5_000,
+                "batch_size": 64,
+                "gamma": 0.99,
+                "net_arch": [64],
+                "target_update_interval": 400,
+            },
+        )
+        found = rlplug.evaluate(run.folder, episodes=4, checkpoint="last")
+        returns[name] = found.metrics["eval/return_mean"]
+    told = ", ".join(f"{name} {value:.0f}" for name, value in returns.items())
+    return f"{told}, best 8", returns["qmix"] == 8
+
+
+def decomposed(seed: int) -> tuple[str, bool]:
+    """The meeting of two agents from a replay buffer: VDN and QMIX beside independent DQN."""
+    returns, best = {}, shortest_meeting()
+    for name, algorithm, more in (
+        ("vdn", "vdn", {}),
+        ("qmix", "vdn", {"mixing": "qmix"}),
+        ("dqn", "dqn", {}),
+    ):
+        run = rlplug.run(
+            algorithm,
+            "rlplug.envs.agents.tasks:Meeting",
+            steps=60_000,
+            seed=seed,
+            options={
+                **QUIET,
+                **more,
+                "double": True,
+                "learning_rate": [[0, 1e-3], [60_000, 1e-5]],
+                "exploration_final_eps": 0.02,
+                "tau": 0.01,
+            },
+        )
+        found = rlplug.evaluate(run.folder, episodes=500, checkpoint="last")
+        returns[name] = found.metrics["eval/return_mean"]
+    told = ", ".join(f"{name} {value:.2f}" for name, value in returns.items())
+    return f"{told}, best {best:.2f}", abs(returns["vdn"] - best) < 0.1
+
+
 TASKS: dict[str, tuple[Callable[[int], tuple[str, bool]], Callable[[int], int]]] = {
     "spread": (spread, lambda seeds: seeds - 1 if seeds >= 5 else seeds),
     "meeting": (meeting, lambda seeds: seeds),
     "matrix": (matrix, lambda seeds: seeds),
     "tictactoe": (tictactoe, lambda seeds: seeds),
+    "lottery": (lottery, lambda seeds: seeds),
+    "twostep": (two_step, lambda seeds: seeds),
+    "decomposed": (decomposed, lambda seeds: seeds),
 }
 
 

@@ -53,7 +53,8 @@ class SavedPolicy:
     """Its state; empty without one."""
     environment: Mapping[str, Any]
     """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one;
-    with several agents, `agents`: the module of each."""
+    with several agents, `agents`: the module of each; `training`: of the modules that learn from
+    more than one agent sees, the space of that."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> SavedPolicy:
@@ -81,9 +82,9 @@ def _problem(tree: Any) -> str | None:
             return f"{name} is {type(part).__name__}, expected a mapping"
     match tree["environment"]:
         case {"name": str(), "has_id": bool(), "arguments": Mapping() as arguments, **others}:
-            agents = others.pop("agents", {})
+            more = [others.pop(name, {}) for name in ("agents", "training")]
             valid = not others and all(isinstance(name, str) for name in arguments)
-            valid = valid and isinstance(agents, Mapping)
+            valid = valid and all(isinstance(one, Mapping) for one in more)
         case _:
             valid = False
     return None if valid else f"environment is {dict(tree['environment'])!r}"
@@ -97,7 +98,10 @@ def split_state(
     vector, normalization = environments.vector, environments.normalization
     # Each bandit environment draws a problem of its own, unless it is given the seed.
     problem = getattr(vector.unwrapped, "problem_seed", None)
-    agents = {"agents": dict(environments.agents)} if environments.agents else {}
+    more: dict[str, Any] = {"agents": dict(environments.agents)} if environments.agents else {}
+    training = environments.training_spaces
+    if training:
+        more["training"] = {name: space_to_dict(space) for name, space in training.items()}
     policy = {
         **{name: state.pop(name) for name in ACTING},
         "observation_space": space_to_dict(vector.single_observation_space),
@@ -107,7 +111,7 @@ def split_state(
             "name": environments.name,
             "has_id": has_id,
             "arguments": {} if problem is None else {"problem_seed": problem},
-            **agents,
+            **more,
         },
     }
     return policy, state

@@ -84,6 +84,11 @@ class Environments:
         return {DEFAULT_MODULE: self}
 
     @property
+    def training_spaces(self) -> Mapping[str, gymnasium.Space[Any]]:
+        """Of the modules that learn from more than one agent sees, what they learn from."""
+        return {}
+
+    @property
     def num_envs(self) -> int:
         """The number of environments."""
         return self.vector.num_envs

@@ -160,6 +160,11 @@ class Feed:
 
     takes_tensors: ClassVar[bool] = False
     """Whether it takes in experience of tensors; otherwise, it gets arrays."""
+    team: bool = False
+    """Of several agents, a row is all of a module at one step of an environment: observations are
+    `observation`, `present` and `action_mask`, with the agents as first dimension."""
+    global_state: bool = False
+    """Of several agents, observations are `observation` and `state`, the environment's."""
 
     def open(self, setting: FeedSetting) -> OpenFeed:
         """Returns the feed of a run, or refuses options that cannot work there."""

@@ -152,14 +152,18 @@ class HookCalls:
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         seed: int,
+        training_space: gymnasium.Space[Any] | None = None,
     ) -> Module:
         """The algorithm's module, wrapped by add-ons, the first of them outermost."""
         from rlplug.plugin import Module
 
+        if training_space is None:
+            training_space = observation_space
+
         def call(one: Implementation) -> Any:
             config = self._configs[one.name, module_id]
             own = _seed_of(one, seed)
-            return one(module_id, observation_space, action_space, config, own)
+            return one(module_id, observation_space, action_space, config, own, training_space)
 
         # pluggy lists wrappers first, the outermost before all others.
         *wrappers, algorithm = self._implementations["build"]

@@ -33,6 +33,7 @@ class LearnerHooks:
         action_space: gymnasium.Space[Any],
         config: Any,
         seed: int,
+        training_space: gymnasium.Space[Any],
     ) -> Module:
         """Build the module that acts and is trained.
 
@@ -42,6 +43,8 @@ class LearnerHooks:
         config: the called plugin's own options for this module.
         seed: for your own generators; the global ones are seeded with it for the call and restored
             afterwards.
+        training_space: of `batch["observations"]`: with several agents, a feed may ask for more
+            than one agent sees (`global_state`, `team`); else it is `observation_space`.
         None: not allowed.
         Several plugins: the algorithm builds the module. An add-on may only wrap it, with
             `@hookimpl(wrapper=True)`, and returns the result of `yield` or a module around it.
@@ -68,7 +71,8 @@ class LearnerHooks:
         """Build what the plugin keeps beside a module: a reward model, averaged weights.
 
         Called: once per module and plugin, right after `build`.
-        module: what `build` returned. The other arguments are those of `build`.
+        module: what `build` returned. The other arguments are those of `build`, and
+            `observation_space` is the `training_space`.
         None: nothing to keep.
         Several plugins: each keeps its own, at `learner.extra[module_id][plugin]`. It is moved,
             saved and removed with the module, is not sent to samplers, and is passed to its plugin

@@ -32,6 +32,7 @@ from rlplug.learner.process_group import ProcessGroup
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.seeding import derive
+from rlplug.spaces import AnySpace
 
 __all__ = ["LearnerModules", "ToTrain"]
 
@@ -52,9 +53,12 @@ class LearnerModules:
         compute: ComputeSection | None = None,
         modules: Mapping[str, Any] | None = None,
         process_group: ProcessGroup | None = None,
+        training_spaces: Mapping[str, AnySpace] | None = None,
     ) -> None:
         self.calls = calls
         self.spaces: dict[str, Any] = dict(spaces)
+        self.training_spaces = dict(training_spaces or {})
+        """Of `batch["observations"]`, for modules that learn from more than they act on."""
         self.seed = seed
         self.learning = LearnerSection() if learning is None else learning
         self.compute = ComputeSection() if compute is None else compute
@@ -179,6 +183,8 @@ class LearnerModules:
         with self._all_or_nothing():
             if like:
                 self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
+                if like in self.training_spaces:
+                    self.training_spaces[module_id] = self.training_spaces[like]
                 self.calls.set_overrides(module_id, self.calls.overrides(like))
             elif spaces is not None:
                 self.check_spaces(module_id, spaces)
@@ -315,15 +321,14 @@ class LearnerModules:
         if module_id == ALL_MODULES:
             raise RequestError(f"{ALL_MODULES!r} stands for all modules.", "choose another id")
         observation_space, action_space = self.spaces.get(module_id, (None, None))
+        learned = self.training_spaces.get(module_id, observation_space)
         seed = derive(self.seed, "module", module_id)
         module = self._given_modules.get(module_id)
         if module is None:
-            module = self.calls.build(module_id, observation_space, action_space, seed)
+            module = self.calls.build(module_id, observation_space, action_space, seed, learned)
         extras = {}
         if isinstance(module, Module):
-            extras = self.calls.build_extra(
-                module_id, module, observation_space, action_space, seed
-            )
+            extras = self.calls.build_extra(module_id, module, learned, action_space, seed)
         return Member(module_id, module, extras, self.calls.algorithm.name)
 
     def _assemble(self, new: Sequence[Member]) -> None:

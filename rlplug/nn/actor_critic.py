@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +35,10 @@ class ActorCritic(ActingNetwork):
         observation_space: AnySpace,
         action_space: AnySpace,
         options: ActorCriticOptions | None = None,
+        *,
+        critic_space: AnySpace | None = None,
     ) -> None:
+        """With a `critic_space`, the critic has a network without memory for what it sees."""
         super().__init__()
         options = options or ActorCriticOptions()
         self.distribution = make_distribution(action_space, squash=options.squash)
@@ -43,6 +47,10 @@ class ActorCritic(ActingNetwork):
         if shared == "auto":
             shared = has_images(observation_space)
         self.critic_body = None if shared else Body(observation_space, options)
+        self.is_central = critic_space is not None
+        """Whether the critic sees something else than the actor."""
+        if critic_space is not None:
+            self.critic_body = Body(critic_space, attrs.evolve(options, memory="none", encoder=""))
         self.policy_head = PolicyHead(
             self.body.out_features,
             self.distribution,
@@ -50,13 +58,19 @@ class ActorCritic(ActingNetwork):
             std_init=options.std_init,
             ortho_init=options.ortho_init,
         )
-        self.value_head = ValueHead(self.body.out_features, ortho_init=options.ortho_init)
+        valued = self.body if self.critic_body is None else self.critic_body
+        self.value_head = ValueHead(valued.out_features, ortho_init=options.ortho_init)
 
     def forward(
-        self, observations: Any, fragments: Fragments | None = None
+        self, observations: Any, fragments: Fragments | None = None, critic_sees: Any = None
     ) -> tuple[Tensor, Tensor]:
-        """Parameters of the distributions, shape (rows, size), and values, shape (rows,)."""
+        """Parameters of the distributions, shape (rows, size), and values, shape (rows,).
+
+        A central critic is given what it sees.
+        """
         critic = self.critic_body
+        if self.is_central:
+            return self.policy(observations, fragments), self.values(critic_sees)
         if type(observations) is Array and critic is not None:
             outputs = run_stack(self.policy_head, observations, self._actor_layers)
             values = run_stack(self.value_head, observations, self._critic_layers)
@@ -96,7 +110,7 @@ class ActorCritic(ActingNetwork):
     ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
         """The parameters for one step, and the state of all memories after it."""
         features, after = self.body.step(observations, state)
-        if after is not None and self.critic_body is not None:
+        if after is not None and self.critic_body is not None and not self.is_central:
             _, beside = self.critic_body.step(observations, _critic_state(state))
             after = {**after, **_named(beside)}
         return self.policy_head(features), after
@@ -104,7 +118,7 @@ class ActorCritic(ActingNetwork):
     def initial_state(self, n: int) -> dict[str, Tensor] | None:
         """The state of n fresh episodes; None without memory."""
         state = self.body.initial_state(n)
-        if state is None or self.critic_body is None:
+        if state is None or self.critic_body is None or self.is_central:
             return state
         return {**state, **_named(self.critic_body.initial_state(n))}
 
@@ -125,7 +139,7 @@ class ActorCritic(ActingNetwork):
         if isinstance(body, Stateless):
             return Stateless(body.chain, head)
         critic = None
-        if self.body.memory is not None and self.critic_body is not None:
+        if self.body.memory is not None and self.critic_body is not None and not self.is_central:
             critic = views.part(self, "critic_body")
 
         def forward(observations: Any, state: Any) -> Any:

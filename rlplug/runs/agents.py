@@ -11,7 +11,7 @@ from rlplug.config.sections import LearnerSection, RunConfig, SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
-from rlplug.feeds import FeedSetting, ModuleFeeds
+from rlplug.feeds import Feed, FeedSetting, ModuleFeeds
 from rlplug.learner import Learner
 from rlplug.plugin import Module
 from rlplug.runs.league import league_of
@@ -20,7 +20,13 @@ from rlplug.runs.prepare import Prepared
 from rlplug.sampling.agents import AgentSampler
 from rlplug.scale.ranks import Ranks
 
-__all__ = ["agent_feeds", "agent_sampler", "refuse_options", "train_modules"]
+__all__ = [
+    "agent_feeds",
+    "agent_sampler",
+    "described_feeds",
+    "refuse_options",
+    "train_modules",
+]
 
 
 def refuse_options(config: RunConfig, environments: Environments) -> None:
@@ -80,21 +86,40 @@ def train_modules(learner: Learner, config: RunConfig) -> None:
     learner.modules_to_train = wanted
 
 
+def described_feeds(prepared: Prepared, environments: AgentEnvironments) -> dict[str, Feed]:
+    """What the feed of each module is to be, with the module's options."""
+    algorithm, config = prepared.algorithm, prepared.config
+    feeds = {}
+    for module_id in environments.modules:
+        plugin = algorithm.plugin
+        if module_id in config.modules:
+            plugin = type(plugin)(options_of(config.algorithm, config.modules[module_id]))
+        with algorithm.found.calling("feed"):
+            feeds[module_id] = plugin.feed()
+    return feeds
+
+
 def agent_feeds(
-    prepared: Prepared,
+    described: Mapping[str, Feed],
     environments: AgentEnvironments,
     learner: Learner,
     setting: Callable[[Environments, Module], FeedSetting],
     ranks: Ranks | None,
 ) -> ModuleFeeds:
-    """A feed of its own for each module that is trained, with the module's options."""
-    algorithm, config = prepared.algorithm, prepared.config
+    """A feed of its own for each module that is trained."""
     wanted = learner.modules_to_train
     assert not callable(wanted)
     feeds = {}
-    for module_id, own in environments.modules.items():
+    for module_id, own in environments.stored.items():
         module = learner.modules[module_id]
-        if environments.in_turn and module.initial_state(1) is not None:
+        has_memory = module.initial_state(1) is not None
+        if has_memory and module_id in environments.teams:
+            raise RequestError(
+                f"the agents of module {module_id!r} are learned from together, and the module has "
+                "memory.",
+                "try: options without memory",
+            )
+        if environments.in_turn and has_memory:
             raise RequestError(
                 f"the agents of {environments.name!r} act in turn, and module {module_id!r} has "
                 "memory, which is for agents that act at once.",
@@ -102,16 +127,14 @@ def agent_feeds(
             )
         if wanted is not None and module_id not in wanted:
             continue
-        plugin = algorithm.plugin
-        if module_id in config.modules:
-            plugin = type(plugin)(options_of(config.algorithm, config.modules[module_id]))
-        with algorithm.found.calling("feed"):
-            feed = plugin.feed()
         try:
+            feed = described[module_id]
             feed = feed if ranks is None else feed.shared(ranks.size)
             feeds[module_id] = feed.open(setting(own, module))
         except RequestError as error:
             rows = f"an environment of it is one of its {own.num_envs} agents"
+            if module_id in environments.teams:
+                rows = f"it has {own.num_envs} environments"
             raise RequestError(
                 f"module {module_id!r}: {error.message}", *error.hints, rows
             ) from error

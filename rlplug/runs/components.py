@@ -29,7 +29,13 @@ from rlplug.learner.device import (
 )
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE, Module
-from rlplug.runs.agents import agent_feeds, agent_sampler, refuse_options, train_modules
+from rlplug.runs.agents import (
+    agent_feeds,
+    agent_sampler,
+    described_feeds,
+    refuse_options,
+    train_modules,
+)
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
 from rlplug.runs.league import evaluator_for
@@ -176,6 +182,10 @@ def make_components(
     stack.enter_context(settings_kept())
     if not config.compute.compile:
         stack.enter_context(without_compiler())
+    described: Mapping[str, Feed] = {}
+    if isinstance(environments, AgentEnvironments):
+        described = described_feeds(prepared, environments)
+        environments = environments.storing(described)
     learner = _learner(calls, environments, prepared)
     if environments.device is not None:
         environments = _with_tensors(environments, learner, feed, prepared)
@@ -194,7 +204,7 @@ def make_components(
     opened: OpenFeed
     setting = partial(_setting, prepared, ranks)
     if isinstance(environments, AgentEnvironments):
-        opened = agent_feeds(prepared, environments, learner, setting, ranks)
+        opened = agent_feeds(described, environments, learner, setting, ranks)
     else:
         told = setting(environments, learner.modules[DEFAULT_MODULE])
         if ranks is not None:
@@ -433,6 +443,7 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
             module_id: (own.observation_space, own.action_space)
             for module_id, own in environments.modules.items()
         },
+        training_spaces=environments.training_spaces,
         seed=config.run.seed,
         learning=config.learner,
         compute=beside(config.compute, environments.device, environments.name),

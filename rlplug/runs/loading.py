@@ -13,7 +13,7 @@ from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
-from rlplug.checkpoint.policy import SavedPolicy, restore_policy
+from rlplug.checkpoint.policy import SavedPolicy, restore_policy, space_from_dict
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Normalization
 from rlplug.evaluation.agents import AgentModules
@@ -92,6 +92,10 @@ def load_checkpoint(
     agents: Mapping[str, str] = saved.environment.get("agents", {})
     with reading(path, "options and spaces"):
         shown = _spaces_of(saved, agents)
+        training = {
+            module_id: space_from_dict(one)
+            for module_id, one in saved.environment.get("training", {}).items()
+        }
     if config.env.normalize_observation and not saved.normalization:
         raise damaged(path, "env.normalize_observation is true, but it has no statistics")
     normalizations: dict[str, Normalization] = {}
@@ -107,6 +111,7 @@ def load_checkpoint(
         learner = Learner(
             calls,
             spaces,
+            training_spaces=training,
             seed=config.run.seed,
             learning=config.learner,
             compute=attrs.evolve(config.compute, device="cpu", compile=False),

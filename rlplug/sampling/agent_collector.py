@@ -9,10 +9,11 @@ import numpy
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
 from rlplug.envs import Environments
+from rlplug.envs.agents.team import TeamRows
 from rlplug.errors import PluginError
 from rlplug.feeds import Experience, OpenFeed
 from rlplug.plugin import Acted, ActInput
-from rlplug.sampling.agent_inputs import AgentInputs
+from rlplug.sampling.agent_inputs import AgentChecks, AgentInputs
 from rlplug.sampling.buffers import RolloutBuffer, finals_of, put_rows, rows_of
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.spaces import ACTION_MASK
@@ -35,9 +36,12 @@ class AgentCollector:
         *,
         steps: int,
         in_turn: bool,
+        team: TeamRows | None = None,
     ) -> None:
-        rows = inputs.rows
+        rows = inputs.rows if team is None else team
         self.inputs, self.rows = inputs, rows
+        self._team = team
+        self._checks = inputs.checks if team is None else AgentChecks(environments, rows)
         self.episode_stats = EpisodeStats(rows.num)
         self.normalization = environments.normalization
         self.after_reset = True
@@ -90,6 +94,8 @@ class AgentCollector:
         seen = {"observations": rows.observations}
         if rows.mask is not None:
             seen[ACTION_MASK] = rows.mask
+        if self._team is not None:
+            columns = self._team.acted(columns)
         if self._even and not self._in_turn and turns.all():
             self._buffer.write(int(self._times[0]), {**seen, **columns})
             self._written = True
@@ -99,11 +105,15 @@ class AgentCollector:
             put_rows(self._acted_column(name, column), which, rows_of(column, which))
         for name, column in columns.items():
             column = to_arrays(column)
+            if self._team is not None:
+                column = rows_of(column, which)
             put_rows(self._acted_column(name, column), which, column)
 
     def store(self) -> None:
         """Write the answers of a step."""
         rows = self.rows
+        if self._team is not None:
+            self._team.settle()
         outcome = {"rewards": rows.rewards}
         outcome["terminated"], outcome["truncated"] = rows.terminated, rows.truncated
         if self._written:
@@ -161,7 +171,7 @@ class AgentCollector:
             initial_state=self.inputs.initial_state,
         )
         self.after_reset = False
-        self.inputs.checks.check_rollout(experience, timestep)
+        self._checks.check_rollout(experience, timestep)
         grids = self._buffer.grids
         ends = grids["terminated"][:steps], grids["truncated"][:steps]
         real = None if stepped is None else experience.grid(stepped)

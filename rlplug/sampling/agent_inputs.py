@@ -13,6 +13,7 @@ from gymnasium.vector.utils import iterate
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentRows, AgentVector
+from rlplug.envs.agents.team import TeamRows
 from rlplug.errors import EnvironmentFailedError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.buffers import rows_of, with_rows
@@ -25,7 +26,9 @@ __all__ = ["AgentChecks", "AgentInputs"]
 class AgentChecks(EnvironmentChecks):
     """Checks of what agents see and get; messages name the agent."""
 
-    def __init__(self, environments: Environments, rows: AgentRows, during: str = "") -> None:
+    def __init__(
+        self, environments: Environments, rows: AgentRows | TeamRows, during: str = ""
+    ) -> None:
         super().__init__(environments, during)
         self._rows = rows
 
@@ -88,7 +91,7 @@ class AgentInputs:
             return None
         everyone = count == rows.num
         which = None if everyone else numpy.flatnonzero(rows.turns)
-        seen, mask, state = rows.observations, rows.mask, self._state
+        seen, mask, state = rows.seen, rows.mask, self._state
         if which is not None:
             seen = rows_of(seen, which)
             mask = None if mask is None else mask[which]

@@ -86,10 +86,11 @@ class AgentSampler:
         self._collectors = {
             module_id: AgentCollector(
                 inputs,
-                environments.modules[module_id],
+                environments.stored[module_id],
                 feeds.by_module[module_id],
                 steps=steps,
                 in_turn=self._games.in_turn,
+                team=environments.teams.get(module_id),
             )
             for module_id, inputs in self._inputs.items()
             if module_id in feeds.by_module

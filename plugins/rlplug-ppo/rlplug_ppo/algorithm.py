@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Adam, RMSprop
 
 from rlplug import Algorithm, Batch, LearnerView, Loss, UnsupportedSpaceError, hookimpl
+from rlplug.errors import RequestError
 from rlplug.feeds import Rollout
 from rlplug.nn import ActorCriticOptions, make_distribution, make_encoder
 from rlplug.spaces import AnySpace, describe
@@ -48,6 +49,7 @@ class PPO(Algorithm):
             batch_size=config.batch_size,
             n_epochs=config.n_epochs,
             truncated_bptt=config.truncated_bptt,
+            global_state=config.central_critic,
         )
 
     def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
@@ -56,15 +58,29 @@ class PPO(Algorithm):
 
     @hookimpl
     def build(
-        self, observation_space: AnySpace, action_space: AnySpace, config: PPOConfig
+        self,
+        observation_space: AnySpace,
+        action_space: AnySpace,
+        config: PPOConfig,
+        training_space: AnySpace,
     ) -> ActorCriticModule:
-        """An actor and a critic."""
+        """An actor and a critic, which may see the state of the environment, too."""
+        seen = None
+        if config.central_critic:
+            seen = training_space
+            if seen is observation_space:
+                raise RequestError(
+                    "central_critic = true is for environments with several agents, and here there "
+                    "is one.",
+                    "try: --set central_critic=false",
+                )
         return ActorCriticModule(
             observation_space,
             action_space,
             config,
             kl_coef=config.kl_coef,
             keeps_log_prob=config.advantages == "vtrace",
+            critic_space=seen,
         )
 
     @hookimpl

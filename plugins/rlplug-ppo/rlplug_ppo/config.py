@@ -98,6 +98,19 @@ class PPOConfig(OnPolicyOptions):
         0.0, "Initial coefficient of the adaptive KL penalty; 0 disables it.", at_least(0)
     )
     kl_target: float = option(0.01, "Target KL per update of the adaptive KL penalty.", above(0))
+    central_critic: bool = option(
+        False,
+        "With several agents, let the critic see the state of the environment, too (MAPPO); it has "
+        "no memory.",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.central_critic and self.shared_encoder is True:
+            raise ValueError(
+                "central_critic has an encoder of its own, but shared_encoder is true: "
+                "leave one of them out"
+            )
 
 
 @attrs.frozen(kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch, Module
@@ -19,7 +20,7 @@ from rlplug.nn import (
 )
 from rlplug.nn.distributions import Categorical
 from rlplug.nn.modes import evaluating
-from rlplug.spaces import AnySpace, has_images
+from rlplug.spaces import AnySpace, has_images, without_action_mask
 
 __all__ = ["ActorCriticModule"]
 
@@ -43,9 +44,16 @@ class ActorCriticModule(Module):
         *,
         kl_coef: float = 0.0,
         keeps_log_prob: bool = False,
+        critic_space: AnySpace | None = None,
     ) -> None:
+        """With a `critic_space`, batches have observations of it, in which `observation` is what
+        the actor sees."""
         super().__init__()
-        self.network = ActorCritic(observation_space, action_space, options)
+        if critic_space is not None:
+            critic_space = _of_critic(critic_space)
+        self.network = ActorCritic(
+            observation_space, action_space, options, critic_space=critic_space
+        )
         self.distribution: Distribution = self.network.distribution
         self.has_memory = options.memory != "none"
         self.keeps_log_prob = keeps_log_prob
@@ -104,7 +112,11 @@ class ActorCriticModule(Module):
         if self.has_memory:
             start, stop = batch["fragments"].unbind(1)
             fragments = Fragments(start, stop, batch.get("state"))
-        parameters, values = self.network(batch["observations"], fragments)
+        seen = batch["observations"]
+        if self.network.is_central:
+            parameters, values = self.network(seen["observation"], fragments, seen)
+        else:
+            parameters, values = self.network(seen, fragments)
         return {"parameters": parameters, "values": values}
 
     def initial_state(self, n: int) -> Mapping[str, Any] | None:
@@ -132,3 +144,9 @@ class ActorCriticModule(Module):
         log_prob = log_prob_of(self.distribution, parameters, actions, act.action_mask)
         extras = {"parameters": parameters, "values": values, "log_prob": log_prob}
         return Acted(actions, extras=extras)
+
+
+def _of_critic(space: AnySpace) -> spaces.Dict:
+    """What a central critic looks at: no action masks."""
+    assert isinstance(space, spaces.Dict)
+    return spaces.Dict([(name, without_action_mask(part)) for name, part in space.items()])

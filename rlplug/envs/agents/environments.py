@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import attrs
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from rlplug.config.module_section import ModuleSection
 from rlplug.config.sections import EnvSection, SamplingSection
+from rlplug.envs.agents.global_state import state_of
 from rlplug.envs.agents.in_workers import WorkerAgentVector
 from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game
 from rlplug.envs.agents.mapping import map_agents
+from rlplug.envs.agents.team import TeamRows, stored_space
 from rlplug.envs.agents.vector import AgentVector
 from rlplug.envs.environments import Environments
 from rlplug.envs.making import EnvMaker, describe_env
@@ -26,6 +29,18 @@ from rlplug.spaces import AnySpace
 __all__ = ["AgentEnvironments", "agent_environments"]
 
 
+class Stored(Protocol):
+    """What a feed asks for."""
+
+    @property
+    def team(self) -> bool:
+        """Whether a row is all agents of the module at one step of an environment."""
+
+    @property
+    def global_state(self) -> bool:
+        """Whether the global state is stored beside what agents see."""
+
+
 @attrs.frozen(eq=False)
 class AgentEnvironments(Environments):
     """Several environments with several agents each; every agent of each is a row of a module."""
@@ -35,6 +50,11 @@ class AgentEnvironments(Environments):
     by_module: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
     in_turn: bool = attrs.field(default=False, kw_only=True)
     """Whether agents act one after the other."""
+    agent_spaces: Mapping[str, tuple[AnySpace, AnySpace]] = attrs.field(factory=dict, kw_only=True)
+    teams: Mapping[str, TeamRows] = attrs.field(factory=dict, kw_only=True)
+    """Of the modules whose agents are stored together."""
+    stored: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
+    """Module id → the spaces of what is stored and learned from, with as many environments."""
 
     @property
     def agents(self) -> Mapping[str, str]:
@@ -69,7 +89,73 @@ class AgentEnvironments(Environments):
             vector=SpacesOnly(*whole, num_envs),
             normalization=normalization,
             by_module=by_module,
+            stored=by_module,
         )
+
+    @property
+    def training_spaces(self) -> Mapping[str, AnySpace]:
+        """Of the modules that learn from more than one agent sees, what they learn from."""
+        return {
+            module_id: own.vector.single_observation_space
+            for module_id, own in self.stored.items()
+            if own is not self.by_module[module_id]
+        }
+
+    def storing(self, wanted: Mapping[str, Stored]) -> AgentEnvironments:
+        """The same ones, of which is kept what feeds ask for, by module."""
+        teams, stored, state = {}, dict(self.by_module), None
+        several = any(one.team for one in wanted.values())
+        global_state = any(one.global_state for one in wanted.values())
+        if not (several or global_state):
+            return self
+        if global_state and type(self.vector) is not AgentVector:
+            raise RequestError(
+                "the global state of environments is known in this process alone, but they are in "
+                "others.",
+                "try: without sampling.backend, and without scale.engine",
+            )
+        if not isinstance(self.vector, AgentVector):
+            raise RequestError(
+                "teams of agents are collected in this process, but environments are in others.",
+                "try: without scale.engine",
+            )
+        if global_state:
+            found = state_of(self.games.games[0], self.name, self.agent_spaces)
+            for game in self.games.games:
+                game.state_of = found
+            state = found.space
+        for module_id, asked in wanted.items():
+            if not (asked.team or asked.global_state):
+                continue
+            own, rows = self.by_module[module_id], self.games.rows[module_id]
+            self._refuse(module_id, asked.team, own.normalization)
+            if state is not None and asked.global_state:
+                rows.add_state(state)
+            seen, actions, num = own.vector.single_observation_space, own.action_space, rows.num
+            size = len(rows.agents) if asked.team else 0
+            space = stored_space(seen, actions, size, state if asked.global_state else None)
+            if asked.team:
+                team = teams[module_id] = TeamRows(rows, actions, self.games.over)
+                actions, num = batch_space(actions, size), team.num
+            stored[module_id] = attrs.evolve(own, vector=SpacesOnly(space, actions, num))
+        return attrs.evolve(self, teams=teams, stored=stored)
+
+    def _refuse(self, module_id: str, team: bool, scaling: Normalization | None) -> None:
+        if team and self.in_turn:
+            raise RequestError(
+                f"module {module_id!r} learns from what its agents do at once, and the agents of "
+                f"{self.name!r} act in turn.",
+                "try: another algorithm, such as dqn or ppo",
+            )
+        if scaling is not None and (team or scaling.changes_observations):
+            option = "env.normalize_observation"
+            if not scaling.changes_observations:
+                option = "env.normalize_reward or env.reward_clip"
+            raise RequestError(
+                f"module {module_id!r} learns from more than what one agent sees, which {option} "
+                "is not for.",
+                "try: without it",
+            )
 
     def reset_games(self, seed: int) -> None:
         """Reset all, each from a seed of its own."""
@@ -171,6 +257,8 @@ def agent_environments(
         module_of=agents,
         by_module=by_module,
         in_turn=vector.in_turn,
+        agent_spaces=agent_spaces,
+        stored=by_module,
     )
 
 

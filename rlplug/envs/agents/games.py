@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Answer:
     terminated: Mapping[str, Any]
     truncated: Mapping[str, Any]
     infos: Mapping[str, Mapping[str, Any]]
+    state: Any = None
+    """The global state, if it is asked for."""
 
 
 class Game:
@@ -32,6 +34,9 @@ class Game:
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        self.state_of: Callable[[Any, Mapping[str, Any]], Any] | None = None
+        """The global state, given the environment and all observations; None: it is not asked for.
+        """
 
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
@@ -56,13 +61,20 @@ class ParallelGame(Game):
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
         observations, infos = self.env.reset(seed=seed)
-        return Answer((), list(self.env.agents), observations, {}, {}, {}, infos)
+        return self._with_state(Answer((), list(self.env.agents), observations, {}, {}, {}, infos))
 
     def step(self, actions: Mapping[str, Any]) -> Answer:
         """Let all live agents act."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         answered, agents = list(actions), list(self.env.agents)
-        return Answer(answered, agents, observations, rewards, terminated, truncated, infos)
+        return self._with_state(
+            Answer(answered, agents, observations, rewards, terminated, truncated, infos)
+        )
+
+    def _with_state(self, answer: Answer) -> Answer:
+        if self.state_of is not None:
+            answer.state = self.state_of(self.env, answer.observations)
+        return answer
 
 
 class AecGame(Game):
@@ -93,6 +105,10 @@ class AecGame(Game):
         answer = Answer([], [], {}, {}, {}, {}, {})
         answered: list[str] = []
         answer.answered = answered
+        if self.state_of is not None:
+            # Agents that have ended are still there.
+            seen = {agent: env.observe(agent) for agent in env.agents}
+            answer.state = self.state_of(env, seen)
         columns: tuple[Any, ...] = (
             *(answer.observations, answer.rewards),
             *(answer.terminated, answer.truncated, answer.infos),

@@ -1,4 +1,4 @@
-"""Small tasks of several agents with known optima: meeting on a line, and matrix games."""
+"""Small tasks of several agents with known optima."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-__all__ = ["MatrixGame", "Meeting", "shortest_meeting"]
+__all__ = ["Lottery", "MatrixGame", "Meeting", "TwoStep", "shortest_meeting"]
 
 
 class _TwoAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in PettingZoo
@@ -125,3 +125,120 @@ class MatrixGame(_TwoAgents):
 
     def _seen(self) -> dict[str, Any]:
         return {agent: numpy.ones(1, numpy.float32) for agent in self.possible_agents}
+
+
+class Lottery(_TwoAgents):
+    """Each agent sees a bit of its own, and both are paid 1 in each step in which both name theirs.
+
+    Beside that, both win or lose a prize in each step: which it is in this episode, neither sees,
+    but `state()` has it. What an agent sees does not tell what it will be paid, the state does.
+    """
+
+    metadata = {"name": "lottery", "render_modes": []}
+
+    def __init__(self, prize: float = 10.0, max_steps: int = 4) -> None:
+        super().__init__()
+        self.observations = spaces.Box(0, 1, (2,), numpy.float32)
+        self.actions = spaces.Discrete(2)
+        self.state_space = spaces.Box(-1, 1, (6,), numpy.float32)
+        self._prize, self._max_steps = prize, max_steps
+        self._random = numpy.random.default_rng()
+        self._bits, self._luck, self._taken = [0, 0], 1, 0
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """New bits, and maybe another prize."""
+        if seed is not None:
+            self._random = numpy.random.default_rng(seed)
+        self._luck = 2 * int(self._random.integers(2)) - 1
+        self._bits = self._random.integers(2, size=2).tolist()
+        self._taken = 0
+        self.agents = list(self.possible_agents)
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Pay both, and draw new bits."""
+        right = [
+            int(actions[agent]) == bit
+            for agent, bit in zip(self.possible_agents, self._bits, strict=True)
+        ]
+        paid = self._prize * self._luck + all(right)
+        self._bits = self._random.integers(2, size=2).tolist()
+        self._taken += 1
+        over = self._taken >= self._max_steps
+        both, self.agents = self.agents, [] if over else self.agents
+        return (
+            self._seen(),
+            dict.fromkeys(both, paid),
+            dict.fromkeys(both, over),
+            dict.fromkeys(both, False),
+            {agent: {} for agent in both},
+        )
+
+    def state(self) -> Any:
+        """Both bits, the prize, and how much of the episode is left."""
+        left = 1 - self._taken / self._max_steps
+        bits = numpy.concatenate(list(self._seen().values()))
+        return numpy.array([*bits, self._luck, left], numpy.float32)
+
+    def _seen(self) -> dict[str, Any]:
+        rows = numpy.eye(2, dtype=numpy.float32)[self._bits]
+        return dict(zip(self.possible_agents, rows, strict=True))
+
+
+class TwoStep(_TwoAgents):
+    """The game of two steps of the paper on QMIX (Rashid et al. 2018).
+
+    In the first step the choice of `agent_0` leads to one of two matrix games, in which both are
+    paid. The first pays 7, whatever they do; the second pays 8 if both choose 1, 0 if both choose
+    0, and else 1. Agents see which step and game it is, and who they are.
+    """
+
+    metadata = {"name": "two_step", "render_modes": []}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observations = spaces.Box(0, 1, (5,), numpy.float32)
+        self.actions = spaces.Discrete(2)
+        self.state_space = spaces.Box(0, 1, (3,), numpy.float32)
+        self._at = 0
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """To the first step."""
+        self._at = 0
+        self.agents = list(self.possible_agents)
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Choose a game, or play it."""
+        one, other = (int(actions[agent]) for agent in self.possible_agents)
+        both, over, paid = list(self.agents), self._at > 0, 0.0
+        if over:
+            paid = 7.0 if self._at == 1 else float(_SECOND_GAME[one][other])
+            self.agents = []
+        else:
+            self._at = 1 + one
+        return (
+            self._seen(),
+            dict.fromkeys(both, paid),
+            dict.fromkeys(both, over),
+            dict.fromkeys(both, False),
+            {agent: {} for agent in both},
+        )
+
+    def state(self) -> Any:
+        """Which step and game it is."""
+        return numpy.eye(3, dtype=numpy.float32)[self._at]
+
+    def _seen(self) -> dict[str, Any]:
+        who = numpy.eye(2, dtype=numpy.float32)
+        return {
+            agent: numpy.concatenate([self.state(), who[place]])
+            for place, agent in enumerate(self.possible_agents)
+        }
+
+
+_SECOND_GAME = ((0, 1), (1, 8))

@@ -31,7 +31,11 @@ class AgentRows:
         self.num = num = len(agents) * num_games
         self.space = observation_space
         empty: Any = create_empty_array(observation_space, num, numpy.zeros)
+        self.seen = empty
+        """What agents see, which they act on."""
         self.observations = empty
+        """What is learned from: with a global state, `observation` and `state`."""
+        self.states: Any = None
         self.mask: Any = None
         """True where an action may be chosen; None if no agent had a mask so far."""
         self.rewards = numpy.zeros(num)
@@ -48,8 +52,13 @@ class AgentRows:
             isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
         )
         if self.observes_mask:
-            self.mask = self.observations[ACTION_MASK]
+            self.mask = self.seen[ACTION_MASK]
             self.mask[...] = 1
+
+    def add_state(self, space: AnySpace) -> None:
+        """Keep the global state of the environment beside what agents see."""
+        self.states = create_empty_array(space, self.num, numpy.zeros)
+        self.observations = {"observation": self.seen, "state": self.states}
 
     def describe(self, row: int) -> str:
         """The agent of a row, for messages."""
@@ -63,9 +72,11 @@ class AgentRows:
         self.truncated[:] = False
         self.finals = []
 
-    def show(self, row: int, observation: Any, info: Mapping[str, Any]) -> None:
+    def show(self, row: int, observation: Any, info: Mapping[str, Any], state: Any = None) -> None:
         """A row is to act on this observation."""
-        self._write(self.observations, row, observation)
+        self._write(self.seen, row, observation)
+        if self.states is not None:
+            self.states[row] = state
         self.turns[row] = True
         if info and ACTION_MASK in info and not self.observes_mask:
             self._open_mask(info[ACTION_MASK])[row] = info[ACTION_MASK]
@@ -79,6 +90,7 @@ class AgentRows:
         truncated: Any,
         observation: Any,
         info: Mapping[str, Any],
+        state: Any = None,
     ) -> None:
         """The episode of a row has ended with this observation."""
         self.terminated[row], self.truncated[row] = bool(terminated), bool(truncated)
@@ -97,6 +109,9 @@ class AgentRows:
             if not mask.any():
                 mask[...] = 1
             final[ACTION_MASK] = mask
+        if self.states is not None:
+            state = numpy.asarray(state, self.states.dtype)
+            final["observations"] = {"observation": final["observations"], "state": state}
         self.finals.append((row, final))
 
     def get_state(self) -> dict[str, Any]:
@@ -275,10 +290,10 @@ class AgentVector(VectorEnv[Any, Any, Any]):
                 if terminated or truncated:
                     ended += 1
                     info = infos.get(agent, _NOTHING)
-                    rows.end(row, terminated, truncated, observations[agent], info)
+                    rows.end(row, terminated, truncated, observations[agent], info, answer.state)
             for agent in answer.agents:
                 _, rows, row = places[agent]
-                rows.show(row, observations[agent], infos.get(agent, _NOTHING))
+                rows.show(row, observations[agent], infos.get(agent, _NOTHING), answer.state)
         except KeyError as error:
             raise _lie(error.args[0], places, answer) from None
         self._acting[index] = answer.agents
