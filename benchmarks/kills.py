@@ -79,6 +79,10 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "sac": (*PENDULUM, "--steps", "1500", "--set", "checkpoint.every=200"),
     "td3": (*PENDULUM, "--steps", "2000", "--set", "checkpoint.every=250"),
+    "vdn": (
+        *("--env", "rlplug.envs.agents.tasks:TwoStep", "--steps", "3000"),
+        *("--set", "mixing=qmix", "--set", "checkpoint.every=400"),
+    ),
     "bc": ("--data", LOG, "--steps", "60000", "--set", "checkpoint.every=7000"),
     "ppo+lock-step": (
         *(*CARTPOLE, *WORKERS, "--set", LOCK_STEP, "--steps", "4096", "--set", "n_steps=64"),

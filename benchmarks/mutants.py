@@ -47,6 +47,7 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "td3": ("rlplug_sac", ("algorithm", "losses", "module")),
     "ucb1": ("rlplug_bandits", ("algorithm", "counts", "ucb")),
     "epsilon-greedy": ("rlplug_bandits", ("randomized",)),
+    "vdn": ("rlplug_vdn", ("algorithm", "losses", "module")),
     "bc": ("rlplug_bc", ("algorithm", "losses", "module")),
     "rnd": ("rlplug_rnd", ("addon", "module")),
     "ema": ("rlplug_ema", ("addon", "module")),

@@ -1,0 +1,358 @@
+"""What is learned from beside what one agent sees: the global state, and teams as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+
+import rlplug as library
+from rlplug.config.sections import EnvSection, ModuleSection
+from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.envs.agents.tasks import Lottery, Meeting, TwoStep
+from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.feeds import Feed, FeedSetting, ModuleExperience, ModuleFeeds, Replay, Rollout
+from rlplug.plugin import Acted, ActInput, Module
+from rlplug.sampling.agents import AgentSampler
+from rlplug.trees import read_tree
+from tests.agent_games import Countdown, Relay
+
+RELAY = "tests.agent_games:Relay"
+COUNTDOWN = "tests.agent_games:Countdown"
+ADVERSARY = "pettingzoo:mpe/simple_adversary_v3"
+LOTTERY = "rlplug.envs.agents.tasks:Lottery"
+MEETING = "rlplug.envs.agents.tasks:Meeting"
+QUICK: dict[str, Any] = {"tracking.enabled": False, "evaluation.episodes": 2}
+
+
+class Counting(Relay):
+    """`Relay` whose state is 100 more than the step, as long as it does not lie."""
+
+    def state(self) -> Any:
+        if self.lie == "failing":
+            raise ValueError("no state today")
+        if self.lie == "words":
+            return numpy.array(["a", "b"])
+        longer = self.lie == "longer" and self.time == 3
+        return numpy.full(2 if longer else 1, 100.0 + self.time, numpy.float32)
+
+
+class Declaring(Counting):
+    """`Counting` that declares another state than it has."""
+
+    state_space = spaces.Box(0, 1, (7,), numpy.float32)
+
+
+class Zero(Module):
+    """Chooses action 0."""
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        seen = act.observations
+        n = len(seen["observation"] if isinstance(seen, dict) else seen)
+        return Acted(numpy.zeros(n, numpy.int64), extras={"log_prob": numpy.zeros(n)})
+
+
+def stored(
+    env: Callable[..., Any], feed: Feed, num_envs: int = 1, **sections: Any
+) -> tuple[AgentEnvironments, ModuleFeeds]:
+    modules = {name: ModuleSection(agents=own) for name, own in sections.items()}
+    made = agent_environments(env, num_envs, EnvSection(), modules)
+    assert made is not None
+    made = made.storing(dict.fromkeys(made.modules, feed))
+    feeds = {}
+    for module_id, own in made.stored.items():
+        setting = FeedSetting(
+            observation_space=own.vector.single_observation_space,
+            action_space=own.action_space,
+            num_envs=own.num_envs,
+            steps=1000,
+            seed=0,
+        )
+        feeds[module_id] = feed.open(setting)
+    return made, ModuleFeeds(feeds)
+
+
+def sampled(environments: AgentEnvironments, feeds: ModuleFeeds, steps: int) -> AgentSampler:
+    modules = {module_id: Zero() for module_id in environments.modules}
+    sampler = AgentSampler(environments, modules, feeds, seed=0, steps=steps)
+    sampler.start()
+    return sampler
+
+
+def listed(column: Any) -> Any:
+    return numpy.asarray(column).squeeze().tolist()
+
+
+def rollout(env: Callable[..., Any], steps: int) -> Any:
+    environments, feeds = stored(env, Rollout(n_steps=steps, batch_size=0, global_state=True))
+    experience = sampled(environments, feeds, steps).collect(0)
+    assert isinstance(experience, ModuleExperience)
+    (work,) = feeds.take(experience, steps)
+    return work.batch
+
+
+# -- the global state ----------------------------------------------------------------------------
+
+
+def test_rows_have_the_state_that_the_environment_had_when_the_agent_acted() -> None:
+    batch = rollout(Counting, 6)
+    # `first` acts at 0 and 1, `second` at 1, 2 and 3; then the next episode begins.
+    assert listed(batch["observations"]["observation"]) == [0, 1, 0, 1, 1, 2, 3, 1]
+    assert listed(batch["observations"]["state"]) == [100, 101, 100, 101, 101, 102, 103, 101]
+    # Terminated at 2, cut off by the end of the rollout at 2, truncated at 4, cut off at 2.
+    assert listed(batch["final_observations"]["state"]) == [102, 102, 104, 102]
+
+
+def test_without_a_state_the_observations_of_all_agents_are_joined() -> None:
+    batch = rollout(Meeting, 2)
+    seen, state = (numpy.asarray(batch["observations"][name]) for name in ("observation", "state"))
+    both = numpy.concatenate([seen[:2], seen[2:]], axis=1)
+    assert state.shape == (4, 24)
+    numpy.testing.assert_array_equal(state, numpy.concatenate([both, both]))
+
+
+def test_the_state_is_that_of_an_agents_turn() -> None:
+    batch = rollout(Countdown, 4)
+    # Of each agent the number of actions so far: `left` acts at 0 and 2, `right` at 1.
+    assert numpy.asarray(batch["observations"]["state"]).tolist() == [[0, 0], [2, 2], [1, 1]]
+    assert numpy.asarray(batch["final_observations"]["state"]).tolist() == [[3, 3], [3, 3]]
+
+
+def test_nothing_is_stored_where_no_feed_asks() -> None:
+    environments, _ = stored(Counting, Rollout(n_steps=6, batch_size=0))
+    assert environments.games.games[0].state_of is None
+    assert environments.training_spaces == {}
+    assert environments.games.rows["default"].observations is (
+        environments.games.rows["default"].seen
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (partial(Counting, lie="failing"), r"its state\(\) failed with ValueError: no state today"),
+        (partial(Counting, lie="words"), "a global state of <U1, expected an array of numbers"),
+        (Declaring, r"a state_space of shape \(7,\), and its state\(\) has shape \(1,\)"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        stored(env, Rollout(n_steps=6, batch_size=0, global_state=True))
+
+
+def test_a_state_that_changes_its_shape_is_told() -> None:
+    with pytest.raises(EnvironmentFailedError, match=r"its state\(\) has shape \(2,\), expected"):
+        rollout(partial(Counting, lie="longer"), 6)
+
+
+# -- teams ---------------------------------------------------------------------------------------
+
+
+def transitions(env: Callable[..., Any], feed: Replay, steps: int, **sections: Any) -> Any:
+    """All different transitions, by the state that they lead to."""
+    environments, feeds = stored(env, feed, **sections)
+    sampler = sampled(environments, feeds, 1)
+    seen: dict[Any, Mapping[str, Any]] = {}
+    for step in range(1, steps + 1):
+        experience = sampler.collect(step - 1)
+        for work in feeds.take(experience, step):
+            batch = work.batch
+            for row in range(batch.rows):
+                one = {
+                    "observation": listed(batch["observations"]["observation"][row]),
+                    "present": listed(batch["observations"]["present"][row]),
+                    "reward": float(batch["rewards"][row]),
+                    "terminated": bool(batch["terminated"][row]),
+                    "truncated": bool(batch["truncated"][row]),
+                    "next_present": listed(batch["next_observations"]["present"][row]),
+                    "next_state": listed(batch["next_observations"]["state"][row]),
+                }
+                seen[one["next_state"]] = one
+    return list(seen.values())
+
+
+TEAM = Replay(batch_size=64, learning_starts=0, buffer_size=1000, team=True, global_state=True)
+
+
+def test_a_team_has_one_row_for_each_step_with_the_mean_reward() -> None:
+    found = sorted(transitions(Counting, TEAM, 12), key=lambda one: float(one["next_state"]))
+    # Rewards are the step's, for `second` ten times it; the mean is over both agents.
+    assert [one["reward"] for one in found] == [0.5, (2 + 20) / 2, 15, 20]
+    assert [one["present"] for one in found] == [[1, 0], [1, 1], [0, 1], [0, 1]]
+    # `first` was terminated; `second` is truncated with the episode, so that its value counts.
+    assert [one["next_present"] for one in found] == [[1, 1], [0, 1], [0, 1], [0, 1]]
+    assert [one["terminated"] for one in found] == [False] * 4
+    assert [one["truncated"] for one in found] == [False, False, False, True]
+    assert [one["next_state"] for one in found] == [101, 102, 103, 104]
+
+
+def test_a_team_that_has_left_is_terminated_while_others_go_on() -> None:
+    found = transitions(Counting, TEAM, 12, one="first", two="second")
+    ends = {one["next_state"]: (one["terminated"], one["truncated"]) for one in found}
+    assert ends[102.0] == (True, False) or ends[102.0] == (False, False)
+    environments, feeds = stored(Counting, TEAM, one="first", two="second")
+    experience = sampled(environments, feeds, 4).collect(0)
+    assert isinstance(experience, ModuleExperience)
+    one, two = (experience.by_module[name] for name in ("one", "two"))
+    assert one.count == 2
+    assert one.columns["terminated"][:2].tolist() == [False, True]
+    assert two.count == 3
+    assert two.grid(two.columns["truncated"])[:3, 0].tolist() == [False, False, True]
+
+
+def test_a_restored_team_collects_what_the_saved_one_does() -> None:
+    one, feeds = stored(partial(Counting), TEAM, 2)
+    other, more = stored(partial(Counting), TEAM, 2)
+    here, there = sampled(one, feeds, 3), sampled(other, more, 3)
+    here.collect(0)
+    there.set_state(here.get_state(), seed=5)
+    for step in (6, 12):
+        mine, its = here.collect(step), there.collect(step)
+        assert isinstance(mine, ModuleExperience)
+        assert isinstance(its, ModuleExperience)
+        first, second = mine.by_module["default"], its.by_module["default"]
+        for name, part in first.columns["observations"].items():
+            numpy.testing.assert_array_equal(part, second.columns["observations"][name])
+
+
+BODIES = ("body", "critic_body")
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def trained(env: Any, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    if algorithm == "ppo":
+        given = {"central_critic": True, "n_steps": 32, "batch_size": 32, **given}
+    else:
+        given = {"learning_starts": 32, "exploration_initial_eps": 0.05, **given}
+    return library.run(algorithm, env, steps=steps, options={**QUICK, **given})
+
+
+def told(env: Any, algorithm: str = "ppo", **options: Any) -> str:
+    with pytest.raises(RequestError) as refused:
+        trained(env, algorithm, **options)
+    assert refused.value.exit_code == 2
+    return str(refused.value)
+
+
+def weights(run: Any) -> dict[str, Any]:
+    newest = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
+    tree: dict[str, Any] = read_tree(newest / "policy")["modules"]
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
+        ("ppo", ADVERSARY, {}),
+        ("ppo", RELAY, {"memory": "gru", "memory_size": 8}),
+        ("vdn", RELAY, {"mixing": "qmix"}),
+        ("vdn", MEETING, {"n_step": 3, "dueling": True}),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    algorithm: str, env: str, options: dict[str, Any], home: Path
+) -> None:
+    whole = trained(env, algorithm, steps=384, **options)
+    part = trained(env, algorithm, steps=192, **options)
+    rest = library.resume(part.run_id, steps=384)
+    one, other = weights(whole), weights(rest)
+    assert one.keys() == other.keys()
+    for module_id, state in one.items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, other[module_id][name]), (module_id, name)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("ppo", {}), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
+)
+def test_acting_needs_the_observation_alone(
+    algorithm: str, options: dict[str, Any], home: Path
+) -> None:
+    run = trained(LOTTERY, algorithm, **options)
+    assert len(library.evaluate(run.folder, episodes=2).agent_returns) == 2
+    policy = library.load(run.folder)
+    assert set(policy.predict({"agent_0": numpy.eye(2, dtype=numpy.float32)[0]})) == {"agent_0"}
+
+
+def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
+    """Both are paid 2 more or 2 less: to know nothing of it is an error of 4 in the mean."""
+    options = {"env__prize": 2.0, "env__max_steps": 1, "learning_rate": 3e-3}
+    losses = {
+        central: trained(LOTTERY, steps=4_000, central_critic=central, **options).metrics[
+            "train/value_loss"
+        ]
+        for central in (True, False)
+    }
+    assert losses[True] < 0.4
+    assert losses[False] > 3
+
+
+def test_an_option_of_a_module_gives_it_a_central_critic_alone(home: Path) -> None:
+    sections = {"modules__adversary__agents": "adversary_*", "modules__good__agents": "agent_*"}
+    run = trained(ADVERSARY, central_critic=False, modules__good__central_critic=True, **sections)
+    parts = weights(run)
+    inputs = {
+        module_id: [state[f"network.{body}.hidden.0.weight"].shape[1] for body in BODIES]
+        for module_id, state in parts.items()
+    }
+    # An adversary sees 8 numbers, the others 10 each; the state is all 28 of them.
+    assert inputs == {"adversary": [8, 8], "good": [10, 10 + 28]}
+
+
+def test_a_central_critic_is_refused_where_there_is_one_agent() -> None:
+    said = told("CartPole-v1")
+    assert "central_critic = true is for environments with several agents" in said
+
+
+def test_a_central_critic_is_refused_by_algorithms_without_one() -> None:
+    assert "central_critic   unknown option" in told(MEETING, "dqn", central_critic=True)
+    said = told(MEETING, shared_encoder=True)
+    assert "central_critic has an encoder of its own" in said
+
+
+def test_normalized_observations_are_refused_beside_the_state() -> None:
+    said = told(MEETING, env__normalize_observation=True)
+    assert "env.normalize_observation is not for" in said
+    assert "env.normalize_reward" in told(MEETING, "vdn", env__normalize_reward=True)
+
+
+def test_teams_are_refused_where_agents_act_in_turn() -> None:
+    assert "act in turn" in told(COUNTDOWN, "vdn")
+
+
+# -- the tasks -----------------------------------------------------------------------------------
+
+
+def test_a_lottery_pays_luck_and_named_bits() -> None:
+    game = Lottery(prize=10, max_steps=2)
+    seen, _ = game.reset(seed=3)
+    named = {agent: int(bits.argmax()) for agent, bits in seen.items()}
+    luck = game.state()[4]
+    seen, rewards, terminated, _, _ = game.step(named)
+    assert rewards == dict.fromkeys(named, 10 * luck + 1)
+    assert not any(terminated.values())
+    wrong = {agent: 1 - int(bits.argmax()) for agent, bits in seen.items()}
+    _, rewards, terminated, _, _ = game.step(wrong)
+    assert rewards == dict.fromkeys(named, 10 * luck)
+    assert all(terminated.values())
+
+
+def test_the_game_of_two_steps_pays_as_in_the_paper() -> None:
+    game = TwoStep()
+    for first, one, other, pays in ((0, 0, 1, 7), (1, 0, 0, 0), (1, 1, 0, 1), (1, 1, 1, 8)):
+        game.reset()
+        game.step({"agent_0": first, "agent_1": 0})
+        _, rewards, terminated, _, _ = game.step({"agent_0": one, "agent_1": other})
+        assert rewards == {"agent_0": pays, "agent_1": pays}
+        assert all(terminated.values())
