@@ -79,7 +79,8 @@ def test_the_loss_is_that_of_what_the_team_did() -> None:
     config = VDNConfig(loss="mse")
     module, rows = made(), batch([[1, 1], [1, 0]], [False, False])
     rows = rows.with_columns({"targets": torch.tensor([6.0, 3.5])})
-    loss = team_loss(module, config, rows, module.forward_train(rows))
+    with torch.no_grad():
+        loss = team_loss(module, config, rows, module.forward_train(rows))
     # The values of actions 0 and 1 are 1 + 3, and 1 where the second agent is absent.
     assert float(loss.value) == pytest.approx((2.0**2 + 2.5**2) / 2)
     assert loss.rows["priority"].tolist() == [2.0, 2.5]
