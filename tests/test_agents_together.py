@@ -331,6 +331,11 @@ def test_teams_are_refused_where_agents_act_in_turn() -> None:
     assert "act in turn" in told(COUNTDOWN, "vdn")
 
 
+def test_a_state_in_another_process_is_refused() -> None:
+    said = told(MEETING, sampling__backend="workers", sampling__num_workers=1)
+    assert "known in this process alone" in said
+
+
 # -- the tasks -----------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ class VDN(Algorithm):
         {"mixing": "qmix", "mixing_width": 4, "tau": 0.1, "loss": "mse"},
         {"double": True, "n_step": 3, "dueling": True},
         {"mixing": "qmix", "prioritized": True, "double": True},
+        {"noisy": True, "exploration_initial_eps": 0.0, "exploration_final_eps": 0.0},
     )
     config: VDNConfig
 

@@ -61,7 +61,8 @@ class TeamModule(DQNModule):
         seed: int = 0,
         training_space: Space[Any] | None = None,
     ) -> None:
-        super().__init__(observation_space, action_space, config, seed)
+        own = config.of_agent()
+        super().__init__(observation_space, action_space, own, seed)
         self.is_team = training_space is not None and training_space is not observation_space
         self.agents, state_space = 1, observation_space
         if self.is_team:
@@ -71,7 +72,7 @@ class TeamModule(DQNModule):
         self.mixer: Mixer | None = None
         if config.mixing == "qmix":
             self.mixer = Mixer(state_space, self.agents, config.mixing_width)
-            self.mixer_target: TargetNetwork = make_target(config).init(self.mixer)
+            self.mixer_target: TargetNetwork = make_target(own).init(self.mixer)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """`q_values` of every action of each agent, shape (n, agents, actions)."""

@@ -122,12 +122,9 @@ def test_one_agent_is_a_team_of_one() -> None:
     assert module.forward_train(rows)["q_values"].shape == (5, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "option", [{"distributional": True}, {"quantile": True}, {"cql_alpha": 0.5}]
-)
-def test_options_for_the_values_of_one_agent_are_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="is for the values of one agent: leave it out"):
-        rlplug.run("vdn", "CartPole-v1", steps=64, options=option)
+def test_options_for_the_values_of_one_agent_are_unknown() -> None:
+    with pytest.raises(ConfigError, match="distributional   unknown option"):
+        rlplug.run("vdn", "CartPole-v1", steps=64, options={"algorithm.distributional": True})
 
 
 def test_qmix_finds_what_a_sum_cannot_say(home: Path) -> None:
