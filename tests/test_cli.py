@@ -266,7 +266,10 @@ def test_output_to_a_pipe_has_no_colours_and_no_broken_lines(site: Path) -> None
     ("arguments", "first"),
     [
         ("plugins hooks --markdown", "# Writing a plugin"),
-        ("plugins hooks", "build(module_id, observation_space, action_space, config, seed)"),
+        (
+            "plugins hooks",
+            "build(module_id, observation_space, action_space, config, seed, training_space)",
+        ),
         ("run --algo good --dry-run", "[run]"),
         ("options", "[run]  The algorithm, the environment and the length of the run."),
         ("plugins show good", "algorithm 'good' (rlplug-good 0.1.0)  A plugin for a test"),
