@@ -178,6 +178,8 @@ def two_step(seed: int) -> tuple[str, bool]:
                 "batch_size": 64,
                 "gamma": 0.99,
                 "net_arch": [64],
+                "train_freq": 1,
+                "gradient_steps": 2,
                 "target_update_interval": 400,
             },
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,25 +124,3 @@ def test_one_agent_is_a_team_of_one() -> None:
 def test_options_for_the_values_of_one_agent_are_unknown() -> None:
     with pytest.raises(ConfigError, match="distributional   unknown option"):
         rlplug.run("vdn", "CartPole-v1", steps=64, options={"algorithm.distributional": True})
-
-
-def test_qmix_finds_what_a_sum_cannot_say(home: Path) -> None:
-    """The game of two steps of the paper: 8 with QMIX."""
-    run = rlplug.run(
-        "vdn",
-        "rlplug.envs.agents.tasks:TwoStep",
-        steps=6_000,
-        seed=1,
-        options={
-            "tracking.enabled": False,
-            "evaluation.episodes": 0,
-            "sampling.num_envs": 8,
-            "mixing": "qmix",
-            "net_arch": [64],
-            "learning_starts": 500,
-            "learning_rate": 2e-3,
-            "target_update_interval": 400,
-            "exploration_final_eps": 1.0,
-        },
-    )
-    assert rlplug.evaluate(run.folder, episodes=2).metrics["eval/return_mean"] == 8
