@@ -157,7 +157,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             pending.envs += asked
             self._workers[which].ask(kind, request)
 
-    def _requests(self, envs: Any) -> Iterable[tuple[int, Iterable[int], bytes]]:
+    def _requests(self, envs: Any) -> Iterable[tuple[int, Sequence[int], bytes]]:
         """Each worker with those environments that are its own, and the request that names them."""
         if len(envs) == self.num_envs:
             return self._for_all
