@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from rlplug.batch.nested import to_tensors, tree_map
@@ -200,6 +201,9 @@ def _check_actions(subject: Subject, module: Module, case: Case, method: str, n:
             raise CheckFailed(looked_for, f"{path} of shape {numpy.shape(to_array(leaf))}", where)
     space = case.action_space
     for action in to_array(acted.actions):
+        if method == "forward_exploration" and isinstance(space, spaces.Box):
+            # The sampler clips draws of distributions without bounds, of which log_prob is known.
+            action = numpy.clip(action, space.low, space.high)
         converted = numpy.asarray(action, space.dtype) if space.shape else action
         same_kind = space.dtype is None or numpy.asarray(action).dtype.kind == space.dtype.kind
         if not space.contains(converted) and not (
