@@ -219,6 +219,8 @@ class VmapGroups:
             for key, value in part.__getstate__().items():
                 if key in _TENSORS:
                     digest.update(_shapes(value).encode())
+                elif key == "_non_persistent_buffers_set":
+                    digest.update(repr(sorted(value)).encode())
                 elif key in _INTERNAL:
                     # Hooks on parts may do anything: such modules stay by themselves.
                     digest.update(f"{id(part)}".encode() if value else b"")
