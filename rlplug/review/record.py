@@ -11,6 +11,7 @@ import attrs
 __all__ = [
     "ABOUT",
     "PRUNED",
+    "REWARD",
     "CheckpointRecord",
     "RunAbout",
     "RunRecord",

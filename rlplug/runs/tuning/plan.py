@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
+import numpy
 
 from rlplug.quantities import format_number
-from rlplug.review.record import PRUNED, RunRecord
+from rlplug.review.record import PRUNED, REWARD, RunRecord
 from rlplug.runs.request import Request
 from rlplug.runs.seeds.arguments import arguments_of, resume_arguments
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.tuning.asked import TuneRequest
 from rlplug.runs.tuning.study import Proposal, Study
+from rlplug.tracking.details import read_history
 from rlplug.tracking.location import RunFolder, runs_in
 from rlplug.tracking.recorded import read_record
 
@@ -165,7 +167,15 @@ class TrialsPlan:
 def score_of(run: RunRecord, metric: str) -> float | None:
     """What a run is optimized for; None without it."""
     value = run.latest.get(metric) if metric else run.score
+    if not metric and run.headline is not None and run.headline[0] == REWARD:
+        value = _mean_reward(run)
     return value if value is not None and math.isfinite(value) else None
+
+
+def _mean_reward(run: RunRecord) -> float:
+    """Over all steps of a bandit: the last report is of a few, and does not tell how it learned."""
+    steps, rewards = read_history(run, [REWARD])[REWARD]
+    return float(numpy.average(rewards, weights=numpy.diff(steps, prepend=0)))
 
 
 def trial_runs(root: Path, study: str) -> dict[int, dict[int, RunFolder]]:

@@ -11,7 +11,7 @@ import attrs
 
 from rlplug.config.toml import toml_value
 from rlplug.quantities import format_number
-from rlplug.review.record import RunRecord
+from rlplug.review.record import REWARD, RunRecord
 from rlplug.review.text_table import aligned, fitting, markdown_row
 from rlplug.runs.tuning.study import Proposal
 
@@ -102,7 +102,8 @@ class StudySummary:
             return self.metric
         if any(run.best is not None for run in self.runs):
             return "best return"
-        return next((run.headline[0] for run in self.runs if run.headline is not None), "score")
+        name = next((run.headline[0] for run in self.runs if run.headline is not None), "score")
+        return "mean reward" if name == REWARD else name
 
     @property
     def metrics(self) -> dict[str, float]:
