@@ -75,8 +75,9 @@ class TeamModule(DQNModule):
             self.mixer_target: TargetNetwork = make_target(own).init(self.mixer)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`q_values` of every action of each agent, shape (n, agents, actions)."""
-        return {"q_values": self.each(self.network, batch["observations"])}
+        """`q_values` of every action, shape (n, agents, actions); of one agent, (n, actions)."""
+        values = self.each(self.network, batch["observations"])
+        return {"q_values": values if self.is_team else values.squeeze(1)}
 
     def each(self, network: nn.Module, observations: Any) -> Tensor:
         """Action values of each agent of a team, shape (n, agents, actions)."""

@@ -119,7 +119,7 @@ def test_qmix_mixes_with_the_state_of_the_environment() -> None:
 def test_one_agent_is_a_team_of_one() -> None:
     module = TeamModule(OBSERVATIONS, ACTIONS, VDNConfig(net_arch=(4,)), 0, OBSERVATIONS)
     rows = Batch({"observations": torch.zeros(5, 2)})
-    assert module.forward_train(rows)["q_values"].shape == (5, 1, 2)
+    assert module.forward_train(rows)["q_values"].shape == (5, 2)
 
 
 def test_options_for_the_values_of_one_agent_are_unknown() -> None:
