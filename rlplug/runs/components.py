@@ -13,17 +13,16 @@ import attrs
 from rlplug.checkpoint import Checkpoints, find_checkpoint
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
-from rlplug.config.sections import CheckpointSection, EnvSection, RunConfig
-from rlplug.envs import Environments, EnvMaker, make_environments
-from rlplug.envs.agents import AgentEnvironments, agent_environments
-from rlplug.errors import PluginError, RequestError, RlplugError, UnsupportedSpaceError
+from rlplug.config.sections import CheckpointSection, RunConfig
+from rlplug.envs import Environments, EnvMaker
+from rlplug.envs.agents import AgentEnvironments
+from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.evaluation.video import check_drawing
 from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import (
     beside,
-    device_for_environments,
     settings_kept,
     without_compiler,
 )
@@ -33,19 +32,23 @@ from rlplug.runs.agents import (
     agent_feeds,
     agent_sampler,
     described_feeds,
-    refuse_options,
     train_modules,
 )
-from rlplug.runs.compatibility import Compatibility
-from rlplug.runs.from_log import check_spaces, environments_of, feed_of, sampler_of
+from rlplug.runs.environments import (
+    environments_for_evaluation,
+    environments_for_video,
+    tensors_or_arrays,
+    training_environments,
+)
+from rlplug.runs.from_log import feed_of, sampler_of
 from rlplug.runs.league import evaluator_for
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
-from rlplug.runs.learners.share import own_seed, problem_arguments, refuse_unshared, shared
+from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.profiler import refuse_short_run
-from rlplug.runs.runners.sampler import environments_elsewhere, runner_sampler
+from rlplug.runs.runners.sampler import runner_sampler
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
 from rlplug.sampling import make_sampler, recorded
@@ -92,8 +95,8 @@ class Components:
         if section.episodes:
             evaluator = evaluator_for(
                 self.sampler,
-                partial(_for_evaluation, config, maker, training),
-                partial(_for_evaluation, config, maker, training, alone=True),
+                partial(environments_for_evaluation, config, maker, training),
+                partial(environments_for_evaluation, config, maker, training, alone=True),
                 episodes=section.episodes,
                 parallel=section.parallel,
                 seed=config.run.seed,
@@ -102,7 +105,7 @@ class Components:
             )
             if section.video:
                 videos = Videos(
-                    make_environments=partial(_for_video, config, maker, training),
+                    make_environments=partial(environments_for_video, config, maker, training),
                     tracking=tracking,
                     activities=activities,
                     seed=config.run.seed,
@@ -175,7 +178,7 @@ def make_components(
     check_stop_when(config)
     log = Log.open(config.data) if config.data.is_used else None
     feed = feed_of(_feed(prepared), config.data, prepared.algorithm.label)
-    environments = _environments(prepared, maker, feed, log, ranks)
+    environments = training_environments(prepared, maker, feed, log, ranks)
     stack.callback(environments.close)
     if ranks is not None:
         feed = feed.shared(learners)
@@ -188,7 +191,7 @@ def make_components(
         environments = environments.storing(described)
     learner = _learner(calls, environments, prepared)
     if environments.device is not None:
-        environments = _with_tensors(environments, learner, feed, prepared)
+        environments = tensors_or_arrays(environments, learner, feed, prepared)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
@@ -199,7 +202,7 @@ def make_components(
                 strict=config.run.init_strict,
             )
     if config.evaluation.video and config.evaluation.episodes:
-        check_drawing(partial(_for_video, config, maker, environments), config.run.seed)
+        check_drawing(partial(environments_for_video, config, maker, environments), config.run.seed)
     _check_monitored(learner, config)
     opened: OpenFeed
     setting = partial(_setting, prepared, ranks)
@@ -283,48 +286,6 @@ def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
         )
 
 
-def _for_evaluation(
-    config: RunConfig,
-    maker: EnvMaker,
-    training: Environments,
-    num_envs: int,
-    *,
-    alone: bool = False,
-    **more: Any,
-) -> Environments:
-    """Separate environments, of the same problem instance where there are several.
-
-    With `alone`, every agent is alone in a module named after it.
-    """
-    arguments: dict[str, Any] = {**config.env.arguments, **more}
-    problem = getattr(training.vector.unwrapped, "problem_seed", None)
-    if problem is not None:
-        arguments["problem_seed"] = problem
-    section = attrs.evolve(config.env, arguments=arguments)
-    if isinstance(training, AgentEnvironments):
-        modules = {} if alone else config.modules
-        agents = {agent: agent for agent in training.agents} if alone else None
-        games = agent_environments(
-            maker, num_envs, section, modules, agents=agents, told=training.told
-        )
-        assert games is not None
-        return games
-    return make_environments(
-        maker,
-        num_envs,
-        section,
-        # Vector environments do not render.
-        vectorization="sync" if more else config.sampling.vectorization,
-        training=False,
-        told=training.told,
-        device=device_for_environments(config.compute),
-    )
-
-
-def _for_video(config: RunConfig, maker: EnvMaker, training: Environments) -> Environments:
-    return _for_evaluation(config, maker, training, 1, render_mode="rgb_array")
-
-
 def _feed(prepared: Prepared) -> Feed:
     with prepared.algorithm.found.calling("feed"):
         feed = prepared.algorithm.plugin.feed()
@@ -356,85 +317,6 @@ def _setting(
     )
 
 
-def _environments(
-    prepared: Prepared, maker: EnvMaker, feed: Feed, log: Log | None, ranks: Ranks | None
-) -> Environments:
-    """The training environments, or a log's spaces; refused if the algorithm cannot have them."""
-    config = prepared.config
-    games = (
-        None
-        if log is not None or config.scale.engine == "ray"
-        else agent_environments(
-            *(maker, config.sampling.num_envs, config.env, config.modules),
-            workers=config.sampling if config.sampling.backend == "workers" else None,
-            seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
-        )
-    )
-    environments: Environments
-    if games is not None:
-        environments = games if ranks is None else _with_others(games, ranks)
-    elif log is not None and not maker:
-        environments = environments_of(log)
-    elif config.scale.engine == "ray":
-        environments = environments_elsewhere(config, maker)
-        if ranks is not None:
-            environments = _with_others(environments, ranks)
-    else:
-        make = partial(
-            make_environments,
-            maker,
-            config.sampling.num_envs,
-            vectorization=config.sampling.vectorization,
-            max_episode_steps=config.sampling.max_trajectory_length,
-            workers=config.sampling if config.sampling.backend == "workers" else None,
-            seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
-            tensors=True,
-            device=device_for_environments(config.compute),
-        )
-        environments = make(config.env)
-        if ranks is not None:
-            environments = _share_of(environments, make, config, ranks)
-    algorithm = prepared.algorithm
-    try:
-        refuse_options(config, environments)
-        if log is not None:
-            check_spaces(log, environments)
-        compatibility = Compatibility(environments, maker, config, log)
-        reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
-        if reason is not None:
-            raise UnsupportedSpaceError(
-                f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
-                *compatibility.suggestions(algorithm.found, algorithm.plugin, prepared.registry),
-            )
-    except BaseException:
-        environments.close()
-        raise
-    return environments
-
-
-def _share_of(
-    environments: Environments,
-    make: Callable[[EnvSection], Environments],
-    config: RunConfig,
-    ranks: Ranks,
-) -> Environments:
-    """The environments of one learner, which have the problem and the statistics of all."""
-    problem = problem_arguments(environments, config.run.seed)
-    if problem and "problem_seed" not in config.env.arguments:
-        environments.close()
-        arguments = {**config.env.arguments, **problem}
-        environments = make(attrs.evolve(config.env, arguments=arguments))
-    return _with_others(environments, ranks)
-
-
-def _with_others(environments: Environments, ranks: Ranks) -> Environments:
-    """The environments, counted and normalised with those of the other learners."""
-    for own in environments.modules.values():
-        if own.normalization is not None:
-            own.normalization.gather = ranks.gather
-    return attrs.evolve(environments, first=ranks.index * environments.num_envs)
-
-
 def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
     config = prepared.config
     learner = Learner(
@@ -453,20 +335,6 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
     built(learner, prepared)
     train_modules(learner, config)
     return learner
-
-
-def _with_tensors(
-    environments: Environments, learner: Learner, feed: Feed, prepared: Prepared
-) -> Environments:
-    """Environments of tensors, as arrays if module or feed do not take tensors."""
-    if learner.modules[DEFAULT_MODULE].acts_on_tensors and feed.takes_tensors:
-        return environments
-    _LOG.warning(
-        "rlplug: %s acts on arrays: each step copies the tensors of environment %r to the host.",
-        prepared.algorithm.label,
-        environments.name,
-    )
-    return environments.as_arrays()
 
 
 def built(learner: Learner, prepared: Prepared) -> Learner:
