@@ -210,7 +210,7 @@ class AgentSampler:
                 "vector": self._games.get_state(),
                 "waiting": {name: one.get_waiting() for name, one in self._collectors.items()},
                 "inputs": {name: one.get_state() for name, one in self._inputs.items()},
-                "seats": None if self.league is None else self.league.get_seats(),
+                "opponents": None if self.league is None else self.league.get_episodes(),
             }
             pickled, reason = self._games.save(beside)
         random = {
@@ -241,7 +241,7 @@ class AgentSampler:
         beside = self._games.restore(saved["environments"])
         self._games.set_state(beside["vector"])
         if league is not None:
-            league.set_seats(beside.get("seats"))
+            league.set_episodes(beside.get("opponents"))
         for name, inputs in self._inputs.items():
             inputs.set_state(beside["inputs"][name])
         for name, collector in self._collectors.items():

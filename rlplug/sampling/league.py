@@ -83,7 +83,7 @@ class League:
         if not self.pool.copies:
             self.pool.add(0, self._modules)
         self._earned[:] = 0
-        self._seat(range(len(self._playing)))
+        self._draw_opponents(range(len(self._playing)))
 
     def hide(self) -> None:
         """Leave the turns to the current weights that are theirs."""
@@ -121,7 +121,7 @@ class League:
         if over:
             self._score(over)
             self._earned[over] = 0
-            self._seat(over)
+            self._draw_opponents(over)
 
     def get_state(self) -> dict[str, Any]:
         """The pool, and the random numbers of draws."""
@@ -132,24 +132,24 @@ class League:
         self.pool.set_state(saved["pool"], self._modules)
         self._random.bit_generator.state = saved["random"]
 
-    def get_seats(self) -> dict[str, Any]:
+    def get_episodes(self) -> dict[str, Any]:
         """What belongs to the episodes in progress; not a copy."""
         return {"playing": self._playing, "earned": self._earned}
 
-    def set_seats(self, saved: Mapping[str, Any] | None) -> None:
+    def set_episodes(self, saved: Mapping[str, Any] | None) -> None:
         """Go on with episodes in progress; None: they began without a league."""
         if saved is None:
             self.start()
             return
         self._playing, self._earned = saved["playing"], saved["earned"]
         for game in range(len(self._playing)):
-            self._show(game)
+            self._assign_rows(game)
 
     def _choose(self, number: int, module_id: str) -> Callable[[ActInput], Acted]:
         module = self.pool.find(number).modules[module_id]
         return module.forward_inference if self._optimal else module.forward_exploration
 
-    def _seat(self, games: Sequence[int]) -> None:
+    def _draw_opponents(self, games: Sequence[int]) -> None:
         """Draw who plays the next episodes."""
         random = self._random
         for game in games:
@@ -159,9 +159,9 @@ class League:
                 for side in self.trained:
                     if side != learner:
                         self._playing[game, side] = self.pool.draw(random)
-            self._show(game)
+            self._assign_rows(game)
 
-    def _show(self, game: int) -> None:
+    def _assign_rows(self, game: int) -> None:
         for module_id, copies in self._copy_of.items():
             sides = self._side_of[module_id]
             first = game * len(sides)

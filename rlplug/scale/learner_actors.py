@@ -19,7 +19,7 @@ _ENDING_SECONDS = 10.0
 """How long the actors may take to end after the last message of the first learner."""
 
 
-class _Seat:
+class _Reservation:
     """Holds what the first learner reserves, which is no actor."""
 
     def gpus(self) -> list[Any]:
@@ -56,10 +56,10 @@ class LearnerActors:
         self._is_local = not section.address
         strategies: Any = import_module("ray.util.scheduling_strategies")
         node = strategies.NodeAffinitySchedulingStrategy(this_node(ray), soft=False)
-        self._seat = ray.remote(**options, scheduling_strategy=node)(_Seat).remote()
+        self._reservation = ray.remote(**options, scheduling_strategy=node)(_Reservation).remote()
         self._gpu = 0
         if section.learner_gpus:
-            self._gpu = int(next(iter(ray.get(self._seat.gpus.remote())), 0))
+            self._gpu = int(next(iter(ray.get(self._reservation.gpus.remote())), 0))
         self._actors: list[Any] = []
         self._runs: list[Any] = []
 
@@ -101,7 +101,7 @@ class LearnerActors:
             self._ray.wait(
                 self._runs, num_returns=len(self._runs), timeout=_ENDING_SECONDS, fetch_local=False
             )
-        for actor in [*self._actors, self._seat]:
+        for actor in [*self._actors, self._reservation]:
             self._ray.kill(actor)
         self._actors.clear()
         self._runs.clear()
