@@ -217,7 +217,7 @@ def _print(judged: Sequence[Judged], log: Log, confidence: float) -> None:
         for line in in_columns(rows):
             click.echo(line)
         for warning in told.warnings:
-            click.echo(f"rlplug: warning:{name} {warning}", err=True)
+            click.echo(f"rlplug: warning:{f'{name}:' if name else ''} {warning}", err=True)
 
 
 def _amount(judgement: Judgement) -> str:
