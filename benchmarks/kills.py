@@ -82,6 +82,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "vdn": (
         *("--env", "rlplug.envs.agents.tasks:TwoStep", "--steps", "3000"),
         *("--set", "mixing=qmix", "--set", "checkpoint.every=400"),
+        *("--set", "learning_starts=100"),
     ),
     "bc": ("--data", LOG, "--steps", "60000", "--set", "checkpoint.every=7000"),
     "ppo+lock-step": (

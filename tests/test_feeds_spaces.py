@@ -233,6 +233,7 @@ def test_a_feed_must_say_how_it_is_opened_and_what_it_takes() -> None:
 
 
 def test_a_feed_without_options_is_that_of_the_papers() -> None:
+    agents = {"global_state": False, "team": False}
     assert attrs.asdict(Replay()) == {
         "buffer_size": 1_000_000,
         "batch_size": 32,
@@ -245,14 +246,17 @@ def test_a_feed_without_options_is_that_of_the_papers() -> None:
         "priority_alpha": 0.6,
         "priority_beta": 0.4,
         "priority_eps": 1e-6,
+        **agents,
     }
     assert attrs.asdict(Rollout()) == {
         "n_steps": 2048,
         "batch_size": 64,
         "n_epochs": 1,
         "truncated_bptt": 0,
+        **agents,
     }
-    assert attrs.asdict(Stream()) == {"steps_per_update": 1, "one_step_episodes": False}
+    stream = {"steps_per_update": 1, "one_step_episodes": False, **agents}
+    assert attrs.asdict(Stream()) == stream
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ class PPO(Algorithm):
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    untested_options: ClassVar[Mapping[str, str]] = {
+        "central_critic": "it takes several agents, which the environments of the kit do not have",
+    }
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},
         {"memory": "gru", "memory_size": 8, "truncated_bptt": 4},

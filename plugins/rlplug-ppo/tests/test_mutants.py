@@ -22,8 +22,8 @@ class WithModule(PPO):
 
     Planted: ClassVar[type[Any]] = ActorCriticModule
 
-    def build(self, observation_space, action_space, config):
-        made = super().build(observation_space, action_space, config)
+    def build(self, observation_space, action_space, config, training_space):
+        made = super().build(observation_space, action_space, config, training_space)
         made.__class__ = self.Planted
         return made
 
