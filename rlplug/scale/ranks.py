@@ -23,6 +23,7 @@ from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.collectives import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
+from rlplug.tracking.lock import is_alive
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 
@@ -164,7 +165,7 @@ class Ranks:
     def refuse_lost(self) -> None:
         """Raise if a process that was started here, or is on this host, has ended."""
         ended = self._processes is not None and self._processes.ended()
-        if ended or not all(map(_is_running, self._pids.values())):
+        if ended or not all(map(is_alive, self._pids.values())):
             raise dist.DistError("the process of a learner has ended")
 
     def failed(self, reason: str) -> None:
@@ -277,18 +278,6 @@ def join(place: Place) -> Ranks:
 def _process() -> tuple[str, int]:
     """The host and the id of this process."""
     return socket.gethostname(), os.getpid()
-
-
-def _is_running(pid: int) -> bool:
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _destroy_group() -> None:

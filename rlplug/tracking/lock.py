@@ -19,7 +19,7 @@ from rlplug.tracking.location import runs_folder
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["RunLock", "holder", "name_lock"]
+__all__ = ["RunLock", "holder", "is_alive", "name_lock"]
 
 LOCK = "run.lock"
 HOLDER = "run.lock.json"
@@ -131,3 +131,16 @@ def holder(folder: Path) -> Holder:
     except (OSError, ValueError):
         facts = {}
     return Holder(facts if isinstance(facts, dict) else {})
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this id exists; always said where that cannot be asked."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

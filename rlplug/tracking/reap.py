@@ -16,7 +16,7 @@ import attrs
 from rlplug.errors import RequestError, RlplugError
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, tracking_uri
-from rlplug.tracking.lock import RunLock, holder
+from rlplug.tracking.lock import RunLock, holder, is_alive
 from rlplug.tracking.status import HEARTBEAT, RUNNING, Pending, RunStatus, end_heartbeat, now
 from rlplug.tracking.upload import Uploaded, upload_run
 
@@ -108,7 +108,7 @@ def reap_recorded(root: Path) -> Iterator[Reaped]:
                 if status is not None and RunFolder.read(folder) is not None:
                     yield _upload(folder, status, most=float("inf"))
                     continue
-        elif _is_alive(found.pid):
+        elif is_alive(found.pid):
             continue
         store = Store.open_run(tracking_uri("", root), found.run_id)
         store.set_tags({"rlplug.stop_reason": DIED})
@@ -156,7 +156,7 @@ def is_in_progress(store: Store) -> bool:
     """
     if store.tags.get("rlplug.host") == socket.gethostname():
         pid = store.tags.get("rlplug.pid", "")
-        return pid.isdigit() and _is_alive(int(pid))
+        return pid.isdigit() and is_alive(int(pid))
     return time.time() - store.last_change < STALE_SECONDS
 
 
@@ -244,19 +244,6 @@ def _last_sign_of_life(folder: Path) -> float:
 def _reports(folder: Path) -> Iterator[Report]:
     with contextlib.suppress(OSError):
         yield from read_journal(folder / "metrics.jsonl")
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process of this id exists; always said where that cannot be asked."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _remove(path: Path) -> None:
