@@ -1,9 +1,10 @@
-"""A run of PPO that is spread over processes, and how far its weights are from another's."""
+"""Runs that are spread over processes, and how far they are from one that is not."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import pytest
 import torch
 
 import rlplug
@@ -31,3 +32,52 @@ def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
         for name, value in one.state_dict().items()
         if value.numel()
     )
+
+
+def linucb_in_one_process_and(**spread: Any) -> rlplug.RunResult:
+    """The run with these options, after comparing it with the same one in one process."""
+    options: dict[str, Any] = {
+        "num_envs": 4,
+        "sampling.vectorization": "sync",
+        "env.problem_seed": 7,
+        "tracking.enabled": False,
+    }
+    # Arms of which something is known are not tied: no draw decides between them.
+    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
+    options["run.init_from"] = before.run_id
+    one, other = (
+        rlplug.run("linucb", "LinearBandit-v0", steps=200, seed=1, options={**options, **more})
+        for more in ({}, spread)
+    )
+    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, other)]
+    for here, there in zip(*estimates, strict=True):
+        assert here == pytest.approx(there, abs=1e-9)
+    for metric in ("rollout/regret_total", "rollout/reward_mean"):
+        assert other.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+    return other
+
+
+def resumed_equals(local: rlplug.RunResult, **spread: Any) -> rlplug.RunResult:
+    """Compares a local run of 6 updates with a spread one that is resumed after 3 of them."""
+    part = ppo(steps=1024, **spread, **{"run.max_updates": 3})
+    whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert (local.step, part.step, whole.step) == (768, 384, 768)
+    assert largest_difference(local.module, part.module) > 1e-3
+    assert largest_difference(local.module, whole.module) == 0.0
+    for name, value in local.metrics.items():
+        if not name.startswith("time/"):
+            assert whole.metrics[name] == value, name
+    return whole
+
+
+def as_torchrun_starts(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """The environment of the first of several processes."""
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": str(processes),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rlplug.runs.signals import Interrupts
-from tests.scale_runs import PPO
+from tests.scale_runs import PPO, as_torchrun_starts
 
 COMMAND = [
     *("-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "10000000"),
@@ -67,15 +67,7 @@ def test_ctrl_c_ends_all_learners_with_a_checkpoint(
 
 
 def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun_starts(monkeypatch, 2)
     with Interrupts() as interrupts:
         interrupts.check()
         for _ in range(2):

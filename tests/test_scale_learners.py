@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
@@ -29,35 +29,18 @@ from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.scale.ranks import differences, is_broken_connection
-from tests.scale_runs import PPO, largest_difference, ppo
+from tests.scale_runs import (
+    PPO,
+    as_torchrun_starts,
+    largest_difference,
+    linucb_in_one_process_and,
+    ppo,
+)
 
 
 def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
-    options = {
-        "num_envs": 4,
-        "sampling.vectorization": "sync",
-        "env.problem_seed": 7,
-        "tracking.enabled": False,
-    }
-    # Arms of which something is known are not tied: no draw decides between them.
-    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
-    options["run.init_from"] = before.run_id
-    one, two = (
-        rlplug.run(
-            "linucb",
-            "LinearBandit-v0",
-            steps=200,
-            seed=1,
-            options={**options, "scale.learners": learners},
-        )
-        for learners in (1, 2)
-    )
+    two = linucb_in_one_process_and(**{"scale.learners": 2})
     assert two.step == 200
-    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, two)]
-    for here, there in zip(*estimates, strict=True):
-        assert here == pytest.approx(there, abs=1e-9)
-    for metric in ("rollout/regret_total", "rollout/reward_mean"):
-        assert two.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
 
 
 def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
@@ -262,24 +245,14 @@ def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(
     store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "0",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun_starts(monkeypatch, 4)
     assert "torchrun started 4 processes, but scale.learners = 2." in refused(num_envs=4)
 
 
 def test_several_seeds_under_torchrun_are_refused(
     rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variables = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun_starts(monkeypatch, 2)
     outcome = rlplug("run", "--algo", "linucb", "--seeds", "2")
     assert outcome.code == 2
     assert "several seeds cannot share the processes of torchrun." in outcome.err

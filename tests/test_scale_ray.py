@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import psutil
@@ -30,7 +30,7 @@ from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, connected, refuse_unmet
 from rlplug.scale.experience import join
-from tests.scale_runs import PPO, largest_difference, ppo
+from tests.scale_runs import PPO, largest_difference, linucb_in_one_process_and, ppo, resumed_equals
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 
@@ -47,41 +47,16 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     local = ppo(steps=1024, **{"run.max_updates": 6})
-    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
-    whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert (local.step, part.step, whole.step) == (768, 384, 768)
-    assert largest_difference(local.module, part.module) > 1e-3
-    assert largest_difference(local.module, whole.module) == 0.0
-    for name, value in local.metrics.items():
-        if not name.startswith("time/"):
-            assert whole.metrics[name] == value, name
+    whole = resumed_equals(local, **RAY)
     options = {"run.max_updates": 7, "scale.runners": 2}
     with caplog.at_level(logging.WARNING, "rlplug"):
-        assert rlplug.resume(part.run_id, options=options, allow_drift=True).step == 896
+        assert rlplug.resume(whole.run_id, options=options, allow_drift=True).step == 896
     assert "(the run had 1 runner, now it has 2)." in caplog.text
 
 
 @pytest.mark.usefixtures("cluster")
 def test_linucb_over_two_runners_equals_one_process(store_root: Path) -> None:
-    options: dict[str, Any] = {
-        "num_envs": 4,
-        "sampling.vectorization": "sync",
-        "env.problem_seed": 7,
-        "tracking.enabled": False,
-    }
-    # Arms of which something is known are not tied: no draw decides between them.
-    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
-    options["run.init_from"] = before.run_id
-    two = {**RAY, "scale.runners": 2, "scale.max_staleness": 0}
-    one, spread = (
-        rlplug.run("linucb", "LinearBandit-v0", steps=200, seed=1, options={**options, **more})
-        for more in ({}, two)
-    )
-    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, spread)]
-    for here, there in zip(*estimates, strict=True):
-        assert here == pytest.approx(there, abs=1e-9)
-    for metric in ("rollout/regret_total", "rollout/reward_mean"):
-        assert spread.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+    linucb_in_one_process_and(**RAY, **{"scale.runners": 2, "scale.max_staleness": 0})
 
 
 @pytest.mark.usefixtures("cluster")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +15,7 @@ import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import connected, refuse_unmet
-from tests.scale_runs import PPO, largest_difference, ppo
+from tests.scale_runs import PPO, as_torchrun_starts, linucb_in_one_process_and, ppo, resumed_equals
 
 RAY = {
     "scale.engine": "ray",
@@ -38,37 +38,12 @@ def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_also_whe
     store_root: Path,
 ) -> None:
     local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2})
-    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
-    whole = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert (local.step, part.step, whole.step) == (768, 384, 768)
-    assert largest_difference(local.module, part.module) > 1e-3
-    assert largest_difference(local.module, whole.module) == 0.0
-    for name, value in local.metrics.items():
-        if not name.startswith("time/"):
-            assert whole.metrics[name] == value, name
+    resumed_equals(local, **RAY)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_linucb_over_learners_and_runners_equals_one_process(store_root: Path) -> None:
-    options: dict[str, Any] = {
-        "num_envs": 4,
-        "sampling.vectorization": "sync",
-        "env.problem_seed": 7,
-        "tracking.enabled": False,
-    }
-    # Arms of which something is known are not tied: no draw decides between them.
-    before = rlplug.run("linucb", "LinearBandit-v0", steps=200, options=options)
-    options["run.init_from"] = before.run_id
-    spread = {**RAY, "scale.max_staleness": 0}
-    one, two = (
-        rlplug.run("linucb", "LinearBandit-v0", steps=200, seed=1, options={**options, **more})
-        for more in ({}, spread)
-    )
-    estimates: list[Any] = [cast(Any, run.module).estimates() for run in (one, two)]
-    for here, there in zip(*estimates, strict=True):
-        assert here == pytest.approx(there, abs=1e-9)
-    for metric in ("rollout/regret_total", "rollout/reward_mean"):
-        assert two.metrics[metric] == pytest.approx(one.metrics[metric], abs=1e-9)
+    linucb_in_one_process_and(**RAY, **{"scale.max_staleness": 0})
 
 
 @pytest.mark.usefixtures("cluster")
@@ -163,15 +138,7 @@ def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:
 def test_torchrun_and_ray_do_not_both_start_learners(
     store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun_starts(monkeypatch, 2)
     with pytest.raises(RequestError) as raised:
         rlplug.run("ppo", "CartPole-v1", options={**PPO, **RAY})
     assert str(raised.value) == (
