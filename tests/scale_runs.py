@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import gymnasium
+import numpy
 import pytest
+import threadpoolctl
 import torch
 
 import rlplug
+from rlplug.learner.device import limit_threads, settings_kept
 
 PPO = {
     "num_envs": 4,
@@ -19,6 +25,36 @@ PPO = {
     "checkpoint.updates": 2,
     "tracking.enabled": False,
 }
+
+
+class Threads(gymnasium.Env[Any, Any]):
+    """Rewards a step by threads: 10 for each of torch's in its process, 1 for each of BLAS's."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = 10.0 * torch.get_num_threads() + blas_threads()
+        return numpy.zeros(1, numpy.float32), reward, False, False, {}
+
+
+def blas_threads() -> int:
+    found = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
+    (count,) = {one["num_threads"] for one in found}
+    return int(count)
+
+
+@contextmanager
+def threads_per_process(count: int) -> Iterator[None]:
+    """Processes started here compute with so many threads, as does this one."""
+    with pytest.MonkeyPatch.context() as patch, settings_kept():
+        patch.setenv("OMP_NUM_THREADS", str(count))
+        limit_threads(count)
+        yield
 
 
 def ppo(*, steps: int, **options: Any) -> rlplug.RunResult:

@@ -32,9 +32,11 @@ from rlplug.scale.ranks import differences, is_broken_connection
 from tests.scale_runs import (
     PPO,
     as_torchrun_starts,
+    blas_threads,
     largest_difference,
     linucb_in_one_process_and,
     ppo,
+    threads_per_process,
 )
 
 
@@ -65,6 +67,25 @@ def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
         "episodes start anew at step 768: the environments are not restored (the run had 2 "
         "learners, now it has 1)." in caplog.text
     )
+
+
+def test_each_of_two_learners_computes_with_its_share_of_the_cores(store_root: Path) -> None:
+    # Of a million parameters and more; smaller ones are computed with one thread anyway.
+    options = {**PPO, "num_envs": 2, "n_steps": 2, "batch_size": 4, "net_arch": [1024, 1024]}
+    options |= {"checkpoint.updates": 0, "scale.learners": 2}
+    share = max(min(2, len(os.sched_getaffinity(0)) // 2), 1)
+    with threads_per_process(2):
+        run = rlplug.run("ppo", "tests.scale_runs:Threads", steps=4, options=options)
+        assert (torch.get_num_threads(), blas_threads()) == (2, 2)
+    assert run.metrics["rollout/reward_mean"] == 11 * share
+
+
+def test_workers_step_environments_with_one_thread_each(store_root: Path) -> None:
+    options = {**PPO, "num_envs": 2, "n_steps": 2, "batch_size": 4, "checkpoint.updates": 0}
+    options |= {"sampling.backend": "workers", "sampling.num_workers": 2}
+    with threads_per_process(2):
+        run = rlplug.run("ppo", "tests.scale_runs:Threads", steps=4, options=options)
+    assert run.metrics["rollout/reward_mean"] == 11
 
 
 def test_two_learners_of_prioritized_replay_keep_the_same_weights(store_root: Path) -> None:

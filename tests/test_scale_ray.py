@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 import psutil
 import pytest
+import torch
 
 import rlplug
 from rlplug.config.scale_section import ScaleSection
@@ -30,7 +31,15 @@ from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, connected, refuse_unmet
 from rlplug.scale.experience import join
-from tests.scale_runs import PPO, largest_difference, linucb_in_one_process_and, ppo, resumed_equals
+from tests.scale_runs import (
+    PPO,
+    blas_threads,
+    largest_difference,
+    linucb_in_one_process_and,
+    ppo,
+    resumed_equals,
+    threads_per_process,
+)
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 
@@ -176,7 +185,9 @@ def test_what_fails_in_a_runner_is_told_and_where(
     assert "but rlplug-ppo 0.0.1 where the run was started" in said[0]
     monkeypatch.syspath_prepend(tmp_path)
     made = runner()
-    assert made.build() == (None, None)
+    with threads_per_process(2):
+        assert made.build() == (None, None)
+        assert (torch.get_num_threads(), blas_threads()) == (1, 1)
     assert made.start(None) == (None, None)
     weights = {name: one.numpy() for name, one in made._modules["default"].state_dict().items()}
     told, failed = made.collect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "device_for_environments",
     "has_convolutions",
     "is_small",
+    "limit_threads",
     "settings_kept",
     "without_compiler",
 ]
@@ -93,8 +94,7 @@ def apply_compute(section: ComputeSection, device: torch.device, *, small: bool)
         # Two threads gain nothing on small networks and stall where the machine is busy.
         threads = 1
     if threads:
-        torch.set_num_threads(threads)
-        threadpoolctl.threadpool_limits(threads, user_api="blas")
+        limit_threads(threads)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = section.tf32
         torch.backends.cudnn.allow_tf32 = section.tf32
@@ -103,6 +103,20 @@ def apply_compute(section: ComputeSection, device: torch.device, *, small: bool)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=section.deterministic == "warn")
         torch.backends.cudnn.benchmark = False
+
+
+def limit_threads(count: int) -> Callable[[], None]:
+    """Compute with so many threads, in torch and in NumPy's BLAS; returns what puts both back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    limits = threadpoolctl.threadpool_limits(count, user_api="blas")
+
+    def restore() -> None:
+        # First: it also puts back the threads of OpenMP, which are torch's.
+        limits.restore_original_limits()
+        torch.set_num_threads(before)
+
+    return restore
 
 
 @contextmanager

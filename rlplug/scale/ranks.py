@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.learner.collectives import all_gather, broadcast, gather, scatter, wait_for
+from rlplug.learner.device import limit_threads
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
 from rlplug.tracking.lock import is_alive
@@ -76,7 +77,6 @@ class Ranks:
             if where == host and pid != own
         }
         """The processes of the other learners on this host."""
-        self._threads = torch.get_num_threads()
         backend = "gloo"
         if torch.cuda.is_available():
             devices = torch.cuda.device_count()
@@ -85,7 +85,8 @@ class Ranks:
             if own and dist.is_nccl_available():
                 backend = "cpu:gloo,cuda:nccl"
         self._join(backend)
-        torch.set_num_threads(max(min(self._threads, _cores() // place.local_size), 1))
+        threads = min(torch.get_num_threads(), _cores() // place.local_size)
+        self._restore_threads = limit_threads(max(threads, 1))
 
     @property
     def is_first(self) -> bool:
@@ -202,7 +203,7 @@ class Ranks:
 
     def close(self, *, in_order: bool) -> None:
         """End the group; `in_order`: all others have been told that the run has ended."""
-        torch.set_num_threads(self._threads)
+        self._restore_threads()
         # It waits for messages in progress, which do not come from a learner that died.
         ending = threading.Thread(target=_destroy_group, daemon=True)
         ending.start()

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 import gymnasium
 import numpy
+import threadpoolctl
 
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, restore_environments
@@ -266,6 +267,7 @@ def _read(info: dict[str, Any]) -> dict[str, Any]:
 
 def _generators() -> tuple[Any, ...]:
     """The states of this process's global random number generators."""
+    threadpoolctl.threadpool_limits(1, user_api="blas")
     torch: Any = sys.modules.get("torch")
     of_torch = None if torch is None else torch.get_rng_state().numpy()
     return random.getstate(), numpy.random.get_state(), of_torch
@@ -308,6 +310,7 @@ def main(
     chosen: Assignment = pickle.loads(assignment)
     random.seed(chosen.seed)
     numpy.random.seed(chosen.seed % 2**32)
+    threadpoolctl.threadpool_limits(1, user_api="blas")
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(chosen.seed)

@@ -16,6 +16,7 @@ from rlplug.envs import Environments, make_environments
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import RequestError, RlplugError
 from rlplug.feeds import ModuleFeeds, OpenFeed
+from rlplug.learner.device import limit_threads
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.agents import agent_sampler
 from rlplug.runs.learners.share import own_seed, problem_arguments, shared
@@ -126,7 +127,7 @@ class Runner:
         first = self._index * environments.num_envs
         self._environments = environments = attrs.evolve(environments, first=first)
         self._stack.callback(environments.close)
-        torch.set_num_threads(self._job["threads"])
+        limit_threads(self._job["threads"])
         calls = prepared.hooks()
         for module_id, section in config.modules.items():
             calls.set_options(prepared.algorithm.found.name, module_id, section.options)
