@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import numpy
+import psutil
 from peers.process_tree import Clock
 
 import rlplug
@@ -123,24 +124,64 @@ def weights() -> None:
 
 
 def learners() -> None:
-    """Two learners beside one at a network large enough, by wall and CPU time."""
-    options = {"num_envs": 8, "net_arch": [1024, 1024], "n_epochs": 10}
-    options |= {"n_steps": 256, "batch_size": 2048}
-    found = []
-    for count in (1, 2):
-        load, clock = os.getloadavg()[0], Clock()
-        flags = {"run": {"algorithm": "ppo", "env": "CartPole-v1", "steps": 40_960}}
-        said = {**PPO, **options, "scale.learners": count}
-        settings = tuple(Setting(name, value) for name, value in said.items())
-        prepared = prepare(Request(flags=flags, settings=settings), Registry.installed())
-        carry_out(prepared, listeners=(Training(clock),))
-        found.append(clock)
-        print(f"  {count} learner(s): {clock.wall:.1f} s, {clock.cpu:.1f} CPU s, load {load:.2f}")
-    one, two = found
+    """Two learners, a process of one thread each, beside one: by wall and CPU time."""
+    steps = 3 * 4096
+    options = {**PPO, "num_envs": 64, "n_steps": 64, "batch_size": 4096, "n_epochs": 10}
+    options |= {"net_arch": [1024, 1024], "compute.num_threads": 1}
+    walls, cpus, by_torchrun = [], [], []
+    for _ in range(3):
+        found = []
+        for count in (1, 2):
+            load, clock = quiet_load(), Clock()
+            flags = {"run": {"algorithm": "ppo", "env": "CartPole-v1", "steps": steps}}
+            said = {**options, "scale.learners": count}
+            settings = tuple(Setting(name, value) for name, value in said.items())
+            prepared = prepare(Request(flags=flags, settings=settings), Registry.installed())
+            carry_out(prepared, listeners=(Training(clock),))
+            found.append(clock)
+            print(
+                f"  {count} learner(s): {clock.wall:.1f} s, {clock.cpu:.1f} CPU s "
+                f"(load before: {load:.2f})",
+                flush=True,
+            )
+        one, two = found
+        load = quiet_load()
+        started = torchrun_seconds(steps, options)
+        print(f"  2 learners of torchrun: {started:.1f} s (load before: {load:.2f})", flush=True)
+        walls.append(one.wall / two.wall)
+        cpus.append(two.cpu / one.cpu)
+        by_torchrun.append(one.wall / started)
     print(
-        f"2 learners against 1: {one.wall / two.wall:.2f} × as fast, "
-        f"{two.cpu / one.cpu:.2f} × the CPU time"
+        f"2 learners against 1: {numpy.median(walls):.2f} × as fast, started by torchrun "
+        f"{numpy.median(by_torchrun):.2f} ×; {numpy.median(cpus):.2f} × the CPU time"
     )
+
+
+def quiet_load(most: float = 0.2, patience: float = 60.0) -> float:
+    """Cores that are busy, once they are fewer than `most`, or after so many seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        busy = psutil.cpu_percent(interval=2) / 100 * (psutil.cpu_count() or 1)
+        if busy < most or time.monotonic() > deadline:
+            return busy
+
+
+def torchrun_seconds(steps: int, options: dict[str, Any]) -> float:
+    """Seconds of training by two learners that torchrun starts."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = ["run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", str(steps), "--json"]
+    done = subprocess.run(
+        [
+            *(sys.executable, *launcher, "-m", "rlplug", *command),
+            *(f"--set={name}={json.dumps(value)}" for name, value in options.items()),
+        ],
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("{")]
+    told: float = json.loads(line)["metrics"]["time/seconds"]
+    return told
 
 
 def staleness() -> None:

@@ -81,8 +81,8 @@ def test_each_of_two_learners_computes_with_its_share_of_the_cores(store_root: P
 
 
 def test_workers_step_environments_with_one_thread_each(store_root: Path) -> None:
-    options = {**PPO, "num_envs": 2, "n_steps": 2, "batch_size": 4, "checkpoint.updates": 0}
-    options |= {"sampling.backend": "workers", "sampling.num_workers": 2}
+    options: dict[str, Any] = {**PPO, "num_envs": 2, "n_steps": 2, "batch_size": 4}
+    options |= {"sampling.backend": "workers", "sampling.num_workers": 2, "checkpoint.updates": 0}
     with threads_per_process(2):
         run = rlplug.run("ppo", "tests.scale_runs:Threads", steps=4, options=options)
     assert run.metrics["rollout/reward_mean"] == 11

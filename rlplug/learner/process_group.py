@@ -92,10 +92,13 @@ class ProcessGroup:
             for param in held
         ]
         loss = sum((loss * weight for loss, weight in update.losses), torch.zeros(()))
-        total, *sums = self.all_reduce([torch.as_tensor(loss).to(torch.float32), *gradients])
-        for param, gradient in zip(held, sums, strict=True):
-            param.grad = like_parameter(gradient / learners, param)
-        update.losses = [(total / learners, 1.0)]
+        sums = self.all_reduce([torch.as_tensor(loss).to(torch.float32), *gradients])
+        # In place: they are parts of what was received, and large.
+        torch._foreach_div_(sums, learners)
+        total, *averages = sums
+        for param, gradient in zip(held, averages, strict=True):
+            param.grad = like_parameter(gradient, param)
+        update.losses = [(total, 1.0)]
         if not present:
             update.metrics = {}
         update.weight = update.weight or 1.0
