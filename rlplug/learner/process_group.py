@@ -64,10 +64,12 @@ class ProcessGroup:
         """
         if self.size == 1:
             return
+        present = [update for update in updates if update.weight]
         for update in updates:
             self._average(update, present=bool(update.weight))
         if shared is not None:
-            self._average(shared, present=any(update.weight for update in updates))
+            # Those that had a loss here, and that nobody stopped.
+            self._average(shared, present=any(update.weight for update in present))
 
     def _average(self, update: ModuleUpdate, *, present: bool) -> None:
         optimizers = update.member.optimizers

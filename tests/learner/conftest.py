@@ -69,6 +69,7 @@ def make() -> Callable[..., Learner]:
         seed: int = 0,
         built: bool = True,
         modules: Mapping[str, Any] | None = None,
+        process_group: Any = None,
         **hooks: Any,
     ) -> Learner:
         known = {
@@ -92,6 +93,7 @@ def make() -> Callable[..., Learner]:
             learning=LearnerSection(**(learning or {})),
             compute=ComputeSection(**{"device": "cpu", "arrays": "off", **(compute or {})}),
             modules=modules,
+            process_group=process_group,
         )
         if built:
             made.build()
