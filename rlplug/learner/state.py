@@ -311,8 +311,11 @@ class Snapshot:
             self._restores.append(partial(_refill, value.clear, value.update, set(value)))
         else:
             for name in _slots(value):
-                held = getattr(value, name)
-                self._restores.append(partial(object.__setattr__, value, name, held))
+                if hasattr(value, name):
+                    held = getattr(value, name)
+                    self._restores.append(partial(object.__setattr__, value, name, held))
+                else:
+                    self._restores.append(partial(_unset, value, name))
 
 
 def _reachable(roots: Iterable[object], apart: Iterable[object]) -> Iterator[Any]:
@@ -344,19 +347,19 @@ def _reachable(roots: Iterable[object], apart: Iterable[object]) -> Iterator[Any
         ):
             raise UnsupportedError(f"a {type(value).__name__}, whose state cannot be restored")
         waiting += _state(value)
-        waiting += [getattr(value, name) for name in _slots(value)]
+        waiting += [getattr(value, name) for name in _slots(value) if hasattr(value, name)]
 
 
 def _state(value: Any) -> list[Any]:
     """The attributes of an object, as the one mapping that holds them."""
     attributes = getattr(value, "__dict__", None)
-    return [attributes] if isinstance(attributes, dict) and attributes else []
+    return [attributes] if isinstance(attributes, dict) else []
 
 
 def _slots(value: Any) -> list[str]:
-    """The attributes of an object that are in slots."""
+    """The attributes of an object that are in slots, those as well that are not set yet."""
     names = [name for kind in type(value).__mro__ for name in _listed(kind)]
-    return [name for name in names if name not in _NO_STATE and hasattr(value, name)]
+    return [name for name in names if name not in _NO_STATE]
 
 
 def _listed(kind: type) -> Sequence[str]:
@@ -369,6 +372,11 @@ def _listed(kind: type) -> Sequence[str]:
 def _refill(clear: Callable[[], Any], fill: Callable[[Any], Any], content: Any) -> None:
     clear()
     fill(content)
+
+
+def _unset(value: Any, name: str) -> None:
+    if hasattr(value, name):
+        object.__delattr__(value, name)
 
 
 _NO_STATE = ("__dict__", "__weakref__")

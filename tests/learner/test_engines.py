@@ -1,0 +1,261 @@
+"""Which engine a module ends on, and that a trial of one leaves nothing behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from rlplug import Batch, Loss, Module
+from rlplug.learner.state import digest
+from rlplug.nn.arrays import LARGEST_MINIBATCH
+
+ARRAYS = {"arrays": "auto"}
+
+
+def squares(self: Any, fwd_out: Any) -> Any:
+    return fwd_out["out"].pow(2).mean()
+
+
+class Calls:
+    """Counts where no trial looks: in a class."""
+
+    count = 0
+
+
+@pytest.fixture
+def calls() -> type[Calls]:
+    """How often something was called."""
+    Calls.count = 0
+    return Calls
+
+
+class Empty:
+    """Holds nothing at first."""
+
+
+class Worded:
+    """Has one slot, named by a text."""
+
+    __slots__ = "n"
+
+
+class Reduced:
+    """Says itself how it is pickled."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __reduce__(self) -> Any:
+        return Reduced, ()
+
+
+@pytest.mark.parametrize("kind", [Empty, Worded, Reduced])
+def test_what_an_object_gets_in_a_trial_is_taken_back(make: Any, batch: Any, kind: Any) -> None:
+    def counting(self: Any, fwd_out: Any) -> Any:
+        self.kept.n = getattr(self.kept, "n", 0) + 1
+        return squares(self, fwd_out)
+
+    learner = make(
+        compute_loss_for_module=counting,
+        save_state=lambda self: {},
+        load_state=lambda self, state: None,
+        compute=ARRAYS,
+    )
+    kept = learner.calls.algorithm.plugin.kept = kind()
+    for step in range(3):
+        learner.update({"default": batch(1.0)}, timestep=step)
+    assert learner.engines["default"] == ("arrays", "equal to torch on the first minibatch")
+    assert kept.n == 3
+
+
+@pytest.mark.parametrize("kept", [object(), print, len, int, [1], (1, 2), 1.5, "text"], ids=repr)
+def test_objects_that_cannot_change_are_no_reason_for_torch(
+    make: Any, batch: Any, kept: Any
+) -> None:
+    learner = make(compute_loss_for_module=squares, compute=ARRAYS)
+    learner.calls.algorithm.plugin.kept = kept
+    learner.update({"default": batch(1.0)}, timestep=1)
+    assert learner.engines["default"][0] == "arrays"
+
+
+def test_a_batch_that_is_too_large_to_be_prepared_on_arrays_means_torch(
+    make: Any, calls: Any
+) -> None:
+    class Wide(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.rest = nn.Parameter(torch.ones(999_999))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": batch["x"] * self.weight}
+
+    def counting(self: Any, fwd_out: Any) -> Any:
+        calls.count += 1
+        return fwd_out["out"].mean()
+
+    rows = LARGEST_MINIBATCH // 1_000_000
+    hooks = {
+        "build": lambda self: Wide(),
+        "configure_optimizers_for_module": None,
+        "compute_loss_for_module": counting,
+    }
+    learner = make(**hooks, prepare_batch=lambda self, batch: {"y": batch["x"]}, compute=ARRAYS)
+    learner.update({"default": Batch({"x": torch.ones(rows + 1)})}, timestep=1, minibatch_size=100)
+    assert learner.engines["default"] == ("torch", "the batch is large")
+    # No minibatch was tried on arrays: there are two of them.
+    assert calls.count == 2
+    large, fits = make(**hooks, compute=ARRAYS), make(**hooks, compute=ARRAYS)
+    large.update({"default": Batch({"x": torch.ones(rows + 1)})}, timestep=1)
+    assert large.engines["default"] == ("torch", "the network is large")
+    assert calls.count == 3
+    fits.update({"default": Batch({"x": torch.ones(rows)})}, timestep=1)
+    assert fits.engines["default"][0] == "arrays"
+    assert calls.count == 5
+
+
+def test_a_prepared_batch_that_differs_on_arrays_means_torch(make: Any, batch: Any) -> None:
+    def prepare(self: Any, batch: Any) -> Any:
+        return {"y": batch["x"] * (1.0 if isinstance(batch["x"], torch.Tensor) else 1.1)}
+
+    learner = make(compute_loss_for_module=squares, prepare_batch=prepare, compute=ARRAYS)
+    learner.update({"default": batch(1.0)}, timestep=1)
+    assert learner.engines["default"] == ("torch", "arrays and torch differ in 'y'")
+
+
+def test_what_cannot_be_prepared_on_arrays_later_is_prepared_in_torch(make: Any) -> None:
+    drawn: list[float] = []
+
+    def prepare(self: Any, batch: Any, learner: Any) -> Any:
+        noise = torch.rand(1, generator=learner.generator())
+        if learner.timestep == 1:
+            return {"y": batch["x"] + 1}
+        found = torch.special.i0(batch["x"])
+        drawn.append(noise.item())
+        return {"y": found}
+
+    learner = make(compute_loss_for_module=squares, prepare_batch=prepare, compute=ARRAYS)
+    other = make(compute_loss_for_module=squares, prepare_batch=prepare)
+    for one in (learner, other):
+        for step in (1, 2, 3):
+            one.update({"default": Batch({"x": torch.ones(2)})}, timestep=step)
+    name, reason = learner.engines["default"]
+    assert (name, "i0" in reason) == ("torch", True)
+    # What was drawn on arrays was put back.
+    assert drawn[:2] == drawn[2:]
+
+
+def test_after_a_fallback_each_row_is_reported_once(make: Any) -> None:
+    def later(self: Any, fwd_out: Any, learner: Any) -> Any:
+        out = fwd_out["out"]
+        value = torch.special.i0(out) if learner.timestep > 1 else out.pow(2)
+        return Loss(value.mean(), rows={"priority": out})
+
+    learner = make(compute_loss_for_module=later, compute=ARRAYS)
+    rows = Batch({"x": torch.ones(4), "indices": torch.arange(4)})
+    for step in (1, 2):
+        learner.update({"default": rows}, timestep=step, minibatch_size=2)
+        found = learner.rows["default"]
+        assert sorted(found["indices"].tolist()) == [0, 1, 2, 3]
+        assert found["priority"].shape == (4,)
+    assert learner.engines["default"][0] == "torch"
+
+
+def test_modules_that_cannot_be_joined_are_tried_together_once(
+    make: Any, batch: Any, calls: Any
+) -> None:
+    def reads(self: Any, fwd_out: Any) -> Any:
+        calls.count += 1
+        return fwd_out["out"].mean() * (2.0 if fwd_out["out"].mean().item() > 0 else 1.0)
+
+    ids = ("a", "b", "c", "d")
+    learner = make(ids=ids, compute_loss_for_module=reads, learning={"join_from": 4})
+    for step in range(3):
+        learner.update({one: batch(1.0) for one in ids}, timestep=step)
+    # Once all together, then three times one by one.
+    assert calls.count == 1 + 3 * 4
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_modules_are_joined_where_all_that_they_are_made_of_is_alike(
+    make: Any, batch: Any, same: bool
+) -> None:
+    made: list[Module] = []
+
+    class Odd(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            first = torch.nn.Tanh() if same or len(made) < 4 else torch.nn.ReLU()
+            self.net = nn.Sequential(nn.Linear(1, 2), first, nn.Linear(2, 1))
+            made.append(self)
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.net(batch["x"][:, None])[:, 0]}
+
+    ids = ("a", "b", "c", "d", "e")
+    learner = make(
+        ids=ids,
+        build=lambda self: Odd(),
+        compute_loss_for_module=squares,
+        learning={"join_from": 4},
+    )
+    learner.update({one: batch(1.0) for one in ids}, timestep=1)
+    groups = learner._engines.vmap_groups.engines
+    assert [len(one.updates) for one in groups] == [5 if same else 4]
+    # A module without a batch leaves the others by themselves, and comes back.
+    for present in (ids[:4], ids):
+        before = {one: next(learner.modules[one].parameters()).clone() for one in ids}
+        results = learner.update({one: batch(1.0) for one in present}, timestep=2)
+        assert set(ids) & set(results) == set(present)
+        for one in ids:
+            moved = not torch.equal(next(learner.modules[one].parameters()), before[one])
+            assert moved == (one in present)
+
+
+@pytest.mark.parametrize("wanted", ["module_id", "learner"])
+def test_hooks_that_tell_modules_apart_are_called_one_by_one(
+    make: Any, batch: Any, wanted: str
+) -> None:
+    calls: list[Any] = []
+
+    def by_id(self: Any, fwd_out: Any, module_id: str) -> Any:
+        calls.append(module_id)
+        return fwd_out["out"].mean()
+
+    def by_learner(self: Any, fwd_out: Any, learner: Any) -> Any:
+        calls.append(learner.timestep)
+        return fwd_out["out"].mean()
+
+    ids = ("a", "b", "c", "d")
+    hook = by_id if wanted == "module_id" else by_learner
+    learner = make(ids=ids, compute_loss_for_module=hook, learning={"join_from": 4})
+    learner.update({one: batch(1.0) for one in ids}, timestep=3)
+    assert calls == (list(ids) if wanted == "module_id" else [3] * 4)
+
+
+def test_digests_look_as_deep_into_keys_as_into_values() -> None:
+    one, other = {("a", ("b",)): 1}, {("a", ("c",)): 1}
+    assert digest(one) != digest(other)
+    for deep in range(5):
+        assert digest(one) != digest(other)
+        one, other = {deep: one}, {deep: other}  # type: ignore[dict-item]
+    nested = [{("key", n): 0} for n in (1, 2)]
+    assert digest([[[[[[nested[0]]]]]]]) != digest([[[[[[nested[1]]]]]]])
+
+
+def test_an_optimizer_of_another_kind_keeps_a_module_apart(make: Any, batch: Any) -> None:
+    ids = ("a", "b", "c", "d", "e")
+
+    def optimizers(self: Any, module_id: str, module: Any) -> Any:
+        kind = torch.optim.Adam if module_id == "e" else SGD
+        return kind(module.parameters(), lr=0.5)
+
+    learner = make(ids=ids, configure_optimizers_for_module=optimizers, learning={"join_from": 4})
+    learner.update({one: batch(1.0) for one in ids}, timestep=1)
+    (group,) = learner._engines.vmap_groups.engines
+    assert [update.member.module_id for update in group.updates] == ["a", "b", "c", "d"]
+    assert [learner.modules[one].weight.item() for one in ids] == pytest.approx([1.5] * 5)
