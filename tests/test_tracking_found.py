@@ -1,0 +1,893 @@
+"""What is recorded of a run is found again: URIs, folders, names, options, records of MLflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from rlplug.config.option import option
+from rlplug.config.sections import (
+    EnvSection,
+    EvaluationSection,
+    RunConfig,
+    RunSection,
+    TrackingSection,
+)
+from rlplug.errors import RequestError
+from rlplug.review.record import RunAbout, RunRecord, Trial
+from rlplug.tracking.details import read_details, read_history
+from rlplug.tracking.disk import usage_of
+from rlplug.tracking.failures import (
+    StoreRefusedError,
+    StoreUnreachableError,
+    advice_for,
+    translated,
+)
+from rlplug.tracking.location import (
+    RunFolder,
+    UnreachableError,
+    check_reachable,
+    check_writable,
+    is_http,
+    is_missing,
+    local_folder,
+    runs_folder,
+    runs_in,
+    sqlite_file,
+    tracking_uri,
+)
+from rlplug.tracking.lock import RunLock, holder, is_alive, name_lock
+from rlplug.tracking.reap import is_stale, mark_dead, remove_half_written, remove_leftovers
+from rlplug.tracking.record import Record, about_run, command_line, record_of, slug
+from rlplug.tracking.recorded import read_record
+from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint
+from rlplug.tracking.search import merged, tracked_runs, tracked_values
+from rlplug.tracking.status import RunStatus, now
+from rlplug.tracking.views import (
+    experiment_link,
+    home_link,
+    run_link,
+    shows_evaluations,
+    view_tags,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+DAY = "2026-11-23T05:00:0{}+0000"
+
+
+def run_in(home: Path, run_id: str, name: str = "walk", second: int = 0, **more: Any) -> Path:
+    """The folder of a run that was recorded without MLflow."""
+    folder = home / "work" / run_id
+    folder.mkdir(parents=True)
+    facts = {"run_name": name, "started": DAY.format(second), **more}
+    (folder / "run.json").write_text(json.dumps(facts))
+    return folder
+
+
+# -- URIs and folders ------------------------------------------------------------------------------
+
+
+def test_the_runs_folder_is_the_argument_else_the_variable_else_one_here(tmp_path: Path) -> None:
+    environ = {"RLPLUG_HOME": str(tmp_path / "home")}
+    assert runs_folder(tmp_path / "given", environ) == tmp_path / "given"
+    assert runs_folder(None, environ) == tmp_path / "home"
+    assert runs_folder(None, {"RLPLUG_HOME": ""}) == Path("rlplug_runs").absolute()
+
+
+def test_the_tracking_uri_is_the_option_else_the_variable_else_a_database_there(
+    tmp_path: Path,
+) -> None:
+    environ = {"MLFLOW_TRACKING_URI": " http://b:5000/ "}
+    assert tracking_uri("https://a/mlflow//", tmp_path, environ) == "https://a/mlflow"
+    assert tracking_uri("", tmp_path, environ) == "http://b:5000"
+    assert tracking_uri("", tmp_path, {}) == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "databricks",
+        "databricks://profile",
+        "postgresql://me@host/db",
+        "postgresql+psycopg2://me@host/db",
+        "mysql://host:3306/db",
+        "mssql+pyodbc://host/db",
+    ],
+)
+def test_what_mlflow_opens_itself_is_taken_as_it_is(uri: str) -> None:
+    assert tracking_uri(uri, Path("/nowhere"), {}) == uri
+
+
+def test_a_database_is_found_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri("sqlite:///a/b.db", tmp_path, {}) == f"sqlite:///{tmp_path}/a/b.db"
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("sqlite://", "in-memory"),
+        ("sqlite:///", "in-memory"),
+        ("sqlite:///:memory:", "in-memory"),
+        ("/some/folder", "try: sqlite:////some/folder/mlflow.db"),
+        ("file:///some/folder", "try: sqlite:////some/folder/mlflow.db"),
+        ("C:/runs", "is a folder"),
+        ("ftp://host/x", "is not a valid MLflow tracking URI"),
+        ("http://host:port", "is not a valid URI"),
+    ],
+)
+def test_a_uri_that_no_store_has_is_refused(uri: str, found: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        tracking_uri(uri, Path("/nowhere"), {})
+    assert found in str(raised.value)
+
+
+def test_a_masked_uri_is_completed_from_the_variable_of_the_same_place() -> None:
+    root, masked = Path("/nowhere"), "http://***@host/"
+    whole = {"MLFLOW_TRACKING_URI": "http://me:pw@host"}
+    assert tracking_uri(masked, root, whole) == "http://me:pw@host"
+    login = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "pw"}
+    assert tracking_uri(masked, root, login) == "http://host"
+    assert tracking_uri(masked, root, {"MLFLOW_TRACKING_TOKEN": "t"}) == "http://host"
+    elsewhere = {"MLFLOW_TRACKING_URI": "http://me:pw@other"}
+    for environ in (elsewhere, {"MLFLOW_TRACKING_USERNAME": "me"}, {}):
+        with pytest.raises(RequestError, match="without its password") as raised:
+            tracking_uri(masked, root, environ)
+        assert "MLFLOW_TRACKING_USERNAME and" in raised.value.hints[0]
+    for uri in ("postgresql://***@host/db", "http://***@host/?token=***"):
+        with pytest.raises(RequestError, match="without its password") as raised:
+            tracking_uri(uri, root, login)
+        assert "MLFLOW_TRACKING_USERNAME" not in raised.value.hints[0]
+    with pytest.raises(RequestError, match="without its password"):
+        tracking_uri("", root, {"MLFLOW_TRACKING_URI": "http://***@host"})
+
+
+def test_the_folder_of_a_uri_is_known_only_on_this_machine(tmp_path: Path) -> None:
+    assert local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert local_folder("/a/b") == Path("/a/b")
+    assert local_folder("s3://bucket/a") is None
+    assert local_folder("mlflow-artifacts:/a") is None
+    assert [is_http(uri) for uri in ("http://a", "https://a", "sqlite:///a")] == [True, True, False]
+    file = tmp_path / "x.db"
+    uri = f"sqlite:///{file}"
+    assert sqlite_file(uri) == file
+    assert sqlite_file("http://a") is None
+    assert is_missing(uri)
+    file.touch()
+    assert not is_missing(uri)
+    assert not is_missing("http://nowhere")
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[str, list[int], list[str]]]:
+    """A server, the codes that it answers with, and the paths that it was asked for."""
+    codes, paths = [200], list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(f"{self.path} {self.headers['Host']}")
+            self.send_response(codes[0])
+            self.end_headers()
+
+        def log_message(self, *of: object) -> None:
+            """Says nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", codes, paths
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_server_answers_if_it_says_anything_but_that_another_one_is_away(
+    answers: tuple[str, list[int], list[str]],
+) -> None:
+    host, codes, paths = answers
+    for codes[0] in (200, 401, 404, 500):
+        check_reachable(f"http://{host}")
+    for codes[0] in (502, 503, 504):
+        with pytest.raises(UnreachableError, match="does not answer"):
+            check_reachable(f"http://{host}")
+    codes[0] = 200
+    # A password is not sent with a question that needs none.
+    check_reachable(f"http://me:pw@{host}/under")
+    assert {paths[0], paths[-1]} == {f"/health {host}", f"/under/health {host}"}
+
+
+def test_a_database_server_is_away_if_its_port_is_closed() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        check_reachable(f"postgresql+psycopg2://me:pw@127.0.0.1:{port}/db")
+    with pytest.raises(UnreachableError) as raised:
+        check_reachable(f"postgresql://me:pw@127.0.0.1:{port}/db")
+    assert f"postgresql://***@127.0.0.1:{port}/db does not answer" in str(raised.value)
+    check_reachable("postgresql:///db?host=/run/postgresql")
+    check_reachable("databricks")
+
+
+def test_a_database_that_another_process_writes_to_is_reachable_and_no_database_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sqlite3
+
+    monkeypatch.setattr("rlplug.tracking.location.PROBE_SECONDS", 0.01)
+    file = tmp_path / "new" / "x.db"
+    check_reachable(f"sqlite:///{file}")
+    writing = sqlite3.connect(file)
+    writing.execute("BEGIN IMMEDIATE")
+    check_reachable(f"sqlite:///{file}")
+    writing.close()
+    file.write_bytes(b"no database" * 100)
+    with pytest.raises(RequestError, match="cannot be opened: file is not a database"):
+        check_reachable(f"sqlite:///{file}")
+
+
+def test_a_runs_folder_is_tried_by_writing_and_nothing_is_left_there(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").rglob("*")) == [tmp_path / "a" / "b" / "work"]
+    assert len(synced) == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="is not writable"):
+        check_writable(tmp_path / "file")
+
+
+def test_runs_are_listed_newest_first_and_in_one_second_by_their_files(tmp_path: Path) -> None:
+    for run_id, second, at in (("a", 3, 9.0), ("b", 5, 1.0), ("c", 5, 2.0), ("d", 4, 99.0)):
+        os.utime(run_in(tmp_path, run_id, second=second) / "run.json", (at, at))
+    (tmp_path / "work" / "e").mkdir()
+    (tmp_path / "work" / "e" / "run.json").write_text("[")
+    assert [run.run_id for run in runs_in(tmp_path)] == ["c", "b", "d", "a"]
+
+
+def test_the_folder_of_a_run_says_where_it_is_recorded(tmp_path: Path) -> None:
+    def read(**facts: Any) -> RunFolder:
+        run = RunFolder.read(run_in(tmp_path, f"r{len(list(tmp_path.glob('work/*')))}", **facts))
+        assert run is not None
+        return run
+
+    plain = read()
+    assert (plain.is_tracked, plain.id_in_mlflow) == (False, plain.run_id)
+    assert read(uri="http://a").is_tracked
+    late = read(experiment_id="1", tracked_id="t")
+    assert (late.is_tracked, late.id_in_mlflow) == (True, "t")
+    for damaged in ("[1]", "{", "[" * 100_000):
+        (late.path / "run.json").write_text(damaged)
+        assert RunFolder.read(late.path) is None
+
+
+def test_a_run_is_asked_for_where_it_was_recorded_unless_that_is_gone(tmp_path: Path) -> None:
+    there = tmp_path / "there.db"
+    there.touch()
+    own, server = f"sqlite:///{there}", {"MLFLOW_TRACKING_URI": "http://me:pw@host"}
+    by_default = f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+    def uri(recorded: str, option: str = "", environ: Mapping[str, str] | None = None) -> str:
+        name = f"r{len(list(tmp_path.glob('work/*')))}"
+        run = RunFolder.read(run_in(tmp_path, name, uri=recorded))
+        assert run is not None
+        return run.tracking_uri(option, environ or {})
+
+    assert uri(own) == own
+    assert uri(own, environ=server) == own
+    assert uri(own, option="http://other") == "http://other"
+    assert uri("") == by_default
+    assert uri(f"{own}x") == by_default
+    assert uri("http://gone") == "http://gone"
+    assert uri("http://***@host", environ=server) == "http://me:pw@host"
+    with pytest.raises(RequestError, match="without its password"):
+        uri("http://***@host")
+
+
+# -- what is recorded of a run ---------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    alpha: float = option(1.0, "Width.")
+    text: str = option("", "Anything.")
+
+
+def config_of(seed: int = 0, *, episodes: int = 0, **more: Any) -> RunConfig:
+    return RunConfig(
+        run=RunSection(algorithm="linucb", env="Hall/Way-v0", seed=seed, steps=40),
+        algorithm=Options(**more.pop("options", {})),
+        env=EnvSection(arguments={"arms": 4}),
+        evaluation=EvaluationSection(episodes=episodes, parallel=3, max_episode_steps=9),
+        tracking=TrackingSection(**more),
+    )
+
+
+def test_runs_share_a_group_if_all_but_seed_and_tracking_is_the_same() -> None:
+    def group(config: RunConfig, env: str = "Hall/Way-v0") -> str:
+        return about_run(config, env, {}).group
+
+    first = group(config_of())
+    assert first.startswith("linucb-Hall-Way-v0-")
+    assert len(first) == len("linucb-Hall-Way-v0-") + 4
+    assert group(config_of(seed=1, run_name="x")) == first
+    assert group(config_of(episodes=2)) != first
+    assert group(config_of(), "Other-v0")[-4:] != first[-4:]
+
+
+def test_the_options_of_a_run_are_those_that_are_not_said_elsewhere() -> None:
+    chosen = {
+        "run.env": "Hall/Way-v0",
+        "run.seed": 3,
+        "run.steps": 40,
+        "tracking.run_name": "x",
+        "algorithm.alpha": 2.0,
+        "algorithm.text": "http://me:pw@host",
+        "env.arguments": {"uri": "http://me:pw@host", "n": [1]},
+        "algorithm.long": "x" * 7_000,
+    }
+    about = about_run(config_of(seed=3), "Hall/Way-v0", chosen)
+    assert (about.algorithm, about.env, about.seed, about.steps) == (
+        "linucb",
+        "Hall/Way-v0",
+        3,
+        40,
+    )
+    long = about.options["algorithm.long"]
+    assert {**about.options, "algorithm.long": ""} == {
+        "run.steps": "40",
+        "algorithm.alpha": "2.0",
+        "algorithm.text": "http://***@host",
+        "env.arguments": '{"uri": "http://***@host", "n": [1]}',
+        "algorithm.long": "",
+    }
+    assert long == "x" * 5_999 + "…"
+    exact = about_run(config_of(), "", {"algorithm.long": "x" * 6_000})
+    assert exact.options["algorithm.long"] == "x" * 6_000
+
+
+def test_a_record_has_names_numbers_and_environments_and_is_read_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    record = record_of(config_of(seed=2, episodes=5), "Hall/Way-v0", {}, tmp_path)
+    assert (record.experiment, record.experiment_id) == ("rlplug/Hall/Way-v0", "")
+    assert (record.run_name, record.number_names) == ("linucb-Hall-Way-v0-s2", True)
+    assert (record.params["algorithm.alpha"], record.params["run.seed"]) == ("1.0", "2")
+    train, evaluation = record.datasets
+    assert (train.context, train.name) == ("train", "Hall/Way-v0")
+    assert json.loads(train.source) == {"id": "Hall/Way-v0", "arms": 4}
+    assert (evaluation.context, evaluation.name) == ("eval", "Hall/Way-v0-eval")
+    options = {"episodes": 5, "parallel": 3, "max_episode_steps": 9, "run_seed": 2}
+    assert json.loads(evaluation.source) == {"id": "Hall/Way-v0", "arms": 4, **options}
+    assert len(train.digest) == 8
+    assert train.digest != evaluation.digest
+    assert record.started is None
+    tags = record.tags
+    assert (tags["rlplug.kind"], tags["rlplug.schema"], tags["rlplug.attempt"]) == ("run", "1", "1")
+    assert (tags["rlplug.algo"], tags["rlplug.seed"]) == ("linucb", "2")
+    assert (tags["rlplug.pid"], tags["rlplug.root"]) == (str(os.getpid()), str(tmp_path))
+    assert "rlplug.trial" not in tags
+    assert Record.read(record.content()) == record
+    later = json.loads(record.content())
+    assert Record.read(json.dumps({**later, "of_another_version": 1}).encode()) == record
+    assert len(record_of(config_of(), "Hall/Way-v0", {}, tmp_path).datasets) == 1
+
+
+def test_names_that_were_given_are_taken_and_trials_are_named_after_their_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "7")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    record = record_of(config_of(run_name="mine", tags={"a": "1"}), "E-v0", {}, tmp_path)
+    assert (record.run_name, record.number_names, record.experiment_id) == ("mine", False, "7")
+    assert record.tags["a"] == "1"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of mlflow")
+    assert record_of(config_of(), "E-v0", {}, tmp_path).experiment == "of mlflow"
+    trial = record_of(
+        config_of(seed=1, experiment="given"),
+        "E-v0",
+        {},
+        tmp_path,
+        Trial(study="tune this", number=3),
+    )
+    assert (trial.experiment, trial.experiment_id) == ("given", "")
+    assert (trial.run_name, trial.about.group, trial.about.trial) == (
+        "tune-this-t3-s1",
+        "tune this",
+        "3",
+    )
+    assert trial.tags["rlplug.trial"] == "3"
+    long = record_of(config_of(tags={"long": "x" * 9_000}), "E-v0", {}, tmp_path)
+    assert len(long.tags["long"]) == 8_000
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["/bin/rlplug", "run", "a b"], "rlplug run 'a b'"),
+        (["/lib/rlplug/__main__.py", "run"], "rlplug run"),
+        (["", "x"], "python x"),
+        (["my.py", "--uri", "http://me:pw@host"], "my.py --uri 'http://***@host'"),
+    ],
+)
+def test_a_command_line_is_one_to_type_again(typed: list[str], shown: str) -> None:
+    assert command_line(typed) == shown
+
+
+def test_a_name_becomes_one_part_of_a_path() -> None:
+    assert slug("../ALE/Pong v5-") == "ALE-Pong-v5"
+    assert slug("///") == "run"
+
+
+# -- errors of MLflow ------------------------------------------------------------------------------
+
+
+class OfMlflowError(Exception):
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.error_code = code
+
+
+def raised_as(error: Exception) -> StoreRefusedError | StoreUnreachableError:
+    try:
+        with translated():
+            raise error
+    except (StoreRefusedError, StoreUnreachableError) as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "INVALID_PARAMETER_VALUE",
+        "BAD_REQUEST",
+        "RESOURCE_DOES_NOT_EXIST",
+        "PERMISSION_DENIED",
+    ],
+)
+def test_what_will_be_refused_again_is_told_from_what_may_work_later(code: str) -> None:
+    assert isinstance(raised_as(OfMlflowError("no", code)), StoreRefusedError)
+    assert isinstance(raised_as(OfMlflowError("no", "INTERNAL_ERROR")), StoreUnreachableError)
+
+
+def test_errors_are_told_in_one_line_without_passwords() -> None:
+    error = raised_as(OfMlflowError("cannot reach http://me:pw@host/x.\nTraceback"))
+    assert str(error) == "cannot reach http://***@host/x"
+    assert len(str(raised_as(OfMlflowError("x" * 301)))) == 300
+    assert str(raised_as(OfMlflowError("x" * 300))) == "x" * 300
+    assert str(raised_as(KeyError())) == "KeyError"
+    known = StoreRefusedError("as it is")
+    assert raised_as(known) is known
+    wrapped = OfMlflowError("deep inside")
+    wrapped.__context__ = OSError(13, "Permission denied")
+    assert str(raised_as(wrapped)) == "permission denied"
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("Detected out-of-date database schema (found version 0000, but", "pip install --upgrade"),
+        ("Can't locate revision identified by 'x'", "pip install --upgrade"),
+        ("Detected out-of-date database schema", "mlflow db upgrade"),
+        (
+            "Detected out-of-date database schema (found version 451aebb31d03, but",
+            "mlflow db upgrade",
+        ),
+        ("table runs already exists", "move the database away"),
+        ("duplicate column name: x", "move the database away"),
+        ("401 Unauthorized", "MLFLOW_TRACKING_TOKEN"),
+        ("UNAUTHENTICATED", "MLFLOW_TRACKING_TOKEN"),
+        ("PERMISSION_DENIED: no", "MLFLOW_TRACKING_TOKEN"),
+    ],
+)
+def test_known_errors_come_with_advice(message: str, advice: str) -> None:
+    assert advice in advice_for(OfMlflowError(message))
+    assert advice_for(OfMlflowError("anything else")) == ""
+
+
+# -- locks and what is left of killed processes ----------------------------------------------------
+
+
+def test_a_lock_is_held_by_one_and_says_by_whom(tmp_path: Path) -> None:
+    assert holder(tmp_path).shown == "by an unknown process"
+    assert not holder(tmp_path).is_elsewhere
+    taken = RunLock.take(tmp_path)
+    assert RunLock.try_take(tmp_path) is None
+    assert holder(tmp_path).shown == f"pid {os.getpid()} on {socket.gethostname()}"
+    assert not holder(tmp_path).is_elsewhere
+    taken.release()
+    with RunLock.try_take(tmp_path) or pytest.fail("it was released"):
+        assert RunLock.try_take(tmp_path) is None
+    assert RunLock.try_take(tmp_path) is not None
+    (tmp_path / "run.lock.json").write_text('{"host": "elsewhere", "pid": 3}')
+    assert holder(tmp_path).is_elsewhere
+    for damaged in ("[]", "{"):
+        (tmp_path / "run.lock.json").write_text(damaged)
+        assert holder(tmp_path).shown == "by an unknown process"
+
+
+def test_a_name_is_taken_by_one_process_and_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "new"))
+    with (
+        name_lock("a"),
+        name_lock("b"),
+        pytest.raises(RequestError, match="'a' is in progress"),
+        name_lock("a"),
+    ):
+        pytest.fail("it is held")
+    with name_lock("a"):
+        pass
+
+
+def test_a_process_is_alive_until_it_has_ended() -> None:
+    assert is_alive(os.getpid())
+    assert is_alive(1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not is_alive(child)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/.unfinished-step-1",
+        "checkpoints/README.md.new-1",
+        "plots/curve.png.new-1",
+        "videos/.new-1",
+        "profile/.writing-1",
+        "replay/.unfinished-1",
+        ".unfinished-model",
+        "status.json.new-1",
+        "module.tmp",
+        "metrics.acked.new",
+    ],
+)
+def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(
+    tmp_path: Path, name: str
+) -> None:
+    kept = tmp_path / name.replace(".unfinished-", "step-").replace(".new", "").replace(
+        ".writing", "a"
+    ).replace(".tmp", ".pt")
+    for path in (tmp_path / name, kept):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    remove_half_written(tmp_path)
+    assert not (tmp_path / name).exists()
+    assert kept.exists() or kept == tmp_path / name
+
+
+def test_leftovers_are_removed_only_after_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, young = time.time() - 3_660, time.time() - 3_540
+    places = ("work/.probe-{}", "work/.coming-{}", "fetched/{}/.coming")
+    for age, at in (("old", old), ("young", young)):
+        for place in places:
+            path = tmp_path / place.format(age)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            os.utime(path, (at, at))
+    (tmp_path / "work" / "no-run").mkdir()
+    (tmp_path / "work" / "no-run" / "config.toml").touch()
+    whole = run_in(tmp_path, "run")
+    remove_leftovers(tmp_path)
+    left = [(tmp_path / place.format(age)).exists() for place in places for age in ("old", "young")]
+    assert left == [False, True] * 3
+    assert (tmp_path / "work" / "no-run").is_dir()
+    really = time.time
+    monkeypatch.setattr(time, "time", lambda: really() + 3_700)
+    held = tmp_path / "work" / "held"
+    held.mkdir()
+    with RunLock.take(held):
+        remove_leftovers(tmp_path)
+        assert held.is_dir()
+    remove_leftovers(tmp_path)
+    assert not held.exists()
+    assert not (tmp_path / "work" / "no-run").exists()
+    assert whole.is_dir()
+
+
+def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    folder = run_in(tmp_path, "r")
+    assert not is_stale(folder)
+    RunStatus().write(folder)
+    (folder / "run.lock.json").write_text('{"host": "elsewhere", "pid": 3}')
+    for age, stale in ((870, False), (930, True)):
+        at = time.time() - age
+        os.utime(folder / "heartbeat", (at, at))
+        assert is_stale(folder) is stale
+        run = RunFolder.read(folder)
+        assert run is not None
+        assert read_record(run).status == ("stale" if stale else "RUNNING")
+    (folder / "run.lock.json").write_text(json.dumps({"host": socket.gethostname(), "pid": 3}))
+    assert not is_stale(folder)
+
+
+def test_a_run_that_died_ended_at_its_last_sign_of_life_and_highest_step(tmp_path: Path) -> None:
+    folder = run_in(tmp_path, "r")
+    assert mark_dead(folder) is None
+    RunStatus(step=3, started="s", attempt=2).write(folder)
+    os.utime(folder / "heartbeat", (1_000.0, 1_000.0))
+    died = mark_dead(folder)
+    assert died is not None
+    assert (died.status, died.step, died.ended) == ("FAILED", 3, now(1_000.0))
+    assert (died.stop_reason, died.attempt, died.pending.tags) == ("process died", 2, 1)
+    assert RunStatus.read(folder) == died
+    assert not (folder / "heartbeat").exists()
+    RunStatus(step=3).write(folder)
+    lines = [json.dumps({"step": step, "time": 0, "metrics": {}}) for step in (5, 9, 7)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    os.utime(folder / "metrics.jsonl", (2_000.0, 2_000.0))
+    os.utime(folder / "heartbeat", (1_000.0, 1_000.0))
+    died = mark_dead(folder)
+    assert died is not None
+    assert (died.step, died.ended) == (9, now(2_000.0))
+
+
+# -- runs by what they are called ------------------------------------------------------------------
+
+
+def test_an_id_is_known_by_four_characters_and_the_newest_run_is_the_last(home: Path) -> None:
+    run_in(home, "abcd1", "first", second=1)
+    run_in(home, "abce2", "last", second=3, tracked_id="feed9")
+    run_in(home, "abcd3", "mid", second=2)
+    assert resolve_one("abce").name == "last"
+    assert resolve_one("feed").name == "last"
+    assert resolve_one("feed9").run_id == "abce2"
+    assert [resolve_one("last").run_id, resolve_one("mid").run_id] == ["abce2", "abcd3"]
+    for text in ("abc", "abcx", "no one"):
+        with pytest.raises(RequestError, match="there is no run"):
+            resolve(text)
+    with pytest.raises(RequestError, match="'abcd' matches 2 runs"):
+        resolve("abcd")
+    assert resolve_one(str(home / "work" / "abcd3")).name == "mid"
+    (home / "copy" / "checkpoints").mkdir(parents=True)
+    copied = resolve_one(str(home / "copy"))
+    assert (copied.run_id, copied.status, copied.folder) == ("copy", "unknown", home / "copy")
+
+
+def test_of_many_that_are_meant_five_are_listed(home: Path) -> None:
+    for number in range(7):
+        run_in(home, f"abcd{number}", second=number)
+    with pytest.raises(RequestError) as raised:
+        resolve("walk")
+    assert [hint.partition(" ")[0] for hint in raised.value.hints[:5]] == [
+        f"abcd{number}" for number in (6, 5, 4, 3, 2)
+    ]
+    assert raised.value.hints[5:] == ("and 2 more", "try: the full id of one")
+    with pytest.raises(RequestError) as raised:
+        resolve("nothing like it")
+    assert len(raised.value.hints) == 6
+    for number in (0, 1):
+        (home / "work" / f"abcd{number}" / "run.json").unlink()
+    with pytest.raises(RequestError) as raised:
+        resolve("walk")
+    assert len(raised.value.hints) == 6
+
+
+def test_without_runs_it_is_said_that_there_are_none(home: Path) -> None:
+    for text in ("last", "best:E-v0", "best:", "it's"):
+        with pytest.raises(RequestError) as raised:
+            resolve(text)
+        assert raised.value.hints[0] == "there are no runs yet"
+
+
+def test_what_follows_an_at_sign_is_a_step_or_best_or_last(home: Path) -> None:
+    assert split_checkpoint("a@12") == ("a", "12")
+    assert split_checkpoint("a@last") == ("a", "last")
+    assert split_checkpoint("@12") == ("@12", "")
+    assert split_checkpoint("a") == ("a", "")
+    (home / "x@3").mkdir(parents=True)
+    assert split_checkpoint(str(home / "x@3")) == (str(home / "x@3"), "")
+
+
+def test_of_runs_here_and_in_mlflow_each_is_listed_once_newest_first() -> None:
+    def run(run_id: str, started: str, tracked: str = "") -> RunRecord:
+        return RunRecord(
+            run_id=run_id,
+            name="",
+            about=RunAbout(),
+            status="",
+            started=started,
+            tracked_id=tracked,
+        )
+
+    here = [run("a", "2"), run("b", "4", tracked="t")]
+    there = [run("t", "9"), run("a", "9"), run("c", "3")]
+    assert [one.run_id for one in merged(here, there)] == ["b", "c", "a"]
+
+
+@pytest.fixture
+def client(store_root: Path) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
+
+
+def test_runs_of_mlflow_are_read_from_their_tags_params_and_metrics(
+    client: MlflowClient, store_root: Path
+) -> None:
+    experiment = client.create_experiment("e")
+
+    def create(name: str, at: int, **tags: str) -> str:
+        named = {f"rlplug.{tag}": value for tag, value in tags.items()}
+        run = client.create_run(experiment, at, {"rlplug.kind": "run", **named}, name)
+        return str(run.info.run_id)
+
+    old = create("old", 1_000, heartbeat=now(time.time() - 930))
+    create("young", 2_000, heartbeat=now(time.time() - 870))
+    whole = create(
+        "whole",
+        3_000,
+        algo="ppo",
+        env="E-v0",
+        seed="3",
+        group="g",
+        steps="50",
+        options="a=1 b.c=x y=2 gone=[1, 2]",
+        stop_reason="finished",
+        stopped_at_step="9",
+        pending_upload="true",
+        root=str(store_root),
+    )
+    client.create_run(experiment, 4_000, {"rlplug.kind": "summary"}, "not a run")
+    run_in(store_root, whole)
+    for param, text in (("algorithm.a", "1.0"), ("b.c", "x y=2"), ("env.aa", "0")):
+        client.log_param(whole, param, text)
+    for name, value, step in (
+        ("eval/best_return_mean", 7.0, 20),
+        ("eval/best_step", 10.0, 20),
+        ("loss", 0.5, 21),
+        ("loss", 0.25, 22),
+    ):
+        client.log_metric(whole, name, value, 5, step)
+    client.set_terminated(whole, "FINISHED", 5_000)
+    uri = f"sqlite:///{store_root / 'mlflow.db'}"
+    found = tracked_runs(uri)
+    assert [run.name for run in found] == ["whole", "young", "old"]
+    run = found[0]
+    assert run.about == RunAbout(
+        algorithm="ppo",
+        env="E-v0",
+        seed=3,
+        group="g",
+        steps=50,
+        options={"algorithm.a": "1.0", "b.c": "x y=2", "y": "2", "gone": "[1, 2]"},
+    )
+    assert (run.status, run.reason, run.step) == ("FINISHED", "finished", 22)
+    assert (run.started, run.ended) == (now(3.0), now(5.0))
+    assert (run.best, run.latest["loss"], run.pending) == ((10, 7.0), 0.25, True)
+    assert (run.folder, run.uri) == (store_root / "work" / whole, uri)
+    assert (found[1].status, found[2].status, found[2].ended) == ("RUNNING", "stale", "")
+    assert (found[1].pending, found[1].folder, found[1].step) == (False, None, 0)
+    assert [run.name for run in tracked_runs(uri, most=1)] == ["whole"]
+    assert [run.name for run in tracked_runs(uri, "attributes.run_name = 'old'")] == ["old"]
+    assert tracked_runs(f"{uri}x") == []
+    values = list(tracked_values(uri, whole, ["loss", "none"]))
+    assert values == [(21, {"loss": 0.5}), (22, {"loss": 0.25})]
+    assert len(list(tracked_values(uri, whole))) == 4
+    assert resolve_one(old[:8]).name == "old"
+    with pytest.raises(RequestError, match="there is no run"):
+        resolve(old[:3])
+
+
+# -- details, sizes, views -------------------------------------------------------------------------
+
+
+def checkpoint_of(folder: Path, step: int, **facts: Any) -> None:
+    place = folder / "checkpoints" / f"step-{step:09d}"
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text(json.dumps({"step": step, **facts}))
+
+
+def test_the_details_of_a_run_are_its_curves_checkpoints_plugins_and_command(home: Path) -> None:
+    folder = run_in(home, "r", command="rlplug run --algo ppo")
+    reports: list[tuple[int, dict[str, float]]] = [
+        (10, {"eval/return_mean": 5.0, "loss": 1.0}),
+        (20, {"eval/return_mean": 4.0, "eval/best_return_mean": 5.0, "eval/best_step": 10.0}),
+    ]
+    lines = [json.dumps({"step": step, "time": 0, "metrics": one}) for step, one in reports]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    checkpoint_of(folder, 10, plugins={"ppo": "rlplug-ppo 0.0"})
+    checkpoint_of(folder, 20, finite=False, plugins={"ppo": "rlplug-ppo 0.1", "b": "b 2"})
+    checkpoint_of(folder, 15, finite=True)
+    (folder / "checkpoints" / "step-000000030").mkdir()
+    (folder / "checkpoints" / "step-000000030" / "manifest.json").write_text("[]")
+    run = resolve_one(str(folder))
+    details = read_details(run)
+    assert [(one.step, one.score, list(one.marks)) for one in details.checkpoints] == [
+        (10, 5.0, ["best"]),
+        (15, None, []),
+        (20, 4.0, ["last", "not finite"]),
+    ]
+    assert list(details.plugins) == ["ppo (rlplug-ppo 0.1)", "b (b 2)"]
+    assert details.command == "rlplug run --algo ppo"
+    assert list(read_history(run, ["loss"])) == ["loss"]
+    assert len(read_history(run)) == 4
+    for tag in ("ppo 1 (x),  b 2 (y), ", '[{"name": "ppo 1", "package": "x"}]'):
+        (folder / "tags.json").write_text(json.dumps({"rlplug.plugins": tag}))
+        assert read_details(run).plugins[0] == "ppo 1 (x)"
+
+
+def test_what_a_run_takes_on_the_disk_is_counted_once_and_by_its_parts(home: Path) -> None:
+    folder = run_in(home, "r")
+    size = (folder / "run.json").stat().st_size
+    for name, content in (
+        ("checkpoints/a/x", "1" * 10),
+        ("videos/v", "2" * 20),
+        ("deep/replay", ""),
+    ):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(content)
+    (folder / "models.json").write_text('{"step-1": "m-1"}')
+    copies = home / "artifacts" / "e" / "r" / "checkpoints"
+    copies.mkdir(parents=True)
+    os.link(folder / "checkpoints" / "a" / "x", copies / "x")
+    (copies / "y").write_text("3" * 30)
+    for place in ("artifacts/e/models/m-1", "artifacts/e/models/m-2", "fetched/r"):
+        (home / place).mkdir(parents=True)
+        (home / place / "z").write_text("4" * 40)
+    found = usage_of(resolve_one(str(folder)), home)
+    assert found.parts == {
+        "checkpoints": 10,
+        "replay": 0,
+        "videos": 20,
+        "artifacts": 110,
+        "other": size + len('{"step-1": "m-1"}'),
+    }
+    assert found.total == sum(found.parts.values())
+
+
+def test_views_show_runs_newest_results_first_and_know_what_they_show() -> None:
+    for evaluated, first in ((True, "eval/best_return_mean"), (False, "rollout/return_mean")):
+        tags = view_tags(evaluated=evaluated)
+        assert shows_evaluations(tags) is evaluated
+        plain, grouped = (json.loads(view) for view in tags.values())
+        assert plain["selectedColumns"][0] == f"metrics.`{first}`"
+        assert plain["orderByAsc"] is False
+        assert plain["groupBy"] is None
+        assert grouped["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "rlplug.group"}]
+        sections = [one["name"] for one in plain["compareRunSections"]]
+        assert sections == ["results", *(["eval"] if evaluated else []), "rollout", "train", "time"]
+        assert all(
+            one["display"] and not one["deleted"] and one["columns"] == 2
+            for one in plain["compareRunSections"]
+        )
+        charts = plain["compareRunCharts"]
+        hidden = [one["metricKey"] for one in charts if one["deleted"]]
+        assert ("rollout/reward_mean" in hidden) is evaluated
+        assert "time/updates" in hidden
+        for chart in charts:
+            assert (chart["lineSmoothness"], chart["xAxisKey"]) == (0, "step")
+            assert not chart["ignoreOutliers"]
+            assert chart["isGenerated"]
+    assert not shows_evaluations({})
+
+
+def test_links_open_the_mode_of_runs() -> None:
+    mode = "workflowType=machine_learning"
+    assert home_link("http://a") == f"http://a/#/experiments?{mode}"
+    assert run_link("http://a", "1", "r") == f"http://a/#/experiments/1/runs/r?{mode}"
+    runs = f"http://a/#/experiments/1/runs?{mode}&viewStateShareKey=rlplug-by-seed"
+    assert experiment_link("http://a", "1") == f"{runs}&compareRunsMode=CHART"
+    assert experiment_link("http://a", "1", charts=False) == runs
