@@ -188,7 +188,7 @@ class Registry:
             missing = {package for name, package in packages.items() if name not in known}
             # Classes that were passed as objects have no package.
             for name, _, version in sorted(package.partition(" ") for package in missing):
-                if is_name(name) and version:
+                if is_name(name) and version[:1].isdigit():
                     error.add_hint(
                         f"it was made with {name} {version}: pip install {name}=={version}"
                     )
