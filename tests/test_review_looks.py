@@ -1,0 +1,615 @@
+"""What plots, tables and pages of runs look like, and the numbers that they are made from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from rlplug.review import estimates, league
+from rlplug.review.band import band_figure
+from rlplug.review.comparison import DEFAULT, Compared, differing, measure_of
+from rlplug.review.curve import curve_figure, draw_curve, panels_of
+from rlplug.review.estimates import Point, draw_estimates
+from rlplug.review.figure import plotted_number
+from rlplug.review.history import Series, history_of
+from rlplug.review.league import draw_league
+from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
+from rlplug.review.notebook import run_html
+from rlplug.review.provenance import (
+    OptionRecord,
+    PluginRecord,
+    Provenance,
+    differences,
+    read_provenance,
+)
+from rlplug.review.record import CheckpointRecord, RunAbout, RunRecord
+from rlplug.review.report import ReportedRun, checkpoints_text, render
+from rlplug.review.selection import select, sort
+from rlplug.review.statistics import (
+    bootstrap,
+    bootstrap_rows,
+    interquartile_mean,
+    mean_interval,
+    probability_of_improvement,
+)
+from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
+
+
+def series(*values: float, step: int = 1) -> Series:
+    steps = numpy.arange(0.0, len(values) * step, step)
+    return Series(steps, numpy.array(values, dtype=float))
+
+
+def run_of(run_id: str = "0123456789", **more: Any) -> RunRecord:
+    about = {"algorithm": "ppo", "env": "Hall-v0", "steps": 100, **more.pop("about", {})}
+    values = {"name": f"run {run_id}", "status": "FINISHED", "step": 100, **more}
+    return RunRecord(run_id=run_id, about=RunAbout(**about), **values)
+
+
+# -- plots -----------------------------------------------------------------------------------------
+
+
+def boxes(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text of a figure that is seen, and where it is drawn."""
+    figure.draw_without_rendering()
+    texts = list(figure.texts)
+    for axes in figure.axes:
+        titles = axes.title, axes._left_title  # type: ignore[attr-defined] # has no other name
+        texts += [*titles, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = axis.get_major_ticks()
+            seen = [tick for tick in ticks if min(low, high) <= tick.get_loc() <= max(low, high)]
+            texts += [one for tick in seen for one in (tick.label1, tick.label2)]
+    return [
+        (one.get_text(), one.get_window_extent())
+        for one in texts
+        if one.get_text().strip() and one.get_visible()
+    ]
+
+
+def check_layout(figure: Figure) -> None:
+    """All texts are in the picture and none covers another; panels lie beside each other."""
+    width, height = figure.get_size_inches() * figure.dpi
+    found = boxes(figure)
+    for text, box in found:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= width, text
+        assert box.y1 <= height, text
+    for (text, box), (other, covered) in itertools.combinations(found, 2):
+        shared = Bbox.intersection(box, covered)
+        assert shared is None or shared.width < 2 or shared.height < 2, (text, other)
+    for one, two in itertools.combinations([axes.get_position() for axes in figure.axes], 2):
+        assert Bbox.intersection(one, two) is None
+    for axes in figure.axes:
+        place = axes.get_position()
+        assert 0 < place.x0 < place.x1 < 1
+        assert 0 < place.y0 < place.y1 < 1
+
+
+def learning_curve() -> Figure:
+    reports: list[tuple[int, dict[str, float]]] = [
+        (
+            step * 100,
+            {"rollout/return_mean": 10.0 + step % 7, "rollout/regret_total": float(step)},
+        )
+        for step in range(100)
+    ]
+    evaluation = {"eval/return_mean": 4.0, "eval/return_min": 2.0, "eval/return_max": 30.0}
+    best = {**evaluation, "eval/best_return_mean": 4.0, "eval/best_step": 5000.0}
+    return curve_figure(panels_of(history_of([*reports, (5000, best)])), "a run", "of a test")
+
+
+def test_a_learning_curve_has_room_for_all_that_is_written() -> None:
+    figure = learning_curve()
+    check_layout(figure)
+    width, height = figure.get_size_inches()
+    assert (round(width, 6), round(height, 6), figure.dpi) == (12.0, 4.4, 130)
+    for axes in figure.axes:
+        place = axes.get_position()
+        assert place.width * width == pytest.approx(6.0 - 1.45)
+        assert place.height * height == pytest.approx(2.95)
+    left, right = (axes.get_position() for axes in figure.axes)
+    assert (right.x0 - left.x0) * width == pytest.approx(6.0)
+
+
+def test_a_noisy_curve_is_drawn_faint_under_its_average_and_the_best_is_marked_above() -> None:
+    first, second = learning_curve().axes
+    raw, smooth, evaluated, best = first.get_lines()
+    assert (raw.get_alpha(), raw.get_linewidth()) == (0.25, 1.0)
+    assert (smooth.get_alpha(), smooth.get_linewidth(), smooth.get_color()) == (
+        None,
+        2.0,
+        raw.get_color(),
+    )
+    assert evaluated.get_marker() == "o"
+    assert numpy.asarray(best.get_xydata()).tolist() == [[5000.0, 4.0]]
+    assert best.get_zorder() > smooth.get_zorder()
+    legend = first.get_legend()
+    assert legend is not None
+    assert [one.get_text() for one in legend.get_texts()] == [
+        "training, smoothed",
+        "evaluation, greedy",
+        "its episodes, least to best",
+        "best: 4 at step 5,000",
+    ]
+    (band,) = first.collections
+    assert band.get_datalim(first.transData).intervaly.tolist() == [2.0, 30.0]
+    assert 0.05 < float(band.get_alpha() or 1.0) < 0.2
+    # A sum is drawn as it is, above a filled area from zero.
+    (line,) = second.get_lines()
+    assert line.get_alpha() is None
+    assert second.collections[0].get_datalim(second.transData).y0 == 0.0
+
+
+def test_axes_are_quiet_and_count_whole_steps() -> None:
+    for axes in learning_curve().axes:
+        shown = {side: spine.get_visible() for side, spine in axes.spines.items()}
+        assert shown == {"left": True, "bottom": True, "top": False, "right": False}
+        assert axes.get_xlabel() == "environment steps"
+        assert axes.get_axisbelow() is True
+        ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= 9900]
+        assert 3 <= len(ticks) <= 7
+        assert all(tick == int(tick) for tick in ticks)
+        assert axes.xaxis.get_major_formatter()(2000) == "2k"
+        assert all(tick.tick1line.get_markersize() == 0 for tick in axes.xaxis.get_major_ticks())
+
+
+def labels(history: Mapping[str, Series]) -> list[str]:
+    (axes,) = curve_figure(panels_of(history), "t", "s").axes
+    return [text.get_text() for text in axes.texts]
+
+
+def test_the_last_value_is_labelled_unless_that_of_the_policy_is_close_to_it() -> None:
+    training = {"rollout/return_mean": series(0.0, 100.0, 50.0)}
+    assert labels(training) == ["50"]
+    near = {**training, "eval/return_mean": Series(numpy.array([2.0]), numpy.array([51.0]))}
+    assert labels(near) == ["51"]
+    far = {**training, "eval/return_mean": Series(numpy.array([2.0]), numpy.array([60.0]))}
+    assert labels(far) == ["60", "50"]
+    assert labels({"rollout/return_mean": series(1.0, math.nan)}) == ["1"]
+    assert labels({"rollout/return_mean": series(math.nan, math.nan)}) == []
+
+
+def test_nineteen_points_are_few_and_twenty_are_smoothed() -> None:
+    for count, lines in ((19, 1), (20, 2)):
+        history = {"rollout/return_mean": series(*range(count))}
+        (axes,) = curve_figure(panels_of(history), "t", "s").axes
+        assert len(axes.get_lines()) == lines
+    (axes,) = curve_figure(panels_of({"rollout/return_mean": series(1.0)}), "t", "s").axes
+    assert axes.get_lines()[0].get_marker() == "o"
+    history = {"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))}
+    (axes,) = curve_figure(panels_of(history), "t", "s").axes
+    # 120 points are averaged over seven of them.
+    smooth = numpy.asarray(axes.get_lines()[1].get_ydata(), dtype=float)
+    assert smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
+
+
+def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
+    assert plotted_number(-1183.4) == "-1,183"
+    assert plotted_number(99_999.0) == "99,999"
+    assert plotted_number(100_000.0) == "100.0k"
+    assert plotted_number(-1_234_567.0) == "\N{MINUS SIGN}1.2M"
+    for values, shown in (((9_000.0, 9_999.0), "9,500"), ((0.0, 20_000.0), "9.5k")):
+        (axes,) = curve_figure(panels_of({"rollout/return_mean": series(*values)}), "t", "s").axes
+        assert axes.yaxis.get_major_formatter()(9_500.0) == shown
+    (axes,) = curve_figure(
+        panels_of({"rollout/return_mean": series(20_000.0, 20_900.0)}), "t", "s"
+    ).axes
+    assert axes.yaxis.get_major_formatter()(20_000.0) != "20k"
+
+
+def test_regret_is_drawn_as_a_sum_if_there_is_one() -> None:
+    reward = {"rollout/reward_mean": series(1.0)}
+    for names, chosen in (
+        (["rollout/regret_mean"], "regret mean"),
+        (["rollout/regret_mean", "rollout/regret_total"], "regret total"),
+        (["x/cumulative_regret", "rollout/regret_mean"], "cumulative regret"),
+        (["regret/other"], ""),
+    ):
+        panels = panels_of({**reward, **{name: series(1.0) for name in names}})
+        assert [panel.title for panel in panels][1:] == ([chosen] if chosen else [])
+    (panel,) = panels_of({"eval/return_mean": series(2.0)})
+    assert (panel.name, len(panel.steps), len(panel.evaluated)) == ("rollout/reward_mean", 0, 1)
+    assert panel.best is None
+    best = {"eval/best_step": series(3.0, 7.0), "eval/best_return_mean": series(1.0, 2.0)}
+    (panel,) = panels_of({"eval/return_mean": series(2.0), **best})
+    assert panel.best == (7, 2.0)
+
+
+def test_groups_are_drawn_as_means_with_bands_in_colors_of_their_own() -> None:
+    groups: dict[str, Sequence[Series]] = {
+        "one": [series(1.0, 2.0)],
+        "two": [series(1.0, 3.0), series(3.0, 5.0)],
+        "none": [],
+    }
+    figure = band_figure(groups, "title", "subtitle", name="return mean")
+    check_layout(figure)
+    (axes,) = figure.axes
+    first, second = axes.get_lines()
+    assert (first.get_label(), second.get_label()) == ("one", "two (2 runs)")
+    assert first.get_color() != second.get_color()
+    assert numpy.asarray(second.get_ydata()).tolist() == [2.0, 4.0]
+    (band,) = axes.collections
+    assert 0.1 < float(band.get_alpha() or 1.0) < 0.2
+    assert band.get_datalim(axes.transData).intervaly.tolist() == [1.0, 5.0]
+    assert [text.get_text() for text in axes.texts] == ["2", "4"]
+    assert axes.get_legend() is not None
+    assert band_figure({"none": []}, "t", "s").axes[0].get_legend() is None
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that would be written."""
+    figures: list[Figure] = []
+    for module in (estimates, league):
+        monkeypatch.setattr(module, "save_png", lambda figure, file: figures.append(figure))
+    return figures
+
+
+def test_estimates_are_points_on_intervals_around_the_line_of_the_log(drawn: list[Figure]) -> None:
+    points = [Point(1.0, 0.5, 1.5), Point(math.nan, 0.0, 0.0), Point(2.0, 1.0, 3.0)]
+    for policies in ([("new", points)], [("new", points), ("old", points)]):
+        draw_estimates(
+            ["IPS", "SNIPS", "DR"], policies, Point(1.5, 1.4, 1.6), "t", "s", "reward", Path()
+        )
+        figure = drawn[-1]
+        check_layout(figure)
+        (axes,) = figure.axes
+        assert figure.get_size_inches().tolist() == pytest.approx([8.0, 1.6 + 3 * 0.42])
+        assert axes.get_ylim() == (2.5, -0.5)
+        assert [tick.get_text() for tick in axes.get_yticklabels()] == ["IPS", "SNIPS", "DR"]
+        line, *lines = axes.get_lines()
+        assert numpy.asarray(line.get_xdata()).tolist() == [1.5, 1.5]
+        assert len(lines) == 3 * len(policies)
+        shift = 0.0 if len(policies) == 1 else -0.14
+        assert numpy.asarray(lines[0].get_xydata()).tolist() == [[0.5, shift], [1.5, shift]]
+        assert numpy.asarray(lines[2].get_xydata()).tolist() == [[1.0, shift], [2.0, 2 + shift]]
+        assert [spine.get_visible() for spine in axes.spines.values()].count(True) == 1
+        assert axes.patches[0].get_window_extent().width > 0
+    assert numpy.asarray(drawn[1].axes[0].get_lines()[4].get_ydata()).tolist() == [0.14, 0.14]
+
+
+def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -> None:
+    rates = [[math.nan, 0.1, 0.5], [0.9, math.nan, 0.75], [0.5, 0.25, math.nan]]
+    ratings = [(0, 1000.0), (2_000, 1100.0), (4_000, 1203.0)]
+    draw_league(
+        steps=[0, 2_000], win_rates=rates, ratings=ratings, subtitle="of a test", file=Path()
+    )
+    check_layout(drawn[0])
+    matrix, bar, curve = drawn[0].axes
+    assert {(text.get_position(), text.get_text(), text.get_color()) for text in matrix.texts} == {
+        ((1, 0), ".10", "white"),
+        ((2, 0), ".50", "#1f2933"),
+        ((0, 1), ".90", "white"),
+        ((2, 1), ".75", "#1f2933"),
+        ((0, 2), ".50", "#1f2933"),
+        ((1, 2), ".25", "#1f2933"),
+    }
+    assert [one.get_text() for one in matrix.get_xticklabels()] == ["0", "2k", "now"]
+    assert [one.get_text() for one in matrix.get_yticklabels()] == ["0", "2k", "now"]
+    assert matrix.images[0].get_clim() == (0, 1)
+    assert bar.get_ylim() == (0, 1)
+    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [
+        list(one) for one in ratings
+    ]
+    assert [text.get_text() for text in curve.texts] == ["1,203"]
+    for count, written, ticks in ((12, 132, 12), (13, 0, 7), (25, 0, 9)):
+        grid = numpy.full((count, count), 0.4)
+        numpy.fill_diagonal(grid, math.nan)
+        draw_league(
+            steps=list(range(count - 1)),
+            win_rates=grid.tolist(),
+            ratings=ratings,
+            subtitle="",
+            file=Path(),
+        )
+        matrix = drawn[-1].axes[0]
+        assert (len(matrix.texts), len(matrix.get_xticks())) == (written, ticks)
+        assert matrix.get_xticklabels()[-1].get_text() == "now"
+
+
+def test_a_picture_is_there_whole_and_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "curve.png"
+    draw_curve(panels_of({"rollout/return_mean": series(1.0, 2.0)}), "t", "s", file)
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert file.read_bytes().endswith(b"IEND\xaeB`\x82")
+    assert [one.name for one in file.parent.iterdir()] == ["curve.png"]
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def test_quarters_are_left_out_in_whole_values_along_the_last_axis() -> None:
+    assert float(interquartile_mean(numpy.array([9.0, 1.0, 2.0, 3.0]))) == 2.5
+    assert float(interquartile_mean(numpy.array([9.0, 1.0, 2.0]))) == 4.0
+    rows = numpy.array([[0.0, 1.0, 2.0, 100.0], [4.0, 3.0, 2.0, 1.0]])
+    assert interquartile_mean(rows).tolist() == [1.5, 2.5]
+
+
+def test_intervals_are_percentiles_of_two_thousand_resamples() -> None:
+    scores = [1.0, 2.0, 4.0, 8.0]
+    drawn = numpy.random.default_rng(7).integers(4, size=(2000, 4))
+    means = numpy.array(scores)[drawn].mean(1)
+    found = bootstrap(scores, lambda values: values.mean(-1), confidence=0.8, seed=7)
+    assert found.estimate == 3.75
+    assert (found.low, found.high) == tuple(numpy.percentile(means, [10, 90]))
+    ends = numpy.percentile(
+        numpy.array(scores)[numpy.random.default_rng(0).integers(4, size=(2000, 4))].mean(1),
+        [2.5, 97.5],
+    )
+    mean = mean_interval(scores)
+    assert (mean.low, mean.high) == tuple(ends)
+    low, high = bootstrap_rows(numpy.array([[one, 10 * one] for one in scores]))
+    assert [low[0], high[0]] == pytest.approx(ends)
+    assert [low[1], high[1]] == pytest.approx(10 * ends)
+    assert str(mean) == f"3.75 [{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def test_a_run_is_better_with_the_probability_of_pairs() -> None:
+    found = probability_of_improvement([1.0, 3.0, 5.0], [2.0, 3.0], seed=3)
+    # Of six pairs, three are won and one is equal.
+    assert found.estimate == pytest.approx(3.5 / 6)
+    assert found.low < found.estimate < found.high
+    wins = numpy.array([[0.0, 0.0], [1.0, 0.5], [1.0, 1.0]])
+    rows = numpy.random.default_rng(3).integers(3, size=(2000, 3))
+    columns = numpy.random.default_rng(4).integers(2, size=(2000, 2))
+    drawn = wins[rows[:, :, None], columns[:, None, :]].mean((1, 2))
+    assert (found.low, found.high) == tuple(numpy.percentile(drawn, [2.5, 97.5]))
+
+
+# -- choosing and comparing ------------------------------------------------------------------------
+
+
+def test_runs_are_selected_by_all_conditions_and_sorted_within_each_environment() -> None:
+    runs = [
+        run_of("a", started="2026-11-01T00:00:00+0000", best=(1, 5.0), name="c", step=3),
+        run_of("b", started="2026-11-03T00:00:00+0000", latest={"eval/return_mean": 9.0}, name="b"),
+        run_of("c", started="2026-11-02T00:00:00+0000", best=(1, math.nan), name="a", step=7),
+        run_of("d", started="never", about={"env": "Aula-v0", "group": "G"}, status="KILLED"),
+    ]
+
+    def ids(found: Sequence[RunRecord]) -> str:
+        return "".join(run.run_id for run in found)
+
+    assert ids(select(runs)) == "abcd"
+    assert ids(select(runs, env="hall*")) == "abc"
+    assert ids(select(runs, env="hall")) == ""
+    assert ids(select(runs, algo="PPO", group="g")) == "d"
+    assert ids(select(runs, status=["killed", "Running"])) == "d"
+    assert ids(select(runs, since=datetime(2026, 11, 2, tzinfo=UTC))) == "bc"
+    assert ids(sort(runs)) == "dbca"
+    assert ids(sort(runs, "best")) == "dbac"
+    assert ids(sort(runs, "name")) == "cbad"[:2] + "ad"
+    assert ids(sort(runs, "step")) == "dbca"
+
+
+def test_what_differs_between_groups_is_told_with_all_values_of_each() -> None:
+    first = Compared(
+        label="a",
+        runs=[
+            run_of("a", about={"seed": 1, "options": {"alpha": "1", "beta": "2"}}),
+            run_of("b", about={"seed": 2, "options": {"alpha": "3", "beta": "2"}}),
+        ],
+    )
+    second = Compared(label="b", runs=[run_of("c", about={"seed": 1, "steps": 2_000})])
+    assert differing([first, second]) == {
+        "steps": ["100", "2,000"],
+        "seed": ["1, 2", "1"],
+        "alpha": ["1 | 3", DEFAULT],
+        "beta": ["2", DEFAULT],
+    }
+    mixed = Compared(
+        label="m", runs=[run_of("a"), run_of("b", status="FAILED", about={"env": "B-v0"})]
+    )
+    assert (mixed.env, mixed.status) == ("Hall-v0, B-v0", "1 FINISHED, 1 FAILED")
+    assert (first.env, first.status) == ("Hall-v0", "FINISHED")
+
+
+def test_single_runs_have_no_probability_of_improvement_and_no_score_no_mean() -> None:
+    measure = measure_of([run_of(best=(1, 2.0))])
+    one = Compared(label="one", runs=[run_of(best=(1, 2.0))])
+    two = Compared(label="two", runs=[run_of(best=(1, 3.0)), run_of(best=(1, 4.0))])
+    assert one.improvement(two, measure) is None
+    assert two.improvement(one, measure) is None
+    improvement = two.improvement(two, measure)
+    assert improvement is not None
+    assert improvement.estimate == 0.5
+    mean, iqm = two.mean(measure), two.iqm(measure)
+    assert mean is not None
+    assert iqm is not None
+    assert (mean.estimate, iqm.estimate) == (3.5, 3.5)
+    empty = Compared(label="none", runs=[run_of(best=None)])
+    assert empty.mean(measure) is None
+    assert empty.iqm(measure) is None
+    assert measure_of([run_of(best=None)]).name == ""
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def test_tables_are_aligned_and_lose_columns_where_they_are_too_wide() -> None:
+    rows = [("run", "steps", "score"), ("a", "10", "1.5"), ("longer", "2", "")]
+    assert list(aligned(rows)) == ["run     steps  score", "a          10    1.5", "longer      2"]
+    assert table_width(rows) == 20
+    assert list(fitting(rows, 20, ["steps"])) == list(aligned(rows))
+    assert next(iter(fitting(rows, 19, ["none", "steps", "score"]))) == "run     score"
+    assert list(fitting(rows, 5, ["steps", "score"])) == ["run", "a", "longer"]
+    assert markdown_row(["a", "b"]) == "| a | b |"
+
+
+def test_metrics_are_written_by_area_as_letters_and_as_csv() -> None:
+    values = {"loss": 1.0, "eval/a/b": 2.0, "eval/best_step": 3.0, "x/": 4.0}
+    assert grouped(values) == {"": {"loss": 1.0}, "eval": {"a/b": 2.0}, "x": {"x/": 4.0}}
+    assert last_values({"a": series(1.0, 2.0), "b": series()}) == {"a": 2.0}
+    assert sparkline(series(*range(8)), 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline(series(*range(8)), 4) == "▁▃▆█"
+    assert sparkline(series(0.0, 4.0, 2.0, math.nan), 9) == "▁█▅"
+    assert sparkline(series(5.0, 5.0), 2) == "▁▁"
+    assert sparkline(series(5.0), 3) == "▁"
+    gap = Series(numpy.array([0.0, 1.0, 9.0]), numpy.array([0.0, 1.0, 2.0]))
+    assert sparkline(gap, 3) == "▁ █"
+    assert (sparkline(series(math.nan), 3), sparkline(series(1.0), 0)) == ("", "")
+    history = {"a": series(1.0, 2.0), "b": Series(numpy.array([1.0]), numpy.array([3.0]))}
+    assert as_csv(history) == "step,a,b\n0,1.0,\n1,2.0,3.0\n"
+    assert curve_metric(
+        {"rollout/reward_mean": series(1.0, 2.0), "eval/return_mean": series(1.0)}
+    ) == ("rollout/reward_mean")
+    assert curve_metric({"rollout/reward_mean": series(1.0), "loss": series(1.0, 2.0)}) == (
+        "rollout/reward_mean"
+    )
+    assert curve_metric({}) == ""
+
+
+def test_a_curve_in_a_notebook_fills_its_frame() -> None:
+    shown = run_html("t", {"a": "1", "b": ""}, {"eval/return_mean": series(2.0, 6.0, 4.0, step=10)})
+    found = re.search(r"points='([^']+)'", shown)
+    assert found is not None
+    assert found[1] == "6.0,124.0 230.0,6.0 454.0,65.0"
+    assert "eval/return_mean: 2 to 6, steps 0 to 20" in shown
+    assert "width='460' height='130'" in shown
+    assert shown.count("<tr>") == 1
+    flat = run_html("t", {}, {"eval/return_mean": series(2.0, 2.0, math.nan)})
+    assert "points='6.0,124.0 454.0,124.0'" in flat
+    assert "svg" not in run_html("t", {}, {"eval/return_mean": series(2.0, math.nan)})
+
+
+def test_a_report_has_tiles_with_the_numbers_of_the_run() -> None:
+    run = run_of(
+        best=(50, 7.25),
+        latest={"eval/return_mean": 6.5, "rollout/return_mean": 5.5, "rollout/reward_mean": 0.125},
+        started="2026-11-23T05:00:00+0000",
+        ended="2026-11-23T06:02:03+0000",
+    )
+    text = re.sub(r"<[^>]+>", "|", render([ReportedRun(run=run, history={})]))
+    text = re.sub(r"\|+", "|", text)
+    for tile in (
+        "|best evaluation|7.25|at step 50|",
+        "|last evaluation|6.5|",
+        "|training return|5.5|",
+        "|environment steps|100|of 100|",
+        "|status|finished|took 1:02:03|",
+        "|evaluate|rlplug eval 01234567 --episodes 100|",
+        "|train on|rlplug resume 01234567 --steps 200|",
+    ):
+        assert tile in text, tile
+    assert "0.125" not in text
+    bandit = run_of(
+        latest={"rollout/reward_mean": 0.125, "rollout/regret_total": 3.0, "time/seconds": 50.0},
+        status="FAILED",
+        about={"steps": 0},
+        step=0,
+    )
+    page = render([ReportedRun(run=bandit, history={"time/seconds": series(1.0)})])
+    text = re.sub(r"\|+", "|", re.sub(r"<[^>]+>", "|", page))
+    for tile in ("|reward|0.125|", "|total regret|3|", "|environment steps|0|", "|status|failed|"):
+        assert tile in text, tile
+    assert "|resume|rlplug resume 01234567|" in text
+    assert "training took|0:50, 0 steps per second|" in text
+    assert "took" not in text.partition("|status|")[2].partition("|Metrics")[0]
+
+
+def test_a_report_lists_checkpoints_best_first_and_the_unevaluated_last_newest_first() -> None:
+    kept = [
+        CheckpointRecord(step=1, score=None),
+        CheckpointRecord(step=2, score=3.0),
+        CheckpointRecord(step=3, score=9.0),
+        CheckpointRecord(step=4, score=None, marks=["last"]),
+        CheckpointRecord(step=5, score=3.0, marks=["best"]),
+    ]
+    text = checkpoints_text(ReportedRun(run=run_of(), history={}, checkpoints=kept))
+    assert re.findall(r"^\| (\d) ", text, re.MULTILINE) == ["5", "3", "2", "4", "1"]
+    page = render([ReportedRun(run=run_of(), history={}, checkpoints=kept)])
+    assert '<td class="number">5</td><td class="number">3</td><td>best</td>' in page
+
+
+def test_a_page_of_several_runs_goes_on_with_twice_the_steps_of_the_longest() -> None:
+    runs = [
+        ReportedRun(run=run_of("aaaaaaaa1", step=30, best=(10, 5.0)), history={}),
+        ReportedRun(run=run_of("bbbbbbbb1", step=40, about={"seed": 3}), history={}),
+    ]
+    page = render(runs, title="group")
+    assert "rlplug resume group --steps 80" in page
+    row = "<td>3</td><td>run bbbbbbbb1</td><td>bbbbbbbb</td><td>FINISHED</td><td>40</td>"
+    assert f"<tr>{row}<td></td><td></td></tr>" in page
+    assert "<td>5</td><td>10</td></tr>" in page
+
+
+def test_curves_of_a_page_have_at_most_a_thousand_points_with_six_digits() -> None:
+    for count, every in ((1_000, 1), (1_001, 2), (2_001, 3)):
+        history = {"rollout/return_mean": series(*range(count))}
+        page = render([ReportedRun(run=run_of(), history=history)])
+        steps = re.search(r'"rollout/return_mean":\[\[([\d,]+)\]', page)
+        assert steps is not None
+        assert [int(one) for one in steps[1].split(",")] == list(range(0, count, every))
+    history = {"a": series(1.23456789, 1234567.8)}
+    page = render([ReportedRun(run=run_of(), history=history)])
+    assert '"a":[[0,1],[1.23457,1234570.0]]' in page
+
+
+def test_a_gif_is_shown_as_a_picture_and_a_video_that_is_gone_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.gif").write_bytes(b"frames")
+    page = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "a.gif")])
+    assert 'src="data:image/gif;base64,ZnJhbWVz"' in page
+    gone = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "b.mp4")])
+    assert "Video" not in gone
+
+
+def test_provenance_tells_options_plugins_hooks_and_hashes_apart(tmp_path: Path) -> None:
+    plugin = PluginRecord(
+        name="ppo", distribution="rlplug-ppo", version="1", source_hash="a" * 64, commit="b" * 40
+    )
+    one = Provenance(
+        options={"a": OptionRecord(value=1.0), "tracking.uri": OptionRecord(value="x")},
+        plugins=[plugin],
+        hooks={"build": ["ppo", "b"]},
+        machine={"host": "h"},
+        rerunnable=False,
+    )
+    other = Provenance(
+        options={"a": OptionRecord(value=2.0), "tracking.uri": OptionRecord(value="y")},
+        plugins=[PluginRecord(name="ppo", version="2", commit="c" * 40 + "+")],
+        hooks={"build": ["ppo"]},
+        machine={"host": "g" * 40},
+    )
+    assert [found.shown for found in differences(one, other)] == [
+        "options a: 1.0 → 2.0",
+        "plugins ppo: 1 (rlplug-ppo) → 2 ()",
+        f"plugins ppo source: {'a' * 12} → none",
+        f"plugins ppo commit: {'b' * 12} → {'c' * 12}+",
+        "hooks build: ppo, b → ppo",
+        f"machine host: h → {'g' * 40}",
+    ]
+    assert differences(one, one) == []
+    (tmp_path / "provenance.json").write_text(one.to_json())
+    read = read_provenance(tmp_path)
+    assert read is not None
+    assert differences(one, read) == []
+    assert (read.rerunnable, read.shown_plugins) == (False, "ppo 1 (rlplug-ppo)")
+    assert Provenance.from_json("{}").rerunnable
+    (tmp_path / "provenance.json").write_bytes(b"\xff")
+    assert read_provenance(tmp_path) is None
+
+
+def test_a_run_is_ranked_by_its_best_evaluation_else_by_its_last_headline() -> None:
+    assert run_of(best=(1, 2.0), latest={"eval/return_mean": 9.0}).score == 2.0
+    both = {"rollout/reward_mean": 1.0, "rollout/return_mean": 3.0}
+    assert run_of(latest=both).headline == ("rollout/return_mean", 3.0)
+    assert run_of(latest=both).score == 3.0
+    assert run_of().score is None
+    assert run_of(status="FAILED", reason="error").shown_status == "FAILED (error)"
+    assert run_of(status="FAILED").shown_status == "FAILED"
+    assert run_of(reason="pruned: at 3").shown_status == "FINISHED (pruned)"
+    assert run_of(reason="finished").shown_status == "FINISHED"
+    assert (run_of().short, run_of(tracked_id="t").id_in_mlflow) == ("01234567", "t")
+    assert run_of().id_in_mlflow == "0123456789"
