@@ -3,35 +3,49 @@
 python benchmarks/mutants.py --sample 100 --jobs 2        a sample by the rules, and all by hand
 python benchmarks/mutants.py --plugin dqn ppo --rules signs options detach
 python benchmarks/mutants.py --hand                       only those written by hand
+python benchmarks/mutants.py --quick                      without the slow checks, which may follow
+python benchmarks/mutants.py --again                      after a change of the kit: those it missed
 python benchmarks/mutants.py --list                       what would be planted
 
 Each bug is planted in a copy of the plugin's package that stands before the installed one on the
-path of a process of its own. There the checks of `rlplug plugins check --slow` run until one
-fails, the quick ones first. Mutants that survive are compared with the original: those whose
-updates, feeds and actions are equal to the bit in all settings are listed apart.
+path of a process of its own. There the quick checks of `rlplug plugins check` run until one fails.
+What they miss is compared with the original: mutants whose updates, feeds and actions are equal to
+the bit in all settings are listed apart. The others go through the checks of `--slow`.
+Lines that a check does not run make no difference to it: such checks are left out, by the lines
+that each ran once without any bug. A mutant in a line that none of them runs survives.
 Results are kept in `.mutants/` by the text of mutant and kit: a run that was ended goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import random
-import subprocess
+import shutil
+import signal
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 from mutants_rules import RULES, planted_by_rules
+from mutants_trial import (
+    Baseline,
+    changed_lines,
+    cpu_seconds,
+    import_heavy,
+    measure,
+    try_mutant,
+)
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / ".mutants"
@@ -77,9 +91,11 @@ class Mutant:
         where = f"{self.plugin}: {self.file}:{self.line} ({self.rule})"
         return f"{where}\n    - {self.before}\n    + {self.after}"
 
-    def key(self, kit: str) -> str:
-        """Of what it is kept by."""
-        return hashlib.sha256(f"{self.plugin}{self.file}{self.source}{kit}".encode()).hexdigest()
+    @property
+    def kept(self) -> Path:
+        """Where its result is kept."""
+        text = f"{self.plugin}{self.file}{self.source}"
+        return KEPT / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
 
 
 def folder_of(plugin: str) -> Path:
@@ -98,33 +114,44 @@ def main() -> None:
     parser.add_argument("--hand", action="store_true", help="none by rules")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried at once")
     parser.add_argument("--quick", action="store_true", help="without the slow checks")
+    parser.add_argument("--again", action="store_true", help="keep what earlier kits found")
     parser.add_argument("--list", action="store_true", help="plant nothing")
     said = parser.parse_args()
     bugs = [bug for bug in tomllib.loads(HAND.read_text())["bug"] if bug["plugin"] in said.plugin]
     refuse_stale(bugs)
-    mutants = list(chosen(said, bugs))
+    KEPT.mkdir(exist_ok=True)
     if said.list:
+        mutants = list(chosen(said, bugs, {}))
         for one in mutants:
             print(one.text())
         print(f"{len(mutants)} mutants")
         return
-    KEPT.mkdir(exist_ok=True)
-    kit = kit_digest()
-    originals = {
-        name: fingerprints_of(name, kit) for name in dict.fromkeys(one.plugin for one in mutants)
-    }
-    results = []
-    with ThreadPoolExecutor(said.jobs) as pool:
-        tried = pool.map(
-            lambda one: result_of(one, kit, originals[one.plugin], said.quick), mutants
-        )
-        for one, result in zip(mutants, tried, strict=True):
-            results.append((one, result))
-            by = result["check"] or result["result"]
-            print(
-                f"{result['result']:9} {by}  [{result['seconds']:.0f} s]  {one.text()}", flush=True
-            )
-    summary(results)
+    import_heavy()
+    kit = digest_of(ROOT / "rlplug" / "testing")
+    baselines = {name: baseline_of(name, kit) for name in said.plugin}
+    mutants = list(chosen(said, bugs, baselines))
+    for name, baseline in baselines.items():
+        for check, text in baseline.failures.items():
+            print(f"{name} without any bug fails {check}, which is left out:\n{text}")
+    waiting, running = mutants.copy(), list[Trial]()
+    while waiting or running:
+        while waiting and len(running) < said.jobs:
+            one = waiting.pop(0)
+            if (result := known(one, kit, said)) is None:
+                running.append(Trial(one, baselines[one.plugin], kit, said.quick))
+            else:
+                report(one, result)
+        for trial in [one for one in running if one.over()]:
+            running.remove(trial)
+            report(trial.mutant, json.loads(trial.mutant.kept.read_text()))
+        time.sleep(0.1)
+    summary([(one, json.loads(one.kept.read_text())) for one in mutants])
+
+
+def report(mutant: Mutant, result: dict[str, Any]) -> None:
+    """Print what came of a mutant."""
+    by = result["check"] or result["result"]
+    print(f"{result['result']:9} {by}  [{result['seconds']:.0f} s]  {mutant.text()}", flush=True)
 
 
 def refuse_stale(bugs: Sequence[dict[str, str]]) -> None:
@@ -144,25 +171,48 @@ def refuse_stale(bugs: Sequence[dict[str, str]]) -> None:
         )
 
 
-def chosen(said: argparse.Namespace, bugs: Sequence[dict[str, str]]) -> Iterator[Mutant]:
-    """The mutants written by hand, and a sample of those by rules."""
+def chosen(
+    said: argparse.Namespace, bugs: Sequence[dict[str, str]], baselines: Mapping[str, Baseline]
+) -> Iterator[Mutant]:
+    """A sample of the mutants by rules, and those written by hand."""
+    if not said.hand:
+        yield from sample_by_rules(said, baselines)
     for bug in bugs:
         yield by_hand(**bug)
-    if said.hand:
-        return
-    by_rules = []
+
+
+def sample_by_rules(
+    said: argparse.Namespace, baselines: Mapping[str, Baseline]
+) -> Iterator[Mutant]:
+    """As many as were asked for; a smaller sample is part of a larger one."""
+    by_rules: dict[tuple[str, str], list[Mutant]] = {}
     for plugin in said.plugin:
-        for file in PLUGINS[plugin][1]:
+        package, files = PLUGINS[plugin]
+        for file in files:
             path = folder_of(plugin) / f"{file}.py"
             if not path.exists():
                 continue
             source = path.read_text()
-            by_rules += [
-                Mutant(plugin, f"{file}.py", *parts)
-                for parts in planted_by_rules(source, said.rules)
-            ]
-    drawn = random.Random(said.seed)
-    yield from drawn.sample(by_rules, min(said.sample or len(by_rules), len(by_rules)))
+            for parts in planted_by_rules(source, said.rules):
+                one = Mutant(plugin, f"{file}.py", *parts)
+                by_rules.setdefault((package, one.source), []).append(one)
+    # Of plugins of one package, one that runs the line is chosen.
+    drawn = list(by_rules.values())
+    random.Random(said.seed).shuffle(drawn)
+    for same in drawn[: said.sample or len(drawn)]:
+        runs = (
+            one
+            for one in same
+            if one.plugin not in baselines
+            or baselines[one.plugin].runs(one.file, lines_of(one)) != set()
+        )
+        yield next(runs, same[0])
+
+
+def lines_of(mutant: Mutant) -> set[int]:
+    """The lines of the original that it changes."""
+    before = (folder_of(mutant.plugin) / mutant.file).read_text()
+    return changed_lines(before, mutant.source)
 
 
 def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant:
@@ -173,55 +223,96 @@ def by_hand(plugin: str, file: str, before: str, after: str) -> Mutant:
     return Mutant(plugin, f"{file}.py", "hand", line, before.strip(), after.strip(), planted)
 
 
-def result_of(mutant: Mutant, kit: str, original: str, quick: bool) -> dict[str, Any]:
-    """What the checks say of it, from an earlier run if there was one."""
-    kept = KEPT / f"{mutant.key(kit)}{'-quick' if quick else ''}.json"
-    if kept.exists():
-        found: dict[str, Any] = json.loads(kept.read_text())
-        return found
-    with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder) / folder_of(mutant.plugin).name
-        subprocess.run(["cp", "-r", str(folder_of(mutant.plugin)), str(package)], check=True)
-        (package / mutant.file).write_text(mutant.source)
-        began = time.monotonic()
-        result = trial(["check", mutant.plugin, "quick" if quick else "slow"], folder)
-        if result["result"] == "survived":
-            same = trial(["fingerprints", mutant.plugin], folder)
-            if same.get("digest") == original:
-                result["result"] = "equal"
-        result["seconds"] = time.monotonic() - began
-    kept.write_text(json.dumps(result))
-    return result
+def known(mutant: Mutant, kit: str, said: argparse.Namespace) -> dict[str, Any] | None:
+    """What an earlier run says of it; None if there was none with this kit."""
+    if not mutant.kept.exists():
+        return None
+    result: dict[str, Any] = json.loads(mutant.kept.read_text())
+    if result["kit"] != kit:
+        return result if said.again and result["result"] == "found" else None
+    return result if said.quick or result["result"] != "missed" else None
 
 
-def fingerprints_of(plugin: str, kit: str) -> str:
-    """The digest of the original's updates, feeds and actions."""
-    return str(trial(["fingerprints", plugin], "").get("digest"))
+class Trial:
+    """One bug in a copy of its package, and a process that checks it."""
 
-
-def trial(arguments: Sequence[str], folder: str) -> dict[str, Any]:
-    """Run `mutants_trial.py` with a package before all others on the path."""
-    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    command = [sys.executable, str(Path(__file__).with_name("mutants_trial.py")), *arguments]
-    try:
-        done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False
+    def __init__(self, mutant: Mutant, baseline: Baseline, kit: str, quick: bool) -> None:
+        self.mutant, self.kit = mutant, kit
+        self.home = Path(tempfile.mkdtemp(prefix="mutant-"))
+        original = folder_of(mutant.plugin)
+        shutil.copytree(
+            original, self.home / original.name, ignore=shutil.ignore_patterns("__pycache__")
         )
-    except subprocess.TimeoutExpired:
-        return {"result": "found", "check": "took too long", "quick": True, "text": ""}
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        # An import that fails is found before any check runs.
-        return {"result": "found", "check": "import", "quick": True, "text": done.stderr[-500:]}
-    return answer
+        (self.home / original.name / mutant.file).write_text(mutant.source)
+        self.answer = self.home / "answer.json"
+        relevant = baseline.runs(mutant.file, lines_of(mutant))
+        how = "quick" if quick else "all"
+        if mutant.kept.exists():
+            earlier = json.loads(mutant.kept.read_text())
+            if earlier["kit"] == kit and earlier["result"] == "missed":
+                how = "slow"
+        arguments = (mutant.plugin, self.home, baseline, relevant, how)
+        if relevant == set():
+            self.answer.write_text(json.dumps(NEVER_RUN))
+        self.process = forked(write_answer, self.answer, arguments)
+        self.deadline = time.monotonic() + SECONDS
+
+    def over(self) -> bool:
+        """Whether it has ended, or took too long; then its result is kept."""
+        if self.process.is_alive():
+            if time.monotonic() < self.deadline:
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid or 0, signal.SIGKILL)
+        self.process.join()
+        result = {"result": "found", "check": "took too long, or ended", "quick": True, "text": ""}
+        if self.answer.exists():
+            result = json.loads(self.answer.read_text())
+        shutil.rmtree(self.home)
+        self.mutant.kept.write_text(json.dumps({"seconds": 0.0, **result, "kit": self.kit}))
+        return True
 
 
-def kit_digest() -> str:
-    """Of all sources of the kit."""
+NEVER_RUN = {"result": "survived", "check": "no check runs the line", "quick": False, "text": ""}
+
+
+def write_answer(answer: Path, arguments: tuple[Any, ...]) -> None:
+    """In a child: try a mutant, and write down what the checks say."""
+    os.setsid()
+    if not answer.exists():
+        began = cpu_seconds()
+        result = try_mutant(*arguments)
+        answer.write_text(json.dumps({**result, "seconds": cpu_seconds() - began}))
+
+
+def baseline_of(plugin: str, kit: str) -> Baseline:
+    """What its checks run without any bug, from an earlier run if there was one."""
+    kept = KEPT / f"{plugin}-baseline.json"
+    text = kit + digest_of(folder_of(plugin))
+    found = json.loads(kept.read_text()) if kept.exists() else {}
+    if found.get("of") != text:
+        written = KEPT / f"{plugin}-measured.json"
+        written.unlink(missing_ok=True)
+        forked(measure, plugin, folder_of(plugin), written).join()
+        if not written.exists():
+            sys.exit(f"{plugin} could not be checked without any bug")
+        found = {"of": text, "baseline": json.loads(written.read_text())}
+        kept.write_text(json.dumps(found))
+        written.unlink()
+    return Baseline(**found["baseline"])
+
+
+def forked(target: Callable[..., None], *arguments: Any) -> Any:
+    """A process that was started with all imports that this one has."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def digest_of(folder: Path) -> str:
+    """Of all sources in a folder."""
     found = hashlib.sha256()
-    for path in sorted((ROOT / "rlplug" / "testing").rglob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
 
@@ -232,7 +323,7 @@ def summary(results: Sequence[tuple[Mutant, dict[str, Any]]]) -> None:
         print(f"\n{title}:")
         for one, result in results:
             if result["result"] == word:
-                print(f"  {one.text()}")
+                print(f"  {one.text()}  {result['check']}")
     print()
     names = [*dict.fromkeys(one.plugin for one, _ in results), "all"]
     for name in names:
