@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "td3": ("rlplug_sac", ("algorithm", "losses", "module")),
     "ucb1": ("rlplug_bandits", ("algorithm", "counts", "ucb")),
     "epsilon-greedy": ("rlplug_bandits", ("randomized",)),
+    "softmax": ("rlplug_bandits", ("randomized",)),
     "vdn": ("rlplug_vdn", ("algorithm", "losses", "module")),
     "bc": ("rlplug_bc", ("algorithm", "losses", "module")),
     "rnd": ("rlplug_rnd", ("addon", "module")),
@@ -121,18 +122,15 @@ def main() -> None:
     refuse_stale(bugs)
     KEPT.mkdir(exist_ok=True)
     if said.list:
-        mutants = list(chosen(said, bugs, {}))
+        mutants = list(chosen(said, bugs, None))
         for one in mutants:
             print(one.text())
         print(f"{len(mutants)} mutants")
         return
     import_heavy()
     kit = digest_of(ROOT / "rlplug" / "testing")
-    baselines = {name: baseline_of(name, kit) for name in said.plugin}
+    baselines = Baselines(kit)
     mutants = list(chosen(said, bugs, baselines))
-    for name, baseline in baselines.items():
-        for check, text in baseline.failures.items():
-            print(f"{name} without any bug fails {check}, which is left out:\n{text}")
     waiting, running = mutants.copy(), list[Trial]()
     while waiting or running:
         while waiting and len(running) < said.jobs:
@@ -172,7 +170,7 @@ def refuse_stale(bugs: Sequence[dict[str, str]]) -> None:
 
 
 def chosen(
-    said: argparse.Namespace, bugs: Sequence[dict[str, str]], baselines: Mapping[str, Baseline]
+    said: argparse.Namespace, bugs: Sequence[dict[str, str]], baselines: Baselines | None
 ) -> Iterator[Mutant]:
     """A sample of the mutants by rules, and those written by hand."""
     if not said.hand:
@@ -181,9 +179,7 @@ def chosen(
         yield by_hand(**bug)
 
 
-def sample_by_rules(
-    said: argparse.Namespace, baselines: Mapping[str, Baseline]
-) -> Iterator[Mutant]:
+def sample_by_rules(said: argparse.Namespace, baselines: Baselines | None) -> Iterator[Mutant]:
     """As many as were asked for; a smaller sample is part of a larger one."""
     by_rules: dict[tuple[str, str], list[Mutant]] = {}
     for plugin in said.plugin:
@@ -202,11 +198,10 @@ def sample_by_rules(
     for same in drawn[: said.sample or len(drawn)]:
         runs = (
             one
-            for one in same
-            if one.plugin not in baselines
-            or baselines[one.plugin].runs(one.file, lines_of(one)) != set()
+            for one in same[:-1]
+            if not baselines or baselines[one.plugin].runs(one.file, lines_of(one)) != set()
         )
-        yield next(runs, same[0])
+        yield next(runs, same[-1])
 
 
 def lines_of(mutant: Mutant) -> set[int]:
@@ -285,21 +280,34 @@ def write_answer(answer: Path, arguments: tuple[Any, ...]) -> None:
         answer.write_text(json.dumps({**result, "seconds": cpu_seconds() - began}))
 
 
-def baseline_of(plugin: str, kit: str) -> Baseline:
-    """What its checks run without any bug, from an earlier run if there was one."""
-    kept = KEPT / f"{plugin}-baseline.json"
-    text = kit + digest_of(folder_of(plugin))
-    found = json.loads(kept.read_text()) if kept.exists() else {}
-    if found.get("of") != text:
-        written = KEPT / f"{plugin}-measured.json"
-        written.unlink(missing_ok=True)
-        forked(measure, plugin, folder_of(plugin), written).join()
-        if not written.exists():
-            sys.exit(f"{plugin} could not be checked without any bug")
-        found = {"of": text, "baseline": json.loads(written.read_text())}
-        kept.write_text(json.dumps(found))
-        written.unlink()
-    return Baseline(**found["baseline"])
+class Baselines:
+    """What the checks of plugins run without any bug: measured once for each."""
+
+    def __init__(self, kit: str) -> None:
+        self._kit = kit
+        self._found: dict[str, Baseline] = {}
+
+    def __getitem__(self, plugin: str) -> Baseline:
+        if plugin not in self._found:
+            found = self._found[plugin] = self._measured(plugin)
+            for check, text in found.failures.items():
+                print(f"{plugin} without any bug fails {check}, which is left out:\n{text}")
+        return self._found[plugin]
+
+    def _measured(self, plugin: str) -> Baseline:
+        kept = KEPT / f"{plugin}-baseline.json"
+        text = self._kit + digest_of(folder_of(plugin))
+        found = json.loads(kept.read_text()) if kept.exists() else {}
+        if found.get("of") != text:
+            written = KEPT / f"{plugin}-measured.json"
+            written.unlink(missing_ok=True)
+            forked(measure, plugin, folder_of(plugin), written).join()
+            if not written.exists():
+                sys.exit(f"{plugin} could not be checked without any bug")
+            found = {"of": text, "baseline": json.loads(written.read_text())}
+            kept.write_text(json.dumps(found))
+            written.unlink()
+        return Baseline(**found["baseline"])
 
 
 def forked(target: Callable[..., None], *arguments: Any) -> Any:

@@ -167,7 +167,7 @@ def _update(bandit: LinUCBModule, batch: Batch, learner: LearnerView) -> Mapping
 def plain_ridge(
     config: LinearOptions, rows: Mapping[str, Any], observations: Any, count: int
 ) -> Mapping[str, Any] | None:
-    """Means and deviations of every arm of disjoint models, computed plainly from all rows at once.
+    """Means, deviations and bounds of every arm of disjoint models, plainly from all rows at once.
 
     `rlplug plugins check` compares them; None for all other models.
 
@@ -195,4 +195,7 @@ def plain_ridge(
             A_inv = A_inv @ A2 @ A_inv
         means.append(observations @ theta)
         deviations.append(numpy.sqrt(((observations @ A_inv) * observations).sum(1)))
-    return {"pred_label": numpy.stack(means, 1), "pred_sigma": numpy.stack(deviations, 1)}
+    found = {"pred_label": numpy.stack(means, 1), "pred_sigma": numpy.stack(deviations, 1)}
+    if isinstance(config, LinUCBConfig):
+        found["ucb"] = found["pred_label"] + config.alpha * found["pred_sigma"]
+    return found

@@ -29,11 +29,13 @@ from rlplug.testing.checks import (
     learning,
     limits,
     masks,
+    off_policy,
     options,
     probes,
     reproducibility,
     spaces,
     targets,
+    values,
 )
 from rlplug.testing.limit import SECONDS, TookTooLong, time_limit
 from rlplug.testing.probes import PROBES
@@ -137,6 +139,10 @@ CHECKS: tuple[Check, ...] = (
     _check(masks.check_masked_actions_are_not_learned, "algorithm"),
     _check(advantages.check_advantages_are_sums_of_td_errors, "algorithm"),
     _check(advantages.check_advantages_are_normalized, "algorithm"),
+    _check(off_policy.check_actions_that_policies_avoid_teach_nothing, "algorithm"),
+    _check(values.check_quantiles_follow_their_fractions, "algorithm"),
+    _check(values.check_conservative_penalty_lowers_other_actions, "algorithm"),
+    _check(values.check_loss_is_the_one_that_is_named, "algorithm"),
     _check(limits.check_limits_keep_policies_near, "algorithm"),
     _check(limits.check_kl_coefficient_aims_at_its_target, "algorithm"),
     _check(closed_forms.check_rows_may_be_split_into_batches, "algorithm"),
@@ -181,7 +187,9 @@ CHECKS: tuple[Check, ...] = (
     _check(probes.check_finds_the_best_arm_that_is_present, "algorithm"),
     _check(probes.check_remembers_the_sign, "algorithm"),
     _check(entropy.check_entropy_bonus_keeps_policies_random, "algorithm"),
+    _check(entropy.check_entropy_bonus_keeps_imitation_random, "algorithm"),
     _check(entropy.check_values_include_entropy, "algorithm"),
+    _check(entropy.check_learned_temperature_keeps_choices_open, "algorithm", quick=False),
     *(
         Check(
             name=f"variants_solve_{probe.name}",

@@ -11,9 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rlplug.batch.nested import to_tensors, tree_map
+from rlplug.batch.nested import tree_map
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
+from rlplug.testing.checks.distributions import in_torch
 from rlplug.testing.collector import stack_observations, to_array
 from rlplug.testing.comparison import cloned, first_difference, leaves_of, require_equal
 from rlplug.testing.harness import Harness, changed_generators, make_harness
@@ -82,28 +83,17 @@ def check_export_acts_like_inference(subject: Subject) -> None:
     for case in subject.cases:
         harness = make_harness(subject, case)
         module = harness.module
-        if type(module).forward_export is Module.forward_export:
+        exports = type(module).forward_export is not Module.forward_export
+        if not (exports or module.acts_on_tensors):
             continue
         applies = True
         harness.train(3)
         expected = to_array(_acted(module, "forward_inference", _input(case, module, 24)).actions)
-        act = _input(case, module, 24)
-        act.observations = to_tensors(act.observations)
-        act.action_mask = None if act.action_mask is None else torch.as_tensor(act.action_mask)
         module.eval()
-        with torch.no_grad():
-            found = to_array(_acted(module, "forward_export", act).actions)
-        wrong = [
-            row for row in range(24) if not numpy.allclose(found[row], expected[row], 1e-3, 1e-3)
-        ]
-        # Of two actions that are equally good, rounding decides.
-        if len(wrong) > 1:
-            raise CheckFailed(
-                f"the same actions by forward_export and forward_inference in {case.name!r}",
-                f"{found[wrong[0]]!r} and {expected[wrong[0]]!r}, others in {len(wrong)} of 24 "
-                "rows",
-                location(type(module), "forward_export"),
-            )
+        if exports:
+            _check_on_tensors(module, case, "forward_export", expected)
+        if module.acts_on_tensors:
+            _check_on_tensors(module, case, "forward_inference", expected)
     if not applies:
         raise DoesNotApply("it defines no forward_export: its forward_inference is exported")
 
@@ -121,6 +111,21 @@ def check_masks_are_respected(subject: Subject) -> None:
             for method in METHODS:
                 _check_mask(harness.module, case, method, seed=harness.timestep)
             harness.train(2)
+
+
+def _check_on_tensors(module: Module, case: Case, method: str, expected: Any) -> None:
+    """The actions of a method on tensors are those that were expected, up to rounding."""
+    with torch.no_grad():
+        found = to_array(_acted(module, method, in_torch(_input(case, module, 24))).actions)
+    wrong = [row for row in range(24) if not numpy.allclose(found[row], expected[row], 1e-3, 1e-3)]
+    # Of two actions that are equally good, rounding decides.
+    if len(wrong) > 1:
+        raise CheckFailed(
+            f"the same actions by {method} on tensors as by forward_inference on arrays in "
+            f"{case.name!r}",
+            f"{found[wrong[0]]!r} and {expected[wrong[0]]!r}, others in {len(wrong)} of 24 rows",
+            location(type(module), method),
+        )
 
 
 def _check_repeatable(module: Module, case: Case, n: int) -> None:

@@ -64,11 +64,16 @@ def check_rows_are_learned_one_by_one(subject: Subject) -> None:
 
 
 def check_importance_weights_scale_the_loss(subject: Subject) -> None:
-    """The loss of a row is multiplied by its importance weight, from a prioritized feed."""
+    """The loss of a row is multiplied by its weight, from a prioritized feed or a log."""
     applies = False
-    for trial in _prioritized(subject):
+    for trial in trials(subject):
+        if not trial.is_prioritized and not subject.learns_from_logs:
+            continue
         applies = True
-        batch, weights = trial.batch, trial.batch["weights"]
+        weights = trial.batch.get("weights")
+        if weights is None:
+            weights = torch.ones(trial.batch.rows, dtype=trial.batch["rewards"].dtype)
+        batch = trial.batch.with_columns({"weights": weights})
         once = trial.gradients(batch)
         twice = trial.gradients(batch.with_columns({"weights": weights * 2}))
         where = location(subject.kind, "compute_loss_for_module")
@@ -82,6 +87,8 @@ def check_importance_weights_scale_the_loss(subject: Subject) -> None:
                 )
         first = torch.zeros(batch.rows, dtype=torch.bool)
         first[0] = True
+        if not trial.is_prioritized:
+            continue
         other = batch["rewards"] + 3.0 * first.to(batch["rewards"].dtype)
         ignored = batch.with_columns({"weights": weights.masked_fill(first, 0.0)})
         changed = trial.after(ignored.with_columns({"rewards": other}))
@@ -93,7 +100,7 @@ def check_importance_weights_scale_the_loss(subject: Subject) -> None:
                 where + ": weights of other rows",
             )
     if not applies:
-        raise DoesNotApply("its feed draws no batches by priority")
+        raise DoesNotApply("its feed gives no weights")
 
 
 def check_priorities_grow_with_errors(subject: Subject) -> None:

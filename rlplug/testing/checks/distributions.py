@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -24,9 +25,12 @@ from rlplug.testing.trial import named
 __all__ = [
     "check_acting_and_training_agree_on_log_probs",
     "check_log_probs_are_those_of_actions",
+    "in_torch",
 ]
 
 DRAWS = 4000
+TOLD = 16
+"""Rows whose probabilities are asked for."""
 
 
 def check_log_probs_are_those_of_actions(subject: Subject) -> None:
@@ -40,24 +44,10 @@ def check_log_probs_are_those_of_actions(subject: Subject) -> None:
                 continue
             harness = make_harness(subject, case, config=config)
             harness.train(3)
-            act = _repeated(harness.module, case)
-            acted = harness.module.forward_exploration(act)
-            actions = to_array(acted.actions)
-            given = acted.extras.get("log_prob")
-            if given is None:
-                given = _of_training(harness, act, actions)
-            if given is None:
-                continue
-            applies = True
-            found = _mismatch(case.action_space, actions, to_array(given).reshape(DRAWS, -1))
-            if found:
-                raise CheckFailed(
-                    f"actions as likely as their log-probabilities say in {case.name!r}"
-                    + named(setting),
-                    found,
-                    location(type(harness.module), "forward_exploration", "forward_train")
-                    + ": masks, the log-determinant of a squashing function, sums over dimensions",
-                )
+            for act in _ways_to_act(harness.module, case, first=not setting):
+                applies = _check_draws(harness, act, named(setting)) or applies
+                if harness.module.acts_on_tensors and act.timestep:
+                    _check_draws(harness, act, named(setting), on_tensors=True)
     if not applies:
         raise DoesNotApply("it gives no log_prob, and forward_train no log_probs")
 
@@ -110,7 +100,8 @@ def check_acting_and_training_agree_on_log_probs(subject: Subject) -> None:
 def _cases(subject: Subject) -> list[Case]:
     """One environment per kind of action space, masked ones, and a Box of one dimension."""
     chosen: dict[Any, Case] = {}
-    for case in CASES:
+    # What it supports by default first: others may be supported with variants.
+    for case in (*subject.cases, *CASES):
         space = case.action_space
         if case.one_step == subject.is_bandit:
             shape = space.shape if isinstance(space, spaces.Box) else ()
@@ -118,9 +109,31 @@ def _cases(subject: Subject) -> list[Case]:
     return [one for one in chosen.values() if "image" not in one.name]
 
 
-def _repeated(module: Module, case: Case) -> ActInput:
-    """One observation, many times."""
-    act = next(iter(acting_inputs(module, case, 1, seed=2)))
+def _ways_to_act(module: Module, case: Case, *, first: bool) -> Iterator[ActInput]:
+    """One observation many times: at the end of a run, and `first` at its start."""
+    early, *_, late = acting_inputs(module, case, 1, seed=2)
+    if first:
+        yield _repeated(module, early)
+    yield _repeated(module, late)
+
+
+def in_torch(act: ActInput) -> ActInput:
+    """The same on tensors, as environments of tensors give it."""
+    random = torch.Generator().manual_seed(int(act.random.integers(2**31)))
+    return ActInput(
+        to_tensors(act.observations),
+        None if act.action_mask is None else torch.as_tensor(act.action_mask),
+        None if act.state is None else tree_map(torch.as_tensor, act.state),
+        act.timestep,
+        random,
+        act.steps,
+        act.wants_log_prob,
+        in_torch=True,
+    )
+
+
+def _repeated(module: Module, act: ActInput) -> ActInput:
+    """The only observation of an input, many times."""
 
     def repeat(leaf: Any) -> Any:
         return numpy.repeat(leaf, DRAWS, axis=0)
@@ -135,6 +148,67 @@ def _repeated(module: Module, case: Case) -> ActInput:
         act.steps,
         wants_log_prob=True,
     )
+
+
+def _first_rows(module: Module, act: ActInput) -> ActInput:
+    return ActInput(
+        tree_map(lambda leaf: leaf[:TOLD], act.observations),
+        None if act.action_mask is None else act.action_mask[:TOLD],
+        module.initial_state(TOLD),
+        act.timestep,
+        act.random,
+        act.steps,
+    )
+
+
+def _check_draws(harness: Harness, act: ActInput, beside: str, *, on_tensors: bool = False) -> bool:
+    """Whether log-probabilities are given; raises if actions are not drawn by them."""
+    module, case = harness.module, next(iter(harness.cases.values()))
+    where = location(type(module), "forward_exploration", "forward_train")
+    beside = f"in {case.name!r}{' on tensors' if on_tensors else ''}{beside}"
+    with torch.no_grad():
+        acted = module.forward_exploration(in_torch(act) if on_tensors else act)
+    actions = to_array(acted.actions)
+    given = acted.extras.get("log_prob")
+    if given is None and not on_tensors:
+        given = _of_training(harness, act, actions)
+    if given is None:
+        return False
+    log_probs = to_array(given).reshape(DRAWS, -1)
+    found = _mismatch(case.action_space, actions, log_probs)
+    if found:
+        raise CheckFailed(
+            f"actions as likely as their log-probabilities say {beside}",
+            found,
+            f"{where}: masks, the log-determinant of a squashing function, sums over dimensions",
+        )
+    space = case.action_space
+    first = int(space.start) if isinstance(space, spaces.Discrete) else 0
+    _check_told(module, act, actions, first, log_probs[:, 0], beside)
+    return True
+
+
+def _check_told(
+    module: Module, act: ActInput, actions: Any, first: int, log_probs: Any, beside: str
+) -> None:
+    """What a module tells of the probabilities of actions agrees with what it acts by."""
+    act, actions, log_probs = _first_rows(module, act), actions[:TOLD], log_probs[:TOLD]
+    for method, more in (("action_probabilities", ()), ("action_log_prob", (actions,))):
+        before = act.random.bit_generator.state
+        found = getattr(module, method)(act, *more)
+        # Those of noisy networks are of noise that is drawn for them.
+        if found is None or act.random.bit_generator.state != before:
+            continue
+        told = to_array(found).astype(float)
+        if method == "action_probabilities":
+            told = numpy.log(numpy.maximum(told[numpy.arange(TOLD), actions - first], 1e-30))
+        if told.shape != (TOLD,) or not numpy.allclose(told, log_probs, 1e-3, 1e-3):
+            raise CheckFailed(
+                f"the same probabilities by {method} as by log_prob {beside}",
+                f"log-probabilities of {told.reshape(-1)[:3].tolist()} and "
+                f"{log_probs[:3].tolist()}",
+                location(type(module), method),
+            )
 
 
 @torch.no_grad()

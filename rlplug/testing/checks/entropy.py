@@ -14,6 +14,7 @@ from rlplug.feeds import Replay
 from rlplug.plugin import ActInput, Module
 from rlplug.testing.checks.probes import train
 from rlplug.testing.collector import to_array
+from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import BoxTarget, RewardByAction
 from rlplug.testing.probes.entropy import EntropyAhead, NoReward
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
@@ -70,6 +71,45 @@ def check_entropy_bonus_keeps_policies_random(subject: Subject) -> None:
             )
     if not applies:
         raise DoesNotApply("it takes no number for ent_coef, or supports none of the spaces")
+
+
+def check_learned_temperature_keeps_choices_open(subject: Subject) -> None:
+    """With `ent_coef` = "auto", the better of two actions is likelier, but not certain."""
+    _require_option(subject)
+    if not subject.accepts({"ent_coef": "auto"}) or not _supports(subject, RewardByAction):
+        raise DoesNotApply("it learns no ent_coef, or supports no Discrete actions")
+    share = float((_draws(subject, RewardByAction, {"ent_coef": "auto"}, 4_000) == 1).mean())
+    if not 0.52 < share < 0.98:
+        raise CheckFailed(
+            "both actions drawn with ent_coef = 'auto', action 1, which is rewarded, more often",
+            f"action 1 in {share:.1%} of {DRAWS:,} draws after 4,000 steps",
+            location(subject.kind, *_WHERE)
+            + ": the loss of the temperature, log α · (entropy − target entropy), and the target "
+            "of Discrete actions",
+        )
+
+
+def check_entropy_bonus_keeps_imitation_random(subject: Subject) -> None:
+    """Learning from logs, a large `ent_coef` leads to a higher metric `entropy` than none."""
+    if not subject.learns_from_logs:
+        raise DoesNotApply("it learns from environments: a check of its own trains it there")
+    if not subject.accepts({"ent_coef": 0.0}) or not subject.accepts({"ent_coef": LARGE}):
+        raise DoesNotApply("it takes no number for ent_coef")
+    found = []
+    for coefficient in (0.0, LARGE):
+        config = subject.changed({"ent_coef": coefficient})
+        harness = make_harness(subject, config=config)
+        batch = harness.collect(16)["default"]
+        results = [harness.update(batch) for _ in range(100)]
+        if "entropy" not in results[-1]["default"]:
+            raise DoesNotApply("it reports no metric entropy")
+        found.append(float(results[-1]["default"]["entropy"]))
+    if not found[1] > found[0]:
+        raise CheckFailed(
+            f"a higher entropy after 100 updates with ent_coef = {LARGE:g} than with 0",
+            f"{found[1]:.3g} and {found[0]:.3g}",
+            location(subject.kind, *_WHERE) + ": the sign of the entropy in the loss",
+        )
 
 
 def check_values_include_entropy(subject: Subject) -> None:

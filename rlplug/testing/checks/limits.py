@@ -19,25 +19,29 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "clip_range": (0.001, 0.5),
     "target_kl": (1e-6, 10.0),
     "kl_coef": (30.0, 0.01),
+    "clip_range_vf": (0.001, 100.0),
 }
 """Options → a strict value, and one by which policies may change much."""
+_OF_VALUES = frozenset({"clip_range_vf"})
+"""Those that limit how much values change."""
 _VALUES = ("values", "q_values")
 
 
 def check_limits_keep_policies_near(subject: Subject) -> None:
-    """Strict `clip_range`, `target_kl` or `kl_coef` change the policy less than loose ones."""
+    """Strict `clip_range`, `target_kl`, … change policies, or values, less than loose ones."""
     applies = False
     for option, (strict, loose) in _LIMITS.items():
         if not _has(subject, option, strict) or not subject.accepts({option: loose}):
             continue
-        near, far = (_change_of_policy(subject, {option: one}) for one in (strict, loose))
+        near, far = (_change(subject, option, one) for one in (strict, loose))
         if near is None or far is None:
             continue
         applies = True
         if not near < 0.9 * far:
             raise CheckFailed(
-                f"a policy that changes less with {option} = {strict:g} than with {loose:g}",
-                f"its outputs change by {near:.3g} and {far:.3g}",
+                f"{'values that change' if option in _OF_VALUES else 'a policy that changes'} less "
+                f"with {option} = {strict:g} than with {loose:g}",
+                f"outputs change by {near:.3g} and {far:.3g}",
                 location(subject.kind, "compute_loss_for_module"),
             )
     if not applies:
@@ -70,24 +74,26 @@ def _has(subject: Subject, option: str, value: float) -> bool:
     return option in known and subject.accepts({option: value})
 
 
-def _change_of_policy(subject: Subject, setting: Mapping[str, Any]) -> float | None:
-    """How much outputs other than values change in two updates; None if there are none."""
-    case = subject.case_for(setting)
-    harness = make_harness(subject, case, config=subject.changed(setting))
+def _change(subject: Subject, option: str, value: float) -> float | None:
+    """How much values, or all other outputs, change in two updates; None if there are none."""
+    case = subject.case_for({option: value})
+    harness = make_harness(subject, case, config=subject.changed({option: value}))
     batch = harness.collect(4)["default"].to(harness.learner.device, harness.learner.dtype)
-    before = _outputs(harness, batch)
+    before = _outputs(harness, batch, option in _OF_VALUES)
     if not before:
         return None
     harness.train_as_a_run(2)
-    after = _outputs(harness, batch)
+    after = _outputs(harness, batch, option in _OF_VALUES)
     return sum(float((after[name] - one).abs().mean()) for name, one in before.items())
 
 
 @torch.no_grad()
-def _outputs(harness: Harness, batch: Any) -> dict[str, Tensor]:
+def _outputs(harness: Harness, batch: Any, of_values: bool) -> dict[str, Tensor]:
     outputs = harness.module.forward_train(batch)
     return {
         name: value.double()
         for name, value in outputs.items()
-        if name not in _VALUES and isinstance(value, Tensor) and value.is_floating_point()
+        if (name in _VALUES) is of_values
+        and isinstance(value, Tensor)
+        and value.is_floating_point()
     }

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from rlplug.testing.harness import Harness
+from rlplug.testing.checks.values import gradients_of_outputs
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import named, trials
@@ -27,7 +23,7 @@ def check_masked_actions_are_not_learned(subject: Subject) -> None:
             continue
         prepared = trial.prepare(trial.batch)
         forbidden = prepared["action_mask"] == 0
-        for name, gradient in _gradients_of_outputs(trial.harness, prepared, forbidden).items():
+        for name, gradient in gradients_of_outputs(trial, prepared, forbidden.shape).items():
             applies = True
             wrong = float(gradient[forbidden].abs().max())
             if wrong > 1e-4 * float(gradient.abs().max()):
@@ -72,26 +68,3 @@ def check_masks_of_next_actions_are_used(subject: Subject) -> None:
             )
     if not applies:
         raise DoesNotApply("its feed gives no next_action_mask")
-
-
-def _gradients_of_outputs(harness: Harness, batch: Any, forbidden: Tensor) -> dict[str, Tensor]:
-    """The gradient of each output with one number per action, by its name."""
-    learner, found = harness.learner, dict[str, Tensor]()
-    batches = {next(iter(learner.modules)): batch}
-    with harness.generators():
-        outputs = learner.forward_train(batches)
-
-        def keep(gradient: Tensor, name: str) -> None:
-            found[name] = found.get(name, 0) + gradient
-
-        for name, value in next(iter(outputs.values()), {}).items():
-            if (
-                isinstance(value, Tensor)
-                and value.requires_grad
-                and value.shape[:2] == forbidden.shape
-            ):
-                value.register_hook(partial(keep, name=name))  # type: ignore[no-untyped-call] # torch's
-        losses = learner.compute_loss(outputs, batches)
-        if losses:
-            learner.compute_gradients(losses)
-    return found

@@ -102,6 +102,14 @@ def check_targets_are_used(subject: Subject) -> None:
                     where + ": double Q-learning chooses with the trained network, and values with "
                     "the target network",
                 )
+            for layer in _twins(one.network, trial.case):
+                if _takes_the_higher(trial, batch, layer):
+                    raise CheckFailed(
+                        f"next states valued by the lower of the values that {one.name!r} gives"
+                        + named(trial.setting),
+                        "by the higher one: what a lower one says makes no difference",
+                        where + ": torch.minimum of both; the higher one overestimates",
+                    )
     if not applies:
         raise DoesNotApply("it keeps no frozen copy of a trained network, or values no next state")
 
@@ -223,6 +231,33 @@ def _changes_update(
     if usual.gradients:
         return bool(usual.difference_of_gradients(changed))
     return first_difference(usual.rows, changed.rows) is not None or not usual.equals(changed)
+
+
+def _twins(network: nn.Module, case: Case) -> list[nn.Module]:
+    """Last layers of equal shapes that give one value, or one for each action."""
+    space = case.action_space
+    counts = (1, int(space.n)) if isinstance(space, spaces.Discrete) else (1,)
+    last = [part for part in _last_layers(network) if getattr(part, "out_features", 0) in counts]
+    shapes = [(part.in_features, part.out_features) for part in last]
+    twins = [part for part, shape in zip(last, shapes, strict=True) if shapes.count(shape) > 1]
+    return [part for part in twins if isinstance(getattr(part, "bias", None), nn.Parameter)]
+
+
+def _takes_the_higher(trial: Trial, batch: Any, layer: nn.Module) -> bool:
+    """Whether an update notices how high a value is above others, and not how low below them."""
+    found = []
+    bias: Any = layer.bias
+    kept = bias.detach().clone()
+    for shift in (-3.0, -3.5, 3.0, 3.5):
+        with torch.no_grad():
+            bias.copy_(kept + shift)
+        try:
+            found.append(trial.after(batch))
+        finally:
+            with torch.no_grad():
+                bias.copy_(kept)
+    low, lower, high, higher = found
+    return low.equals(lower) and not high.equals(higher)
 
 
 def _higher(bias: Tensor, case: Case) -> Tensor:
