@@ -16,43 +16,22 @@ import torch
 import rlplug as library
 from rlplug.envs.agents.tasks import shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
-from rlplug.trees import read_tree
+from tests.agent_runs import (
+    ADVERSARY,
+    COUNTDOWN,
+    MEETING,
+    RELAY,
+    UNLIKE,
+    assert_same,
+    told,
+    trained,
+    weights,
+)
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
 
 Command = Callable[..., "Outcome"]
-
-MEETING = "rlplug.envs.agents.tasks:Meeting"
-UNLIKE = "tests.agent_games:Unlike"
-RELAY = "tests.agent_games:Relay"
-COUNTDOWN = "tests.agent_games:Countdown"
-QUICK: dict[str, Any] = {
-    "tracking.enabled": False,
-    "evaluation.episodes": 4,
-    "n_steps": 32,
-    "batch_size": 32,
-}
-
-
-def trained(env: Any = MEETING, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
-    quick = QUICK if algorithm == "ppo" else {"tracking.enabled": False}
-    options = {name.replace("__", "."): value for name, value in options.items()}
-    return library.run(algorithm, env, steps=steps, options={**quick, **options})
-
-
-def told(env: Any = MEETING, algorithm: str = "ppo", **options: Any) -> str:
-    """What a run is refused with."""
-    with pytest.raises(RequestError) as refused:
-        trained(env, algorithm, **options)
-    assert refused.value.exit_code == 2
-    return str(refused.value)
-
-
-def weights(run: Any) -> dict[str, Any]:
-    newest = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
-    tree: dict[str, Any] = read_tree(newest / "policy")["modules"]
-    return tree
 
 
 # -- what runs -----------------------------------------------------------------------------------
@@ -67,8 +46,8 @@ def weights(run: Any) -> dict[str, Any]:
         ("ppo", MEETING, {"memory": "gru", "memory_size": 8}),
         ("ppo", RELAY, {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4}),
         ("ppo", MEETING, {"env__normalize_observation": True, "env__normalize_reward": True}),
-        ("dqn", COUNTDOWN, {"learning_starts": 32}),
-        ("dqn", UNLIKE, {"learning_starts": 32, "prioritized": True}),
+        ("dqn", COUNTDOWN, {}),
+        ("dqn", UNLIKE, {"prioritized": True}),
         ("a2c", RELAY, {}),
     ],
 )
@@ -145,10 +124,9 @@ def test_agents_with_one_module_learn_to_meet(home: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("ppo", "pettingzoo:mpe/simple_adversary_v3", {}),
+        ("ppo", ADVERSARY, {}),
         ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
-        # The share of random actions would depend on the length of the run.
-        ("dqn", RELAY, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
+        ("dqn", RELAY, {}),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(
@@ -157,11 +135,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     whole = trained(env, algorithm, steps=384, **options)
     part = trained(env, algorithm, steps=192, **options)
     rest = library.resume(part.run_id, steps=384)
-    one, other = weights(whole), weights(rest)
-    assert one.keys() == other.keys()
-    for module_id, state in one.items():
-        for name, tensor in state.items():
-            assert torch.equal(tensor, other[module_id][name]), (module_id, name)
+    assert_same(weights(whole), weights(rest))
 
 
 # -- policies --------------------------------------------------------------------------------------
@@ -251,8 +225,10 @@ def test_an_algorithm_for_bandits_is_refused_with_those_that_do() -> None:
 
 
 def test_modules_to_train_that_name_nobody_are_refused() -> None:
-    assert "learner.modules_to_train   must not be empty" in told(learner__modules_to_train=[])
-    said = told(learner__modules_to_train=["defualt"])
+    assert "learner.modules_to_train   must not be empty" in told(
+        MEETING, learner__modules_to_train=[]
+    )
+    said = told(MEETING, learner__modules_to_train=["defualt"])
     assert "'defualt' is no module, did you mean 'default'?" in said
 
 
@@ -272,7 +248,7 @@ def test_modules_are_refused_where_there_is_one_agent() -> None:
 
 def test_options_of_one_agent_are_refused_where_there_are_several() -> None:
     workers = {"sampling__backend": "workers", "sampling__max_restarts": 1}
-    said = told(sampling__max_trajectory_length=5, **workers)
+    said = told(MEETING, sampling__max_trajectory_length=5, **workers)
     assert "sampling.max_restarts" in said
     assert "sampling.max_trajectory_length" in said
     assert "cannot be used with several agents" in said
@@ -294,14 +270,11 @@ def test_the_module_is_named_whose_feed_is_refused() -> None:
 
 
 def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:
-    single = library.run("ppo", "CartPole-v1", steps=64, options=QUICK)
+    single = trained("CartPole-v1", steps=64)
     said = told(MEETING, run__init_from=single.run_id)
     assert "'default'" in said
     several = trained(RELAY, modules__one__agents="first", modules__two__agents="second")
-    with pytest.raises(RequestError, match="lacks module 'default'"):
-        library.run(
-            "ppo", "CartPole-v1", steps=64, options={**QUICK, "run.init_from": several.run_id}
-        )
+    assert "lacks module 'default'" in told("CartPole-v1", run__init_from=several.run_id)
     with pytest.raises(RlplugError, match="has several agents, and 'CartPole-v1' has one"):
         library.evaluate(several.folder, env="CartPole-v1", episodes=1)
     with pytest.raises(RlplugError, match="has one agent: there are no opponents"):

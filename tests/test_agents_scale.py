@@ -16,30 +16,42 @@ from rlplug.feeds import Experience, FinalObservations, ModuleExperience
 from rlplug.scale.cluster import connected
 from rlplug.scale.experience import join
 from rlplug.trees import read_tree
+from tests import agent_runs
+from tests.agent_runs import COUNTDOWN, RELAY, SPREAD, checkpoint
 
-RELAY = "tests.agent_games:Relay"
-COUNTDOWN = "tests.agent_games:Countdown"
 TWO = {"modules.one.agents": "first", "modules.two.agents": "second"}
 QUICK: dict[str, Any] = {"num_envs": 4, "evaluation.episodes": 0, "tracking.enabled": False}
+REPLAY = {"batch_size": 16, "learning_starts": 64, "exploration_initial_eps": 0.05}
 OPTIONS: dict[str, Any] = {
     "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 2},
-    "dqn": {"batch_size": 16, "learning_starts": 64, "exploration_initial_eps": 0.05},
+    "dqn": REPLAY,
+    "vdn": {**REPLAY, "mixing": "qmix"},
 }
+LEAGUE = {
+    "league.every": 40,
+    "league.pool": 2,
+    "league.draw": "prioritized",
+    "league.self_play": 0.2,
+}
+TOGETHER = {"central_critic": True, **LEAGUE}
 
 
-def trained(algorithm: str = "ppo", env: str = RELAY, **options: Any) -> rlplug.RunResult:
+def trained(algorithm: str = "ppo", env: str = RELAY, /, **options: Any) -> rlplug.RunResult:
     chosen = {**QUICK, **OPTIONS[algorithm], **options}
     return rlplug.run(algorithm, env, steps=4096, options=chosen)
 
 
 def weights(run: rlplug.RunResult) -> dict[str, Any]:
-    """Tensors by module and name."""
-    newest = max((run.folder / "checkpoints").glob("step-*"))
-    return {
+    """Tensors by module and name, those of the copies of a league, too."""
+    found = {
         f"{module_id}.{name}": tensor
-        for module_id, state in read_tree(newest / "policy")["modules"].items()
+        for module_id, state in agent_runs.weights(run).items()
         for name, tensor in state.items()
     }
+    for one in read_tree(checkpoint(run) / "training")["run"].get("league", {}).get("copies", ()):
+        for module_id, state in one["modules"].items():
+            found |= {f"{one['number']}.{module_id}.{name}": part for name, part in state.items()}
+    return found
 
 
 def difference(here: dict[str, Any], there: dict[str, Any]) -> float:
@@ -70,20 +82,43 @@ def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
     assert difference(weights(whole), weights(rest)) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"), [("ppo", COUNTDOWN, TOGETHER), ("vdn", RELAY, {})]
+)
+def test_two_learners_share_a_state_a_team_and_a_league(
+    algorithm: str, env: str, options: dict[str, Any], store_root: Path
+) -> None:
+    shared = {**options, "scale.learners": 2}
+    whole = trained(algorithm, env, **shared, **{"run.max_updates": 6})
+    part = trained(algorithm, env, **shared, **{"run.max_updates": 3})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert whole.step == rest.step > part.step
+    assert difference(weights(whole), weights(rest)) == 0.0
+    for name, value in whole.metrics.items():
+        if name.startswith(("league/", "rollout/")):
+            assert rest.metrics[name] == value, name
+
+
 # -- worker processes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("env", "sections"), [(RELAY, TWO), (COUNTDOWN, {}), ("pettingzoo:mpe/simple_spread_v3", {})]
+    ("algorithm", "env", "sections"),
+    [
+        ("ppo", RELAY, TWO),
+        ("ppo", COUNTDOWN, TOGETHER),
+        ("ppo", SPREAD, {"central_critic": True}),
+        ("vdn", RELAY, {}),
+    ],
 )
 def test_worker_processes_give_bit_for_bit_what_this_process_gives_also_when_resumed(
-    env: str, sections: dict[str, Any], store_root: Path
+    algorithm: str, env: str, sections: dict[str, Any], store_root: Path
 ) -> None:
     workers = {"sampling.backend": "workers", "sampling.num_workers": 2}
-    whole = trained(env=env, **sections, **{"run.max_updates": 4})
-    part = trained(env=env, **sections, **workers, **{"run.max_updates": 2})
+    whole = trained(algorithm, env, **sections, **{"run.max_updates": 4})
+    part = trained(algorithm, env, **sections, **workers, **{"run.max_updates": 2})
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
-    assert (whole.step, part.step, rest.step) == (256, 128, 256)
+    assert whole.step == rest.step > part.step
     assert difference(weights(whole), weights(rest)) == 0.0
     for name, value in whole.metrics.items():
         if not name.startswith("time/"):
@@ -126,6 +161,34 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     for name, value in whole.metrics.items():
         if not name.startswith("time/"):
             assert rest.metrics[name] == value, name
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options", "more"),
+    [("ppo", COUNTDOWN, TOGETHER, {}), ("vdn", RELAY, {}, {"scale.max_staleness": 0})],
+)
+def test_one_runner_has_the_state_the_team_and_the_league_of_this_process(
+    algorithm: str, env: str, options: dict[str, Any], more: dict[str, Any], store_root: Path
+) -> None:
+    whole = trained(algorithm, env, **options, **{"run.max_updates": 6})
+    part = trained(algorithm, env, **options, **RAY, **more, **{"run.max_updates": 3})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert whole.step == rest.step > part.step
+    assert difference(weights(whole), weights(rest)) == 0.0
+    for name, value in whole.metrics.items():
+        if not name.startswith("time/"):
+            assert rest.metrics[name] == value, name
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_runners_of_two_learners_play_in_one_league(store_root: Path) -> None:
+    chosen = {**LEAGUE, **RAY, "scale.runners": 2, "scale.learners": 2, "scale.learner_cpus": 0.5}
+    whole = trained("ppo", COUNTDOWN, **chosen, **{"run.max_updates": 6})
+    part = trained("ppo", COUNTDOWN, **chosen, **{"run.max_updates": 3})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
+    assert whole.metrics["league/copies"] > part.metrics["league/copies"] > 1
+    assert difference(weights(whole), weights(rest)) == 0.0
 
 
 @pytest.mark.usefixtures("cluster")

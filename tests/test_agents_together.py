@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 from gymnasium import spaces
 
 import rlplug as library
@@ -20,15 +19,18 @@ from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, FeedSetting, ModuleExperience, ModuleFeeds, Replay, Rollout
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.agents import AgentSampler
-from rlplug.trees import read_tree
 from tests.agent_games import Countdown, Relay
-
-RELAY = "tests.agent_games:Relay"
-COUNTDOWN = "tests.agent_games:Countdown"
-ADVERSARY = "pettingzoo:mpe/simple_adversary_v3"
-LOTTERY = "rlplug.envs.agents.tasks:Lottery"
-MEETING = "rlplug.envs.agents.tasks:Meeting"
-QUICK: dict[str, Any] = {"tracking.enabled": False, "evaluation.episodes": 2}
+from tests.agent_runs import (
+    ADVERSARY,
+    COUNTDOWN,
+    LOTTERY,
+    MEETING,
+    RELAY,
+    assert_same,
+    told,
+    trained,
+    weights,
+)
 
 
 class Counting(Relay):
@@ -222,39 +224,18 @@ def test_a_restored_team_collects_what_the_saved_one_does() -> None:
 
 
 BODIES = ("body", "critic_body")
+CENTRAL: dict[str, Any] = {"central_critic": True}
 
 
 # -- runs ----------------------------------------------------------------------------------------
 
 
-def trained(env: Any, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
-    given = {name.replace("__", "."): value for name, value in options.items()}
-    if algorithm == "ppo":
-        given = {"central_critic": True, "n_steps": 32, "batch_size": 32, **given}
-    else:
-        given = {"learning_starts": 32, "exploration_initial_eps": 0.05, **given}
-    return library.run(algorithm, env, steps=steps, options={**QUICK, **given})
-
-
-def told(env: Any, algorithm: str = "ppo", **options: Any) -> str:
-    with pytest.raises(RequestError) as refused:
-        trained(env, algorithm, **options)
-    assert refused.value.exit_code == 2
-    return str(refused.value)
-
-
-def weights(run: Any) -> dict[str, Any]:
-    newest = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
-    tree: dict[str, Any] = read_tree(newest / "policy")["modules"]
-    return tree
-
-
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
-        ("ppo", ADVERSARY, {}),
-        ("ppo", RELAY, {"memory": "gru", "memory_size": 8}),
+        ("ppo", COUNTDOWN, {**CENTRAL, "sampling__num_envs": 2}),
+        ("ppo", ADVERSARY, CENTRAL),
+        ("ppo", RELAY, {**CENTRAL, "memory": "gru", "memory_size": 8}),
         ("vdn", RELAY, {"mixing": "qmix"}),
         ("vdn", MEETING, {"n_step": 3, "dueling": True}),
     ],
@@ -265,16 +246,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     whole = trained(env, algorithm, steps=384, **options)
     part = trained(env, algorithm, steps=192, **options)
     rest = library.resume(part.run_id, steps=384)
-    one, other = weights(whole), weights(rest)
-    assert one.keys() == other.keys()
-    for module_id, state in one.items():
-        for name, tensor in state.items():
-            assert torch.equal(tensor, other[module_id][name]), (module_id, name)
+    assert_same(weights(whole), weights(rest))
 
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("ppo", {}), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
+    [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
 )
 def test_acting_needs_the_observation_alone(
     algorithm: str, options: dict[str, Any], home: Path
@@ -287,7 +264,7 @@ def test_acting_needs_the_observation_alone(
 
 def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
     """Both are paid 2 more or 2 less: to know nothing of it is an error of 4 in the mean."""
-    options = {"env__prize": 2.0, "env__max_steps": 1, "learning_rate": 3e-3}
+    options: dict[str, Any] = {"env__prize": 2.0, "env__max_steps": 1, "learning_rate": 3e-3}
     losses = {
         central: trained(LOTTERY, steps=4_000, central_critic=central, **options).metrics[
             "train/value_loss"
@@ -299,8 +276,11 @@ def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
 
 
 def test_an_option_of_a_module_gives_it_a_central_critic_alone(home: Path) -> None:
-    sections = {"modules__adversary__agents": "adversary_*", "modules__good__agents": "agent_*"}
-    run = trained(ADVERSARY, central_critic=False, modules__good__central_critic=True, **sections)
+    sections: dict[str, Any] = {
+        "modules__adversary__agents": "adversary_*",
+        "modules__good__agents": "agent_*",
+    }
+    run = trained(ADVERSARY, modules__good__central_critic=True, **sections)
     parts = weights(run)
     inputs = {
         module_id: [state[f"network.{body}.hidden.0.weight"].shape[1] for body in BODIES]
@@ -311,29 +291,24 @@ def test_an_option_of_a_module_gives_it_a_central_critic_alone(home: Path) -> No
 
 
 def test_a_central_critic_is_refused_where_there_is_one_agent() -> None:
-    said = told("CartPole-v1")
+    said = told("CartPole-v1", **CENTRAL)
     assert "central_critic = true is for environments with several agents" in said
 
 
 def test_a_central_critic_is_refused_by_algorithms_without_one() -> None:
-    assert "central_critic   unknown option" in told(MEETING, "dqn", central_critic=True)
-    said = told(MEETING, shared_encoder=True)
+    assert "central_critic   unknown option" in told(MEETING, "dqn", **CENTRAL)
+    said = told(MEETING, shared_encoder=True, **CENTRAL)
     assert "central_critic has an encoder of its own" in said
 
 
 def test_normalized_observations_are_refused_beside_the_state() -> None:
-    said = told(MEETING, env__normalize_observation=True)
+    said = told(MEETING, env__normalize_observation=True, **CENTRAL)
     assert "env.normalize_observation is not for" in said
     assert "env.normalize_reward" in told(MEETING, "vdn", env__normalize_reward=True)
 
 
 def test_teams_are_refused_where_agents_act_in_turn() -> None:
     assert "act in turn" in told(COUNTDOWN, "vdn")
-
-
-def test_a_state_in_another_process_is_refused() -> None:
-    said = told(MEETING, sampling__backend="workers", sampling__num_workers=1)
-    assert "known in this process alone" in said
 
 
 # -- the tasks -----------------------------------------------------------------------------------

@@ -21,26 +21,27 @@ from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.league import League, scores_of
 from rlplug.sampling.league_pool import CURRENT, Pool
+from rlplug.sampling.league_roster import Roster
 from rlplug.trees import read_tree
+from tests import agent_runs
 from tests.agent_games import Countdown
+from tests.agent_runs import (
+    COUNTDOWN,
+    MATRIX,
+    RELAY,
+    UNLIKE,
+    assert_same,
+    checkpoint,
+    told,
+    weights,
+)
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
 
 Command = Callable[..., "Outcome"]
 
-MATRIX = "rlplug.envs.agents.tasks:MatrixGame"
-COUNTDOWN = "tests.agent_games:Countdown"
-RELAY = "tests.agent_games:Relay"
-UNLIKE = "tests.agent_games:Unlike"
 ROCK, PAPER = 0, 1
-QUICK: dict[str, Any] = {
-    "tracking.enabled": False,
-    "evaluation.episodes": 0,
-    "sampling.num_envs": 1,
-    "n_steps": 32,
-    "batch_size": 32,
-}
 
 
 class Always(Module):
@@ -89,7 +90,8 @@ def league_in(
         )
     sides = [[agent] for agent in environments.agents]
     section = LeagueSection(**{"every": 1000, **options})
-    league = League(section, environments, acting, sides, seed=0)
+    roster = Roster(section, environments.agents, acting, sides)
+    league = League(roster, environments, seed=0, self_play=section.self_play)
     sampler = AgentSampler(
         environments, acting, ModuleFeeds(feeds), seed=0, steps=steps, league=league
     )
@@ -126,7 +128,7 @@ def test_only_what_the_current_weights_did_is_learned() -> None:
 def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
     sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
     collected(sampler)
-    copy = league.pool.copies[0].modules["default"]
+    copy = league.roster.pool.copies[0].modules["default"]
     assert isinstance(copy, Always)
     assert copy.sizes == [4] * 5
     assert modules["default"].sizes == [4] * 5
@@ -153,13 +155,13 @@ def test_episodes_in_turn_are_learned_from_one_side() -> None:
     assert left / 2 + right == 20
     assert ends.sum() == 20
     assert set(rewards.tolist()) == {0.0, 1.0}
-    assert league.pool.recent.episodes == 20
+    assert league.roster.pool.recent.episodes == 20
 
 
 def test_self_play_is_learned_from_both_sides() -> None:
     sampler, league, _, _ = league_in(MatrixGame, num_envs=4, steps=50, self_play=0.5)
     count = len(real(collected(sampler).by_module["default"], "actions"))
-    alone = league.pool.recent.episodes
+    alone = league.roster.pool.recent.episodes
     assert 60 < alone < 140
     # The seats of the next episodes are drawn already.
     assert count == alone + 2 * (200 - alone)
@@ -170,7 +172,7 @@ def test_modules_of_their_own_have_copies_of_their_own() -> None:
     sampler, league, acting, _ = league_in(MatrixGame, num_envs=2, steps=20, modules=modules)
     acting["one"].choice.fill_(PAPER)
     found = collected(sampler).by_module
-    assert set(league.pool.copies[0].modules) == {"one", "two"}
+    assert set(league.roster.pool.copies[0].modules) == {"one", "two"}
     assert (real(found["one"], "rewards") == 1).all()  # paper against the copy of two
     assert (real(found["two"], "rewards") == 0).all()  # rock against the copy of one
     assert len(real(found["one"], "actions")) + len(real(found["two"], "actions")) == 40
@@ -180,9 +182,9 @@ def test_a_removed_copy_plays_its_episodes_to_the_end() -> None:
     sampler, league, _, _ = league_in(Countdown, num_envs=2, steps=2, every=1, pool=1)
     for timestep in range(0, 40, 4):
         sampler.collect(timestep)
-    assert len(league.pool.copies) == 1
-    assert len(league.pool.retired) <= 2
-    assert len(league.pool.history) == 10
+    assert len(league.roster.pool.copies) == 1
+    assert len(league.roster.pool.retired) <= 2
+    assert len(league.roster.pool.history) == 10
 
 
 # -- the pool ------------------------------------------------------------------------------------
@@ -261,6 +263,46 @@ def test_opponents_are_drawn_as_asked() -> None:
     assert shares["prioritized"] == pytest.approx(1 / 577, abs=0.004)
 
 
+def roster_of(**options: Any) -> Roster:
+    agents = {"agent_0": "default", "agent_1": "default"}
+    section = LeagueSection(**{"every": 10, **options})
+    roster = Roster(section, agents, {"default": Always(ROCK)}, [["agent_0"], ["agent_1"]])
+    roster.begin()
+    return roster
+
+
+def test_learners_rate_by_the_results_of_all_in_one_order() -> None:
+    both = pool_of()
+    for score in (1.0, 0.0, 0.0):
+        both.add_result(0, score)
+    roster, others = roster_of(), [[(0, 0.0), (0, 0.0)], []]
+    roster.gather = lambda own: [own, others.pop(0)]
+    roster.add_result(0, 1.0)
+    # Its own results count at once, those of others from the next report or copy on.
+    assert roster.pool.elo == 1208
+    roster.settle()
+    assert roster.pool.get_ratings() == both.get_ratings()
+    roster.settle()
+    assert roster.pool.get_ratings() == both.get_ratings()
+
+
+def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() -> None:
+    learner, runner = roster_of(pool=2), roster_of(pool=2)
+    first = runner.pool.copies[0]
+    learner.add_result(0, 1.0)
+    for step in (10, 20):
+        learner.refresh(step)
+    told = learner.tell({0, 1})
+    assert [one["number"] for one in told["copies"]] == [2]
+    told = learner.tell({0})
+    runner.hear(told)
+    assert [one.number for one in runner.pool.copies] == [1, 2]
+    assert runner.pool.find(0) is first
+    assert runner.pool.get_ratings() == learner.pool.get_ratings()
+    runner.refresh(1000)  # which is the learner's to decide
+    assert len(runner.pool.history) == 3
+
+
 def test_scores_count_draws_half() -> None:
     assert scores_of([1.0, 0.0, -1.0], [0.0, 0.0, 0.0]).tolist() == [1.0, 0.5, 0.0]
 
@@ -268,16 +310,9 @@ def test_scores_count_draws_half() -> None:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def trained(env: Any = MATRIX, algorithm: str = "ppo", steps: int = 256, **options: Any) -> Any:
-    quick = {"tracking.enabled": False, "evaluation.episodes": 0}
-    quick = QUICK if algorithm == "ppo" else quick
-    options = {name.replace("__", "."): value for name, value in options.items()}
-    return library.run(algorithm, env, steps=steps, options={**quick, **options})
-
-
-def checkpoint(run: Any) -> Path:
-    newest: Path = sorted((run.folder / "checkpoints").glob("step-*"))[-1]
-    return newest
+def trained(env: Any = MATRIX, algorithm: str = "ppo", **options: Any) -> Any:
+    alone = {"sampling__num_envs": 1, "evaluation__episodes": 0}
+    return agent_runs.trained(env, algorithm, **{**alone, **options})
 
 
 @pytest.mark.parametrize(
@@ -285,8 +320,8 @@ def checkpoint(run: Any) -> Path:
     [
         ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
         ("ppo", UNLIKE, {"league__self_play": 0.3}),
-        ("dqn", MATRIX, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
-        ("dqn", COUNTDOWN, {"learning_starts": 32, "exploration_initial_eps": 0.05}),
+        ("dqn", MATRIX, {}),
+        ("dqn", COUNTDOWN, {}),
     ],
 )
 def test_a_resumed_league_equals_an_uninterrupted_one(
@@ -300,39 +335,22 @@ def test_a_resumed_league_equals_an_uninterrupted_one(
     for part_of in ("policy", "training"):
         one, other = (read_tree(checkpoint(run) / part_of) for run in (whole, rest))
         if part_of == "policy":
-            _same(one["modules"], other["modules"])
+            assert_same(one["modules"], other["modules"])
         else:
-            league = one["run"]["sampler"]["league"]
-            assert len(league["pool"]["copies"]) == 3
-            _same(league, other["run"]["sampler"]["league"])
-            _same(one["run"]["sampler"]["random"], other["run"]["sampler"]["random"])
+            assert len(one["run"]["league"]["copies"]) == 3
+            assert_same(one["run"]["league"], other["run"]["league"])
+            assert_same(one["run"]["sampler"]["league"], other["run"]["sampler"]["league"])
+            assert_same(one["run"]["sampler"]["random"], other["run"]["sampler"]["random"])
 
 
 def test_workers_step_a_league_as_this_process_does(home: Path) -> None:
     options: dict[str, Any] = {"league__every": 32, "sampling__num_envs": 2}
     here = trained(COUNTDOWN, steps=128, **options)
     there = trained(COUNTDOWN, steps=128, **options, sampling__backend="workers")
-    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (here, there)))
-    one, other = (
-        read_tree(checkpoint(run) / "training")["run"]["sampler"]["league"] for run in (here, there)
+    assert_same(*(weights(run) for run in (here, there)))
+    assert_same(
+        *(read_tree(checkpoint(run) / "training")["run"]["league"] for run in (here, there))
     )
-    _same(one, other)
-
-
-def _same(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            _same(value, other[name])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for here, there in zip(one, other, strict=True):
-            _same(here, there)
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    else:
-        assert one == other
 
 
 def test_the_copies_of_a_run_are_policies(home: Path) -> None:
@@ -361,7 +379,7 @@ def test_evaluations_play_against_random_and_against_the_pool(home: Path) -> Non
 def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:
     one = trained(COUNTDOWN, league__every=64)
     other = trained(COUNTDOWN, league__every=64, evaluation__episodes=4, evaluation__every=32)
-    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (one, other)))
+    assert_same(*(weights(run) for run in (one, other)))
 
 
 def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> None:
@@ -386,14 +404,12 @@ def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> 
 
 
 def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path) -> None:
-    single = library.run("ppo", "CartPole-v1", steps=64, options=QUICK)
-    assert "'default'" in told(league__every=10, run__init_from=single.run_id)
+    single = trained("CartPole-v1", steps=64)
+    assert "'default'" in told(MATRIX, league__every=10, run__init_from=single.run_id)
     league = trained(league__every=64)
-    options = {**QUICK, "run.init_from": league.run_id}
-    with pytest.raises(RequestError, match="'default'"):
-        library.run("ppo", "CartPole-v1", steps=64, options=options)
+    assert "'default'" in told("CartPole-v1", run__init_from=league.run_id)
     again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
-    _same(*(read_tree(checkpoint(run) / "policy")["modules"] for run in (league, again)))
+    assert_same(*(weights(run) for run in (league, again)))
 
 
 def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path) -> None:
@@ -411,13 +427,6 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
 
 
 # -- bad input -------------------------------------------------------------------------------------
-
-
-def told(env: Any = MATRIX, **options: Any) -> str:
-    with pytest.raises(RequestError) as refused:
-        trained(env, **options)
-    assert refused.value.exit_code == 2
-    return str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +463,7 @@ def told(env: Any = MATRIX, **options: Any) -> str:
     ],
 )
 def test_options_that_make_no_league_are_refused(options: dict[str, Any], said: str) -> None:
-    assert said in told(**options)
+    assert said in told(MATRIX, **options)
 
 
 def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path) -> None:
@@ -463,11 +472,6 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
     done = rlplug("run", "--config", str(file))
     assert done.code == 2
     assert "league   is empty: set every or win_rate" in done.err
-
-
-def test_a_league_of_several_learners_is_refused() -> None:
-    said = told(league__every=10, scale__learners=2)
-    assert "a league has its pool in one process" in said
 
 
 def test_a_league_of_one_agent_is_refused() -> None:

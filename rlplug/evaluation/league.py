@@ -14,7 +14,8 @@ from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
 from rlplug.evaluation.evaluator import Evaluator
 from rlplug.nn.modes import evaluating
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.league import League, scores_of
+from rlplug.sampling.league import scores_of
+from rlplug.sampling.league_roster import Roster
 from rlplug.seeding import forked
 
 __all__ = ["LeagueEvaluator"]
@@ -50,11 +51,11 @@ class LeagueEvaluator(Evaluator):
         self,
         make: Callable[[int], Environments],
         make_by_agent: Callable[[int], Environments],
-        league: League,
+        roster: Roster,
         **options: Any,
     ) -> None:
         super().__init__(make, **options)
-        self._league, self._make_by_agent = league, make_by_agent
+        self._roster, self._make_by_agent = roster, make_by_agent
         self._by_agent: AgentEnvironments | None = None
 
     def evaluate(self, module: Module, step: int, normalize: Any = None) -> dict[str, float]:
@@ -78,10 +79,10 @@ class LeagueEvaluator(Evaluator):
     ) -> dict[str, float]:
         if self._by_agent is None:
             self._by_agent = cast(AgentEnvironments, self._make_by_agent(self._parallel))
-        environments, league = self._by_agent, self._league
+        environments, roster = self._by_agent, self._roster
         spaces = environments.modules
         random: dict[str, Module] = {
-            agent: RandomModule(spaces[agent].action_space) for agent in league.agents
+            agent: RandomModule(spaces[agent].action_space) for agent in roster.agents
         }
         scores = self._scores_against([random], module, step, normalize)
         metrics = {
@@ -91,10 +92,10 @@ class LeagueEvaluator(Evaluator):
         pool: list[dict[str, Module]] = [
             {
                 agent: Exploring(copy.modules[module_id])
-                for agent, module_id in league.agents.items()
+                for agent, module_id in roster.agents.items()
                 if module_id in copy.modules
             }
-            for copy in league.pool.copies
+            for copy in roster.pool.copies
         ]
         if pool:
             scores = self._scores_against(pool, module, step, normalize)
@@ -109,15 +110,15 @@ class LeagueEvaluator(Evaluator):
         normalize: Mapping[str, Any],
     ) -> Any:
         """Scores of every side that learns against each other side, shape (episodes, others)."""
-        league, environments = self._league, self._by_agent
+        roster, environments = self._roster, self._by_agent
         assert environments is not None
         own, names = module.by_id, list(environments.agents)
-        episodes = -(-self._episodes // (len(opponents) * len(league.trained)))
+        episodes = -(-self._episodes // (len(opponents) * len(roster.trained)))
         found = []
         for other in opponents:
-            for number in league.trained:
-                side = league.sides[number]
-                acting = {agent: own[module_id] for agent, module_id in league.agents.items()}
+            for number in roster.trained:
+                side = roster.sides[number]
+                acting = {agent: own[module_id] for agent, module_id in roster.agents.items()}
                 acting |= {agent: one for agent, one in other.items() if agent not in side}
                 result = evaluate_agents(
                     AgentModules(acting),
@@ -127,7 +128,7 @@ class LeagueEvaluator(Evaluator):
                     timestep=step,
                     normalize={
                         agent: normalize[module_id]
-                        for agent, module_id in league.agents.items()
+                        for agent, module_id in roster.agents.items()
                         if module_id in normalize
                     },
                     check=self._check,
@@ -136,7 +137,7 @@ class LeagueEvaluator(Evaluator):
                 )
                 earned = [
                     result.agent_returns[:, [names.index(agent) for agent in one]].mean(1)
-                    for one in league.sides
+                    for one in roster.sides
                 ]
                 others = [one for index, one in enumerate(earned) if index != number]
                 found.append(numpy.stack([scores_of(earned[number], one) for one in others], 1))

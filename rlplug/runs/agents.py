@@ -113,7 +113,7 @@ def agent_feeds(
     for module_id, own in environments.stored.items():
         module = learner.modules[module_id]
         has_memory = module.initial_state(1) is not None
-        if has_memory and module_id in environments.teams:
+        if has_memory and described[module_id].team:
             raise RequestError(
                 f"the agents of module {module_id!r} are learned from together, and the module has "
                 "memory.",
@@ -133,7 +133,7 @@ def agent_feeds(
             feeds[module_id] = feed.open(setting(own, module))
         except RequestError as error:
             rows = f"an environment of it is one of its {own.num_envs} agents"
-            if module_id in environments.teams:
+            if described[module_id].team:
                 rows = f"it has {own.num_envs} environments"
             raise RequestError(
                 f"module {module_id!r}: {error.message}", *error.hints, rows
@@ -167,5 +167,5 @@ def agent_sampler(
         steps=-(-count // environments.num_envs) if count else steps,
         run_steps=config.run.steps,
         optimal=config.sampling.optimal,
-        league=league_of(config, environments, modules, set(feeds.by_module)),
+        league=league_of(config, environments, modules, feeds.by_module),
     )

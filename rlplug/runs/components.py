@@ -41,7 +41,7 @@ from rlplug.runs.environments import (
     training_environments,
 )
 from rlplug.runs.from_log import feed_of, sampler_of
-from rlplug.runs.league import evaluator_for
+from rlplug.runs.league import evaluator_for, roster_of
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
 from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
@@ -153,6 +153,9 @@ class Components:
             "sampler": self.sampler.get_state(environments=environments),
             "limits": self.limits.get_state(),
         }
+        roster = roster_of(self.sampler)
+        if roster is not None:
+            state["league"] = roster.get_state()
         return state if self.others is None else {**state, "learners": self.others()}
 
 
@@ -245,6 +248,9 @@ def make_components(
         if isinstance(sampler, VectorSampler | AgentSampler | RaySampler):
             for stats in sampler.stats_by_module.values():
                 stats.sum = ranks.sum
+        roster = roster_of(sampler)
+        if roster is not None:
+            roster.gather = ranks.gather_in_step
         limits = RankLimits(config, ranks)
         trainer = RankTrainer(ranks, interrupts, *made_of, steps=config.run.steps, limits=limits)
     return Components(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,18 @@ from rlplug.review.league import draw_league
 from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.league import League
 from rlplug.sampling.league_pool import CURRENT, Pool
+from rlplug.sampling.league_roster import Roster
+from rlplug.scale.ray_sampler import RaySampler
 from rlplug.trainer import Sampler
 
-__all__ = ["LeaguePlot", "evaluator_for", "league_listeners", "league_of"]
+__all__ = [
+    "LeaguePlot",
+    "evaluator_for",
+    "league_listeners",
+    "league_of",
+    "roster_for",
+    "roster_of",
+]
 
 _PATH = "league.sides"
 _LOG = logging.getLogger("rlplug")
@@ -32,26 +41,43 @@ def league_of(
     config: RunConfig,
     environments: AgentEnvironments,
     modules: Mapping[str, Module],
-    trained: set[str],
+    trained: Collection[str],
 ) -> League | None:
     """The league that `[league]` describes, of the `trained` modules; None without one."""
+    roster = roster_for(config, environments.agents, modules, trained)
+    if roster is None:
+        return None
+    return League(
+        roster,
+        environments,
+        seed=config.run.seed,
+        self_play=config.league.self_play,
+        optimal=config.sampling.optimal,
+    )
+
+
+def roster_for(
+    config: RunConfig,
+    agents: Mapping[str, str],
+    modules: Mapping[str, Module],
+    trained: Collection[str],
+) -> Roster | None:
+    """Who may play in the league of a run; None without one."""
     if not config.league.is_used:
         return None
-    agents = environments.agents
     sides, problems = _sides(agents, config.league.sides)
     if not problems:
         problems = _idle(agents, sides, trained)
     if problems:
         told = ", ".join(f"{agent} ({module_id})" for agent, module_id in agents.items())
         raise ConfigError("[league]", problems, f"agents, and their modules: {told}")
-    return League(
-        config.league,
-        environments,
-        {name: one for name, one in modules.items() if name in trained},
-        sides,
-        seed=config.run.seed,
-        optimal=config.sampling.optimal,
-    )
+    own = {name: one for name, one in modules.items() if name in trained}
+    return Roster(config.league, agents, own, sides)
+
+
+def roster_of(sampler: Sampler) -> Roster | None:
+    """Who may play in the league of a sampler; None without one."""
+    return sampler.roster if isinstance(sampler, AgentSampler | RaySampler) else None
 
 
 def evaluator_for(
@@ -61,16 +87,16 @@ def evaluator_for(
     **options: Any,
 ) -> Evaluator:
     """An evaluator, with a league also of its pool."""
-    league = _league_in(sampler)
-    if league is None:
+    roster = roster_of(sampler)
+    if roster is None:
         return Evaluator(make, **options)
-    return LeagueEvaluator(make, make_by_agent, league, **options)
+    return LeagueEvaluator(make, make_by_agent, roster, **options)
 
 
 def league_listeners(sampler: Sampler) -> list[object]:
     """What draws the league at the end of a run, if there is one."""
-    league = _league_in(sampler)
-    return [] if league is None else [LeaguePlot(league.pool)]
+    roster = roster_of(sampler)
+    return [] if roster is None else [LeaguePlot(roster.pool)]
 
 
 class LeaguePlot:
@@ -113,10 +139,6 @@ class LeaguePlot:
             _LOG.warning("rlplug: the league cannot be drawn: %s.", error)
 
 
-def _league_in(sampler: Sampler) -> League | None:
-    return sampler.league if isinstance(sampler, AgentSampler) else None
-
-
 def _sides(
     agents: Mapping[str, str], patterns: tuple[str, ...]
 ) -> tuple[list[list[str]], list[Problem]]:
@@ -143,7 +165,9 @@ def _sides(
     return sides, problems
 
 
-def _idle(agents: Mapping[str, str], sides: list[list[str]], trained: set[str]) -> list[Problem]:
+def _idle(
+    agents: Mapping[str, str], sides: list[list[str]], trained: Collection[str]
+) -> list[Problem]:
     """Why no copy would ever act."""
     if len(sides) < 2:
         return [Problem(_PATH, "all agents are on one side: there is nobody to play against")]

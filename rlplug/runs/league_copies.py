@@ -30,13 +30,13 @@ def load_league(
     path = find_checkpoint(str(run), checkpoint)
     refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
     with reading(path, "league"):
-        saved = read_training(path)["run"]["sampler"].get("league")
+        saved = read_training(path)["run"].get("league")
     if not saved:
         raise RequestError(
             f"the run of {path} has no league.", "try: a run with [league], or rlplug.load"
         )
     found = []
-    for one in saved["pool"]["copies"]:
+    for one in saved["copies"]:
         policy = load_checkpoint(path, seed=seed, registry=registry, copies=one["modules"]).policy
         assert isinstance(policy, AgentPolicy)
         for own in (policy, *policy.agents.values()):

@@ -25,6 +25,7 @@ from rlplug.plugin import Algorithm
 from rlplug.registry import Registry, packages
 from rlplug.runs.components import Components
 from rlplug.runs.inline_plugins import InlinePlugins
+from rlplug.runs.league import roster_of
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
@@ -125,6 +126,9 @@ class Resumed:
             learner.set_optimizer_settings(settings)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
+            roster = roster_of(components.sampler)
+            if roster is not None and "league" in run:
+                roster.set_state(run["league"])
             self.learners = run.get("learners", {})
             other_number = self._other_number_of_learners()
             if other_number:

@@ -17,6 +17,7 @@ from rlplug.sampling.agent_collector import AgentCollector
 from rlplug.sampling.agent_inputs import AgentInputs
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.league import League
+from rlplug.sampling.league_roster import Roster
 from rlplug.seeding import derive
 
 __all__ = ["AgentSampler", "agent_inputs"]
@@ -185,7 +186,15 @@ class AgentSampler:
         metrics = metrics_of_modules(
             {name: one.take() for name, one in self.stats_by_module.items()}
         )
-        return metrics if self.league is None else {**metrics, **self.league.pool.metrics()}
+        if self.league is None:
+            return metrics
+        self.league.roster.settle()
+        return {**metrics, **self.league.roster.pool.metrics()}
+
+    @property
+    def roster(self) -> Roster | None:
+        """Who may play in the league, where there is one."""
+        return None if self.league is None else self.league.roster
 
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy
 
-from rlplug.config.league_section import LeagueSection
 from rlplug.envs.agents import AgentEnvironments
-from rlplug.plugin import Acted, ActInput, Module
+from rlplug.plugin import Acted, ActInput
 from rlplug.sampling.agent_inputs import AgentInputs
-from rlplug.sampling.league_pool import CURRENT, Pool
+from rlplug.sampling.league_pool import CURRENT
+from rlplug.sampling.league_roster import Roster
 from rlplug.seeding import derive
 
 __all__ = ["League", "scores_of"]
@@ -26,32 +26,23 @@ class League:
 
     def __init__(
         self,
-        section: LeagueSection,
+        roster: Roster,
         environments: AgentEnvironments,
-        modules: Mapping[str, Module],
-        sides: Sequence[Sequence[str]],
         *,
         seed: int,
+        self_play: float = 0.0,
         optimal: bool = False,
     ) -> None:
-        """`modules` are those that are trained, and copied."""
-        self.pool = Pool(section)
-        self.sides = sides
-        """The agents of each side."""
-        self.agents = environments.agents
-        """The module of each agent."""
-        self._section, self._modules, self._optimal = section, modules, optimal
+        """In a share `self_play` of episodes, there is no copy."""
+        self.roster, sides = roster, roster.sides
+        self._self_play, self._optimal = self_play, optimal
         self._games = environments.games
-        self._random = numpy.random.default_rng(derive(seed, "league"))
+        # Each process of a run has draws of its own.
+        place = (environments.first,) if environments.first else ()
+        self._random = numpy.random.default_rng(derive(seed, "league", *place))
         agents = list(environments.agents)
         members = [[agents.index(agent) for agent in side] for side in sides]
         self._members = members
-        self.trained = [
-            number
-            for number, side in enumerate(sides)
-            if any(environments.agents[agent] in modules for agent in side)
-        ]
-        """Sides that have something to learn, and may be played by copies."""
         num, side_of = environments.num_envs, {}
         for number, side in enumerate(sides):
             side_of.update(dict.fromkeys(side, number))
@@ -67,21 +58,21 @@ class League:
         """The copy that plays each side of each game."""
         self._earned = numpy.zeros((num, len(agents)))
         self._copy_of = {
-            module_id: numpy.full(self._games.rows[module_id].num, CURRENT) for module_id in modules
+            module_id: numpy.full(self._games.rows[module_id].num, CURRENT)
+            for module_id in roster.modules
         }
         """The copy that acts for each row."""
         self._turns: dict[str, Any] = {}
 
     def refresh(self, timestep: int) -> None:
         """Add a copy to the pool if one is due."""
-        if self.pool.is_due(timestep):
-            self.pool.add(timestep, self._modules)
-            self.pool.forget_retired(set(self._playing.reshape(-1).tolist()))
+        self.roster.refresh(timestep)
+        if self.roster.pool.retired:
+            self.roster.pool.forget_retired(set(self._playing.reshape(-1).tolist()))
 
     def start(self) -> None:
         """All environments were reset."""
-        if not self.pool.copies:
-            self.pool.add(0, self._modules)
+        self.roster.begin()
         self._earned[:] = 0
         self._draw_opponents(range(len(self._playing)))
 
@@ -124,13 +115,18 @@ class League:
             self._draw_opponents(over)
 
     def get_state(self) -> dict[str, Any]:
-        """The pool, and the random numbers of draws."""
-        return {"pool": self.pool.get_state(), "random": self._random.bit_generator.state}
+        """What is not the same in all processes of a run."""
+        return {
+            "random": self._random.bit_generator.state,
+            "retired": self.roster.pool.get_retired(),
+            "results": self.roster.get_results(),
+        }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        self.pool.set_state(saved["pool"], self._modules)
+        """Restore a state, after that of the roster."""
         self._random.bit_generator.state = saved["random"]
+        self.roster.pool.set_retired(saved["retired"], self.roster.modules)
+        self.roster.set_results(saved["results"])
 
     def get_episodes(self) -> dict[str, Any]:
         """What belongs to the episodes in progress; not a copy."""
@@ -146,19 +142,19 @@ class League:
             self._assign_rows(game)
 
     def _choose(self, number: int, module_id: str) -> Callable[[ActInput], Acted]:
-        module = self.pool.find(number).modules[module_id]
+        module = self.roster.pool.find(number).modules[module_id]
         return module.forward_inference if self._optimal else module.forward_exploration
 
     def _draw_opponents(self, games: Sequence[int]) -> None:
         """Draw who plays the next episodes."""
-        random = self._random
+        random, trained = self._random, self.roster.trained
         for game in games:
             self._playing[game] = CURRENT
-            if random.random() >= self._section.self_play:
-                learner = self.trained[int(random.integers(len(self.trained)))]
-                for side in self.trained:
+            if random.random() >= self._self_play:
+                learner = trained[int(random.integers(len(trained)))]
+                for side in trained:
                     if side != learner:
-                        self._playing[game, side] = self.pool.draw(random)
+                        self._playing[game, side] = self.roster.pool.draw(random)
             self._assign_rows(game)
 
     def _assign_rows(self, game: int) -> None:
@@ -168,15 +164,16 @@ class League:
             copies[first : first + len(sides)] = self._playing[game, sides]
 
     def _score(self, over: Sequence[int]) -> None:
-        """Tell the pool how episodes ended."""
+        """Count how episodes ended."""
+        trained = self.roster.trained
         for game in over:
             playing = self._playing[game]
             earned = [self._earned[game, members].mean() for members in self._members]
-            copies = [side for side in self.trained if playing[side] != CURRENT]
+            copies = [side for side in trained if playing[side] != CURRENT]
             for side in copies:
-                (learner,) = set(self.trained) - set(copies)
+                (learner,) = set(trained) - set(copies)
                 score = scores_of(earned[learner], earned[side])
-                self.pool.add_result(int(playing[side]), float(score))
+                self.roster.add_result(int(playing[side]), float(score))
 
 
 def scores_of(own: Any, other: Any) -> Any:

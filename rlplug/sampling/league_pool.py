@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -114,7 +114,7 @@ class Pool:
 
     def add_result(self, number: int, score: float) -> None:
         """An episode against a copy has ended: 1 for a win, 0.5 for a draw, 0 for a loss."""
-        difference = self.find(number).elo - self.elo
+        difference = self.history[number][1] - self.elo
         self.elo += ELO_STEP * (score - 1 / (1 + 10 ** (difference / 400)))
         self.recent.add(score)
         if number in self.against:
@@ -144,24 +144,45 @@ class Pool:
             metrics["league/win_rate"] = self.recent.rate
         return metrics
 
-    def get_state(self) -> dict[str, Any]:
-        """All of it; weights are not copied, since they never change."""
+    def get_state(self, known: Container[int] = ()) -> dict[str, Any]:
+        """All but the removed copies, and but those that are `known`.
+
+        Weights are not copied, since they never change.
+        """
         return {
-            "copies": [_saved(one) for one in self.copies],
-            "retired": [_saved(one) for one in self.retired],
-            "elo": self.elo,
-            "recent": [self.recent.rate, self.recent.episodes],
-            "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
+            "copies": [_saved(one) for one in self.copies if one.number not in known],
             "history": [[step, elo] for step, elo in self.history],
+            **self.get_ratings(),
         }
 
     def set_state(self, saved: Mapping[str, Any], modules: Mapping[str, Module]) -> None:
         """Restore a state; `modules` are those that the copies are like."""
         self.copies = [_restored(one, modules) for one in saved["copies"]]
-        self.retired = [_restored(one, modules) for one in saved["retired"]]
+        self.history = [(step, elo) for step, elo in saved["history"]]
+        self.set_ratings(saved)
+
+    def get_ratings(self) -> dict[str, Any]:
+        """The rating and the win rates of the current weights."""
+        return {
+            "elo": self.elo,
+            "recent": [self.recent.rate, self.recent.episodes],
+            "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
+        }
+
+    def set_ratings(self, saved: Mapping[str, Any]) -> None:
+        """Restore those."""
         self.elo, self.recent = saved["elo"], WinRate(*saved["recent"])
         self.against = {n: WinRate(rate, episodes) for n, rate, episodes in saved["against"]}
-        self.history = [(step, elo) for step, elo in saved["history"]]
+
+    def get_retired(self) -> list[dict[str, Any]]:
+        """The removed copies that act."""
+        return [_saved(one) for one in self.retired]
+
+    def set_retired(
+        self, saved: Sequence[Mapping[str, Any]], modules: Mapping[str, Module]
+    ) -> None:
+        """Restore those."""
+        self.retired = [_restored(one, modules) for one in saved]
 
     def _expected(self, number: int) -> float:
         """Win rate against a copy, closer to a draw the fewer episodes it is known from."""

@@ -147,6 +147,10 @@ class Ranks:
         """What each learner gives, in their order."""
         return all_gather(value, check=self.refuse_lost)
 
+    def gather_in_step(self, value: Any) -> list[Any]:
+        """The same; out of step, only what this one gives."""
+        return self.gather(value) if self.in_step else [value]
+
     # -- messages of the first learner -----------------------------------------------------------
 
     def tell(self, value: Any = None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
+from rlplug.sampling.league_roster import Roster
 from rlplug.scale.experience import join
 
 __all__ = ["RaySampler"]
@@ -28,8 +29,8 @@ class RaySampler:
     """Collects from all runners at once, at most `ahead` collections before the last weights.
 
     `make_runner` makes the runner of an index; `life` counts its replacements. Weights of all
-    modules and normalisation go through the object store once per version; `collecting` are the
-    modules that learn from what their runners collect.
+    modules and normalisation go through the object store once per version; `collecting` has the
+    modules that learn from what runners collect, with the number of rows of all runners.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class RaySampler:
         make_runner: Callable[..., Any],
         environments: Environments,
         modules: Mapping[str, Module],
-        collecting: Iterable[str],
+        collecting: Mapping[str, int],
         *,
         runners: int,
         ahead: int = 0,
         max_restarts: int = 3,
         placement_timeout: float = 300.0,
+        roster: Roster | None = None,
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
@@ -57,10 +59,11 @@ class RaySampler:
         self._max_restarts = max_restarts
         self._placement_timeout = placement_timeout
         self._restarts = 0
-        self._stats = {
-            module_id: EpisodeStats(environments.modules[module_id].num_envs)
-            for module_id in collecting
-        }
+        self.roster = roster
+        """Who may play in the league, where there is one."""
+        self._told: list[set[int]] = [set() for _ in range(runners)]
+        """The copies of the league that each runner has."""
+        self._stats = {module_id: EpisodeStats(rows) for module_id, rows in collecting.items()}
         self._put: tuple[int, Any] = (-1, None)
         self._pending: deque[tuple[int, list[Any]]] = deque()
         """Timesteps and answers of collections under way, the oldest first."""
@@ -82,7 +85,9 @@ class RaySampler:
     def start(self, seed: int | None = None) -> None:
         """Reset the environments, from a seed of their own under `seed`, or the run's."""
         self._pending.clear()
-        self._all("start", seed)
+        if self.roster is not None:
+            self.roster.begin()
+        self._all("start", seed, told=True)
 
     def collect(self, timestep: int) -> Experience:
         """The next steps of all runners."""
@@ -91,6 +96,10 @@ class RaySampler:
         parts = [self._received(index) for index in range(len(self._runners))]
         self._pending.popleft()
         self.step_seconds = max(one["step_seconds"] for one in parts)
+        if self.roster is not None:
+            for one in parts:
+                for number, score in one["results"]:
+                    self.roster.add_result(number, score)
         self._last = join([one["experience"] for one in parts])
         return self._last
 
@@ -114,6 +123,9 @@ class RaySampler:
             (restarts,) = over_learners([restarts])
         if restarts:
             metrics["sampling/restarts"] = restarts
+        if self.roster is not None:
+            self.roster.settle()
+            metrics |= self.roster.pool.metrics()
         return metrics
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
@@ -123,6 +135,7 @@ class RaySampler:
         return {
             "runners": states,
             "stats": {name: one.get_state() for name, one in self._stats.items()},
+            "results": [] if self.roster is None else self.roster.get_results(),
             "environments": b"" if reason else b"those of the runners",
             "not_saved": reason,
         }
@@ -138,12 +151,14 @@ class RaySampler:
             return f"the run had {before}, now it has {len(self._runners)}"
         for name, one in self._stats.items():
             one.set_state(saved["stats"][name])
+        if self.roster is not None:
+            self.roster.set_results(saved["results"])
         reason = str(saved["not_saved"])
         if not saved["environments"]:
             states = [{**one, "environments": b"", "not_saved": reason} for one in states]
         answers = [
-            runner.set_state.remote(state, seed)
-            for runner, state in zip(self._runners, states, strict=True)
+            runner.set_state.remote(state, seed, self._league(index))
+            for index, (runner, state) in enumerate(zip(self._runners, states, strict=True))
         ]
         told = [self._answer(one) for one in answers]
         return next((one for one in told if one), "")
@@ -160,10 +175,22 @@ class RaySampler:
     # -- inside ----------------------------------------------------------------------------------
 
     def _begin(self, timestep: int) -> None:
+        if self.roster is not None:
+            self.roster.refresh(timestep)
         weights = self._weights()
-        self._pending.append(
-            (timestep, [one.collect.remote(weights, timestep) for one in self._runners])
-        )
+        answers = [
+            one.collect.remote(weights, timestep, self._league(index))
+            for index, one in enumerate(self._runners)
+        ]
+        self._pending.append((timestep, answers))
+
+    def _league(self, index: int) -> dict[str, Any] | None:
+        """What a runner is told of the league, without the copies that it has."""
+        if self.roster is None:
+            return None
+        told = self.roster.tell(self._told[index])
+        self._told[index] |= set(told["numbers"])
+        return told
 
     def _weights(self) -> Any:
         """The weights in the object store, put there once per version."""
@@ -213,17 +240,18 @@ class RaySampler:
             # One that only cannot be reached would hold what it reserves.
             self._ray.kill(self._runners[index])
             runner = self._runners[index] = self._make_runner(index, life=self._restarts)
+            self._told[index] = set()
             try:
                 self._wait_for_room(index)
                 self._answer(runner.build.remote())
-                self._answer(runner.start.remote(None))
+                self._answer(runner.start.remote(None, self._league(index)))
                 break
             except self._ray.exceptions.RayActorError as again:
                 # On a node that is leaving, too.
                 error = again
         # What the dead one had under way comes from its successor, in the same order.
         for timestep, answers in self._pending:
-            answers[index] = runner.collect.remote(self._weights(), timestep)
+            answers[index] = runner.collect.remote(self._weights(), timestep, self._league(index))
 
     def _wait_for_room(self, index: int) -> None:
         """Wait until a runner has its place; other runs may hold what the cluster has."""
@@ -238,16 +266,21 @@ class RaySampler:
             "try: ray status; fewer scale.runners, or a longer scale.placement_timeout",
         )
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """What every runner answers; one that has died is replaced first."""
-        answers = [getattr(one, method).remote(*arguments) for one in self._runners]
+    def _all(self, method: str, *arguments: Any, told: bool = False) -> list[Any]:
+        """What every runner answers, `told` of the league; one that has died is replaced first."""
+
+        def asked(index: int) -> Any:
+            league = (self._league(index),) if told else ()
+            return getattr(self._runners[index], method).remote(*arguments, *league)
+
+        answers = [asked(index) for index in range(len(self._runners))]
         found = []
         for index, answer in enumerate(answers):
             try:
                 found.append(self._answer(answer))
             except self._ray.exceptions.RayActorError as error:
                 self._replace(index, error)
-                found.append(self._answer(getattr(self._runners[index], method).remote(*arguments)))
+                found.append(self._answer(asked(index)))
         return found
 
     def _answer(self, answer: Any) -> Any:

@@ -52,7 +52,7 @@ class AgentEnvironments(Environments):
     """Whether agents act one after the other."""
     agent_spaces: Mapping[str, tuple[AnySpace, AnySpace]] = attrs.field(factory=dict, kw_only=True)
     teams: Mapping[str, TeamRows] = attrs.field(factory=dict, kw_only=True)
-    """Of the modules whose agents are stored together."""
+    """Of the modules whose agents are stored together, where they are stepped here."""
     stored: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
     """Module id → the spaces of what is stored and learned from, with as many environments."""
 
@@ -72,8 +72,7 @@ class AgentEnvironments(Environments):
         return self.by_module
 
     def elsewhere(self, section: EnvSection, num_envs: int) -> AgentEnvironments:
-        """The spaces and the statistics of so many such environments; these are closed."""
-        self.close()
+        """The spaces and the statistics of so many such environments, which are elsewhere."""
         spaces = {
             module_id: (own.vector.single_observation_space, own.vector.single_action_space)
             for module_id, own in self.by_module.items()
@@ -83,10 +82,9 @@ class AgentEnvironments(Environments):
             for module_id in spaces
         }
         by_module, normalization = _of_modules(self.name, section, spaces, rows)
-        whole = self.vector.single_observation_space, self.vector.single_action_space
         return attrs.evolve(
             self,
-            vector=SpacesOnly(*whole, num_envs),
+            vector=_Elsewhere(self.games, num_envs),
             normalization=normalization,
             by_module=by_module,
             stored=by_module,
@@ -102,45 +100,40 @@ class AgentEnvironments(Environments):
         }
 
     def storing(self, wanted: Mapping[str, Stored]) -> AgentEnvironments:
-        """The same ones, of which is kept what feeds ask for, by module."""
-        teams, stored, state = {}, dict(self.by_module), None
-        several = any(one.team for one in wanted.values())
-        global_state = any(one.global_state for one in wanted.values())
-        if not (several or global_state):
-            return self
-        if global_state and type(self.vector) is not AgentVector:
-            raise RequestError(
-                "the global state of environments is known in this process alone, but they are in "
-                "others.",
-                "try: without sampling.backend, and without scale.engine",
-            )
-        if not isinstance(self.vector, AgentVector):
-            raise RequestError(
-                "teams of agents are collected in this process, but environments are in others.",
-                "try: without scale.engine",
-            )
-        if global_state:
-            found = state_of(self.games.games[0], self.name, self.agent_spaces)
-            for game in self.games.games:
-                game.state_of = found
-            state = found.space
+        """The same ones, ready to be reset, of which is kept what feeds ask for, by module."""
+        elsewhere = isinstance(self.vector, _Elsewhere)
+        games = self.vector.games if isinstance(self.vector, _Elsewhere) else self.games
+        teams, stored, found = {}, dict(self.by_module), None
+        for module_id, asked in wanted.items():
+            self._refuse(module_id, asked)
+        if any(one.global_state for one in wanted.values()):
+            found = state_of(games.games[0], self.name, self.agent_spaces)
         for module_id, asked in wanted.items():
             if not (asked.team or asked.global_state):
                 continue
-            own, rows = self.by_module[module_id], self.games.rows[module_id]
-            self._refuse(module_id, asked.team, own.normalization)
-            if state is not None and asked.global_state:
+            own, rows = self.by_module[module_id], games.rows[module_id]
+            state = found.space if found is not None and asked.global_state else None
+            if state is not None:
                 rows.add_state(state)
-            seen, actions, num = own.vector.single_observation_space, own.action_space, rows.num
-            size = len(rows.agents) if asked.team else 0
-            space = stored_space(seen, actions, size, state if asked.global_state else None)
+            seen, actions = own.vector.single_observation_space, own.action_space
+            num, size = own.num_envs, len(rows.agents) if asked.team else 0
+            space = stored_space(seen, actions, size, state)
             if asked.team:
-                team = teams[module_id] = TeamRows(rows, actions, self.games.over)
-                actions, num = batch_space(actions, size), team.num
+                actions, num = batch_space(actions, size), num // size
+                if not elsewhere:
+                    teams[module_id] = TeamRows(rows, own.action_space, games.over)
             stored[module_id] = attrs.evolve(own, vector=SpacesOnly(space, actions, num))
+        if elsewhere:
+            games.close()
+        else:
+            games.begin(found)
         return attrs.evolve(self, teams=teams, stored=stored)
 
-    def _refuse(self, module_id: str, team: bool, scaling: Normalization | None) -> None:
+    def _refuse(self, module_id: str, asked: Stored) -> None:
+        """Refuse a module whose agents cannot be stored as its feed asks for."""
+        team, scaling = asked.team, self.by_module[module_id].normalization
+        if not (team or asked.global_state):
+            return
         if team and self.in_turn:
             raise RequestError(
                 f"module {module_id!r} learns from what its agents do at once, and the agents of "
@@ -161,6 +154,18 @@ class AgentEnvironments(Environments):
         """Reset all, each from a seed of its own."""
         indices = range(self.first, self.first + self.num_envs)
         self.games.reset_games([derive(seed, "environment", index) % 2**31 for index in indices])
+
+
+class _Elsewhere(SpacesOnly):
+    """Stands for games in other processes; some that are like them are here, to be looked at."""
+
+    def __init__(self, games: AgentVector, num_envs: int) -> None:
+        super().__init__(games.single_observation_space, games.single_action_space, num_envs)
+        self.games = games
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close those that are here."""
+        self.games.close()
 
 
 @attrs.frozen(eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlplug.config.sections import SamplingSection
 from rlplug.envs.agents.games import Answer, Game
+from rlplug.envs.agents.global_state import StateOf
 from rlplug.envs.agents.making import agent_spaces_of, make_game
 from rlplug.envs.agents.saving import restored_game, save_games
 from rlplug.envs.agents.vector import AgentVector
@@ -46,21 +48,30 @@ class WorkerAgentVector(AgentVector):
         section: SamplingSection,
         seed: int,
     ) -> None:
-        """Start the workers; `game` is one like theirs."""
+        """`game` is one like those of the workers."""
         super().__init__([game], modules, agent_spaces, num_games=num_games)
-        self._workers = WorkerVector(
-            partial(_WorkerGame.make, maker, name, arguments),
-            num_games,
-            section.workers,
+        self._make = partial(_WorkerGame.make, maker, name, arguments)
+        self._start = partial(
+            WorkerVector,
+            num_envs=num_games,
+            num_workers=section.workers,
             name=name,
             seed=seed,
             timeout=section.step_timeout,
         )
+        self._ending = ExitStack()
+        self._workers: WorkerVector
         self._everyone = numpy.arange(num_games)
-        self._actions: Any = create_empty_array(self._workers.single_action_space, num_games)
+        self._actions: Any = create_empty_array(self.single_action_space, num_games)
         self._write_action = {
             agent: row_writer(action_space) for agent, (_, action_space) in agent_spaces.items()
         }
+
+    def begin(self, state_of: StateOf | None) -> None:
+        """Start the workers, which keep the global state if it is asked for."""
+        super().begin(state_of)
+        self._workers = self._start(partial(self._make, state_of))
+        self._ending.callback(self._workers.close)
 
     def reset_games(self, seeds: Sequence[int | None]) -> None:
         """Begin an episode in every game."""
@@ -98,7 +109,7 @@ class WorkerAgentVector(AgentVector):
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers."""
-        self._workers.close()
+        self._ending.close()
         super().close_extras(**kwargs)
 
 
@@ -115,10 +126,15 @@ class _WorkerGame(gymnasium.Env[Any, Any]):
 
     @classmethod
     def make(
-        cls, maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]
+        cls,
+        maker: Callable[..., Any],
+        name: str,
+        arguments: Mapping[str, Any],
+        state_of: StateOf | None,
     ) -> _WorkerGame:
         """A game of its own."""
         game = make_game(maker, name, arguments)
+        game.state_of = state_of
         actions = {agent: pair[1] for agent, pair in agent_spaces_of(game, name).items()}
         return cls(game, spaces.Dict(actions))
 

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlplug.batch.nested import tree_map
 from rlplug.envs.agents.games import Answer, Game
+from rlplug.envs.agents.global_state import StateOf
 from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.envs.row_writer import row_writer
 from rlplug.spaces import ACTION_MASK, AnySpace
@@ -199,6 +200,11 @@ class AgentVector(VectorEnv[Any, Any, Any]):
             self._stepped(index, answer)
             if not answer.agents:
                 self._reset(index, None)
+
+    def begin(self, state_of: StateOf | None) -> None:
+        """Be ready to be reset; `state_of` gives the global state, if it is asked for."""
+        for game in self.games:
+            game.state_of = state_of
 
     def save(self, beside: Any) -> tuple[bytes, str]:
         """The games and what belongs to their step, or why they cannot be saved."""

@@ -11,6 +11,7 @@ from rlplug.config.scale_section import ScaleSection
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.runs.components import Components
+from rlplug.runs.league import roster_of
 from rlplug.runs.learners.actor import LearnerActor
 from rlplug.runs.learners.share import refuse_unfit
 from rlplug.runs.prepare import Prepared
@@ -46,11 +47,13 @@ class FirstLearner:
             raise RequestError("\n".join(told))
         self._digests = components.learner.weight_digests
         normalization = components.environments.normalization
+        roster = roster_of(components.sampler)
         common = {
             "learner": components.learner.get_state(),
             "normalization": None if normalization is None else normalization.get_state(),
             "trainer": components.trainer.get_state(),
             "limits": components.limits.get_state(),
+            "league": None if roster is None else roster.get_state(),
             "seed": seed,
         }
         own: list[Any] = [None] * self.ranks.size

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlplug.errors import RlplugError
 from rlplug.runs.components import Components, make_components
+from rlplug.runs.league import roster_of
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import rebuilt
 from rlplug.runs.signals import Interrupted, Interrupts
@@ -153,6 +154,9 @@ class _Tasks:
         normalization = made.environments.normalization
         if normalization is not None:
             normalization.set_state(told["normalization"])
+        roster = roster_of(made.sampler)
+        if roster is not None:
+            roster.set_state(told["league"])
         if own is None:
             made.sampler.start(told["seed"])
             return

@@ -78,8 +78,6 @@ def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> No
         problems.append(("a log is read by one process alone.", "try: --data without [scale]"))
     if config.sampling.record:
         problems.append((f"experience of {among} cannot be recorded.", "try: without --record"))
-    if config.league.is_used:
-        problems.append(("a league has its pool in one process.", "try: [league] without [scale]"))
     if config.sampling.min_trajectory_length > 1:
         problems.append(
             (

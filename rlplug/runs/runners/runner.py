@@ -18,7 +18,8 @@ from rlplug.errors import RequestError, RlplugError
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.learner.device import limit_threads
 from rlplug.plugin import DEFAULT_MODULE
-from rlplug.runs.agents import agent_sampler
+from rlplug.runs.agents import agent_sampler, described_feeds
+from rlplug.runs.league import roster_of
 from rlplug.runs.learners.share import own_seed, problem_arguments, shared
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import rebuilt
@@ -89,14 +90,18 @@ class Runner:
             failure = f"{where}: {message}", hints, is_request
         return made, failure
 
-    def start(self, seed: int | None) -> Told:
-        """Reset the environments."""
+    def start(self, seed: int | None, league: Mapping[str, Any] | None) -> Told:
+        """Reset the environments; `league` is what `Roster.tell` gives, if there is one."""
         if seed is None and self._life:
             seed = derive(self._seed, "runner", self._life)
+        self._hear(league)
         return _told(partial(self._sampler.start, seed))
 
-    def collect(self, weights: Mapping[str, Any], timestep: int) -> Told:
+    def collect(
+        self, weights: Mapping[str, Any], timestep: int, league: Mapping[str, Any] | None
+    ) -> Told:
         """Take the next steps with these weights."""
+        self._hear(league)
         return _told(partial(self._collect, weights, timestep))
 
     def take_lists(self) -> Told:
@@ -107,9 +112,18 @@ class Runner:
         """All that the next collection depends on."""
         return _told(partial(self._sampler.get_state, environments=environments))
 
-    def set_state(self, saved: Mapping[str, Any], seed: int) -> Told:
+    def set_state(
+        self, saved: Mapping[str, Any], seed: int, league: Mapping[str, Any] | None
+    ) -> Told:
         """Restore a state; tells why environments were reset, or nothing."""
+        self._hear(league)
         return _told(partial(self._sampler.set_state, saved, seed=seed))
+
+    def _hear(self, league: Mapping[str, Any] | None) -> None:
+        """Have the pool of the learner."""
+        roster = roster_of(self._sampler)
+        if roster is not None and league is not None:
+            roster.hear(league)
 
     def _take_lists(self) -> dict[str, Any]:
         return {name: one.take_lists() for name, one in self._sampler.stats_by_module.items()}
@@ -124,6 +138,8 @@ class Runner:
         self._stack.enter_context(Watchdog(config.sampling.step_timeout))
         self._stack.enter_context(forked(derive(seed, "global", *place)))
         environments = self._make_environments(prepared, seed)
+        if isinstance(environments, AgentEnvironments):
+            environments = environments.storing(described_feeds(prepared, environments))
         first = self._index * environments.num_envs
         self._environments = environments = attrs.evolve(environments, first=first)
         self._stack.callback(environments.close)
@@ -138,6 +154,7 @@ class Runner:
                 own.observation_space,
                 own.action_space,
                 derive(seed, "module", module_id),
+                environments.training_spaces.get(module_id),
             )
             if config.compute.dtype == "float64":
                 module.to(torch.float64)
@@ -190,7 +207,12 @@ class Runner:
             self._version = version
         sampler = self._sampler
         sampler.version = version
-        return {"experience": sampler.collect(timestep), "step_seconds": sampler.step_seconds}
+        experience, roster = sampler.collect(timestep), roster_of(sampler)
+        return {
+            "experience": experience,
+            "step_seconds": sampler.step_seconds,
+            "results": [] if roster is None else roster.take_results(),
+        }
 
     def _load(self, weights: Mapping[str, Any]) -> None:
         # Copies: arrays in the object store cannot be written.

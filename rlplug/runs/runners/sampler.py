@@ -13,11 +13,12 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
-from rlplug.envs.agents import agent_environments
+from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.spaces_only import SpacesOnly
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.plugin import Module
+from rlplug.runs.league import roster_for
 from rlplug.runs.learners.share import problem_arguments
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of
@@ -104,16 +105,21 @@ def runner_sampler(
         first = learner * section.runners
         return actor.remote(job, wanted, first + index, life=life, stale=ahead > 0)
 
+    parts = environments.modules
+    if isinstance(environments, AgentEnvironments):
+        parts = environments.stored
+    collecting = feed.by_module if isinstance(feed, ModuleFeeds) else modules
     sampler = RaySampler(
         ray,
         make_runner,
         environments,
         modules,
-        feed.by_module if isinstance(feed, ModuleFeeds) else modules,
+        {module_id: parts[module_id].num_envs for module_id in collecting},
         runners=section.runners,
         ahead=ahead,
         max_restarts=section.max_restarts,
         placement_timeout=section.placement_timeout,
+        roster=roster_for(config, environments.agents, modules, collecting),
     )
     stack.callback(sampler.close)
     return sampler
