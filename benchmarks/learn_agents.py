@@ -1,6 +1,7 @@
 """Do several agents learn? Each task with its threshold, over seeds.
 
     python benchmarks/learn_agents.py spread 0 1 2 3 4
+    python benchmarks/learn_agents.py mappo 1 2 3
     python benchmarks/learn_agents.py meeting 0 1 2
     python benchmarks/learn_agents.py matrix 0 1 2
     python benchmarks/learn_agents.py tictactoe 0 1 2
@@ -35,7 +36,7 @@ SPREAD_MARGIN = 10
 """By how much agents that have learned must be better."""
 
 
-def spread(seed: int) -> tuple[str, bool]:
+def spread(seed: int, *, central_critic: bool = False) -> tuple[str, bool]:
     """simple_spread_v3, three agents that share one PPO module, against random agents."""
     run = rlplug.run(
         "ppo",
@@ -52,6 +53,7 @@ def spread(seed: int) -> tuple[str, bool]:
             "ent_coef": 0.005,
             "gamma": 0.95,
             "env.normalize_reward": True,
+            "central_critic": central_critic,
         },
     )
     found = rlplug.evaluate(run.folder, episodes=100, checkpoint="last")
@@ -219,6 +221,7 @@ def decomposed(seed: int) -> tuple[str, bool]:
 
 TASKS: dict[str, tuple[Callable[[int], tuple[str, bool]], Callable[[int], int]]] = {
     "spread": (spread, lambda seeds: seeds - 1 if seeds >= 5 else seeds),
+    "mappo": (partial(spread, central_critic=True), lambda seeds: seeds),
     "meeting": (meeting, lambda seeds: seeds),
     "matrix": (matrix, lambda seeds: seeds),
     "tictactoe": (tictactoe, lambda seeds: seeds),

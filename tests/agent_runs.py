@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,9 @@ import torch
 
 import rlplug as library
 from rlplug.errors import RequestError
+from rlplug.runs.loading import about, load_checkpoint
+from rlplug.serving.description import latency
+from rlplug.serving.server import PolicyServer
 from rlplug.trees import read_tree
 
 MEETING = "rlplug.envs.agents.tasks:Meeting"
@@ -56,6 +65,26 @@ def weights(run: Any) -> dict[str, Any]:
     """Tensors by module and name."""
     tree: dict[str, Any] = read_tree(checkpoint(run) / "policy")["modules"]
     return tree
+
+
+@contextmanager
+def served(run: Any) -> Iterator[Callable[[Any], Any]]:
+    """Answers of a server with the newest checkpoint to a body for /act, or to None for /info."""
+    loaded = load_checkpoint(checkpoint(run))
+    assert latency(loaded.policy, 1, calls=3)["p50_ms"] > 0
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    with PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}}) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def answer(asked: Any) -> Any:
+            path = "info" if asked is None else "act"
+            body = None if asked is None else json.dumps(asked).encode()
+            with urllib.request.urlopen(f"{server.url}/{path}", body, timeout=10) as told:
+                return json.load(told)
+
+        yield answer
+        server.shutdown()
 
 
 def assert_same(one: Any, other: Any) -> None:

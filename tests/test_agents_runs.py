@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from tests.agent_runs import (
     RELAY,
     UNLIKE,
     assert_same,
+    served,
     told,
     trained,
     weights,
@@ -186,27 +184,10 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
 
 
 def test_a_policy_of_several_agents_is_served(home: Path) -> None:
-    import socket
-
-    from rlplug.runs.loading import about, load_checkpoint
-    from rlplug.serving.description import latency
-    from rlplug.serving.server import PolicyServer
-
-    run = trained(COUNTDOWN)
-    (newest,) = sorted((run.folder / "checkpoints").glob("step-*"))[-1:]
-    loaded = load_checkpoint(newest)
-    assert latency(loaded.policy, 1, calls=3)["p50_ms"] > 0
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    with PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}}) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(trained(COUNTDOWN)) as answer:
         seen = {"observation": [0.0], "action_mask": [1, 0]}
-        body = json.dumps({"observation": {"left": seen}}).encode()
-        with urllib.request.urlopen(f"{server.url}/act", body, timeout=10) as answer:
-            assert json.load(answer) == {"action": {"left": 0}}
-        with urllib.request.urlopen(f"{server.url}/info", timeout=10) as answer:
-            assert json.load(answer)["agents"] == {"left": "default", "right": "default"}
-        server.shutdown()
+        assert answer({"observation": {"left": seen}}) == {"action": {"left": 0}}
+        assert answer(None)["agents"] == {"left": "default", "right": "default"}
 
 
 def test_a_video_shows_all_agents(home: Path) -> None:

@@ -27,6 +27,7 @@ from tests.agent_runs import (
     MEETING,
     RELAY,
     assert_same,
+    served,
     told,
     trained,
     weights,
@@ -256,10 +257,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 def test_acting_needs_the_observation_alone(
     algorithm: str, options: dict[str, Any], home: Path
 ) -> None:
-    run = trained(LOTTERY, algorithm, **options)
+    run = trained("tests.agent_games:Drawn", algorithm, evaluation__video=True, **options)
+    assert sorted((run.folder / "videos").glob("*.mp4"))
     assert len(library.evaluate(run.folder, episodes=2).agent_returns) == 2
-    policy = library.load(run.folder)
-    assert set(policy.predict({"agent_0": numpy.eye(2, dtype=numpy.float32)[0]})) == {"agent_0"}
+    seen = numpy.ones(1, numpy.float32)
+    chosen = library.load(run.folder, checkpoint="last").predict({"second": seen})
+    assert set(chosen) == {"second"}
+    with served(run) as answer:
+        assert answer({"observation": {"second": [1.0]}}) == {
+            "action": {"second": chosen["second"]}
+        }
 
 
 def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
