@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -28,6 +28,9 @@ from rlplug_bandits.ucb import MetricUCBModule, UCB1Module
 
 __all__ = ["UCB1", "EpsilonGreedy", "MetricUCB", "Softmax", "Thompson"]
 
+_UNTESTED = {
+    "initial_value": "several environments at once may try every arm of the kit in their first step"
+}
 _LEARNED = ("actions", "rewards", "label", "weights", "importance_weight")
 
 
@@ -114,6 +117,10 @@ class Thompson(_Bandit):
     """Chooses the arm that is best under a draw from the posterior of the mean rewards."""
 
     Config: ClassVar[type[Any]] = ThompsonConfig
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
+        {"distribution": "gaussian"},
+        {"distribution": "gaussian", "prior_mean": 5.0},
+    )
 
     def module_for(self, config: ThompsonConfig) -> type[Any]:
         """By the distribution of rewards."""
@@ -126,6 +133,7 @@ class EpsilonGreedy(_Bandit):
     Config: ClassVar[type[Any]] = EpsilonGreedyConfig
     Module: ClassVar[type[Any]] = EpsilonGreedyModule
     explores_by: ClassVar[str] = "epsilon"
+    untested_options: ClassVar[Mapping[str, str]] = _UNTESTED
 
 
 class Softmax(_Bandit):
@@ -134,6 +142,7 @@ class Softmax(_Bandit):
     Config: ClassVar[type[Any]] = SoftmaxConfig
     Module: ClassVar[type[Any]] = SoftmaxModule
     explores_by: ClassVar[str] = "temperature"
+    untested_options: ClassVar[Mapping[str, str]] = _UNTESTED
 
 
 def check_arms(
