@@ -19,7 +19,7 @@ from rlplug import Loss
 from rlplug.config.options_table import markdown
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.config.tune_section import TuneSection
-from rlplug.feeds import Replay, Rollout, Stream
+from rlplug.feeds import Logged, Replay, Rollout, Stream
 
 ROOT = Path(__file__).parent.parent
 MADE = "<!-- Made by .ci/docs_pages.py; a test compares them. -->"
@@ -46,7 +46,7 @@ def reference() -> str:
     parts = ["# Feeds, losses and networks", "", MADE, ""]
     parts += ["What `feed()` returns, what `compute_loss_for_module` returns, and what modules"]
     parts += ["are made of. [Notes for authors](authors-notes.md) say how they fit together.", ""]
-    for kind in (Stream, Rollout, Replay, Loss):
+    for kind in (Stream, Rollout, Replay, Logged, Loss):
         parts += [f"## {kind.__name__}", "", inspect.cleandoc(kind.__doc__ or ""), ""]
         parts += ["| field | default | |", "|---|---|---|"]
         parts += [f"| `{name}` | {default} | {text} |" for name, default, text in fields(kind)]
@@ -68,8 +68,11 @@ def fields(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
     name = ""
     for node in body.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-            texts[name] = ""
+            # What all of a kind share is no argument.
+            shared = ast.unparse(node.annotation).startswith("ClassVar")
+            name = "" if shared else node.target.id
+            if name:
+                texts[name] = ""
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
             texts[name] = " ".join(str(node.value.value).split())
     defaults = {}

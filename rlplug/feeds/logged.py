@@ -22,6 +22,7 @@ class Logged(Feed):
     """Learn from each row of a log once per pass over it, in minibatches."""
 
     batch_size: int = attrs.field(default=256, validator=attrs.validators.ge(1))
+    """Rows of a minibatch, one update each."""
     wants_next: bool = False
     """Whether batches need `next_observations`."""
     gamma: float = 0.99
