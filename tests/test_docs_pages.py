@@ -167,7 +167,7 @@ def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
         changed(tmp_path / "rlplug-reinforce" / title.split()[-1], title, code)
     assert re.search(r"reinforce +rlplug-reinforce 0.1.0 +ok", printed["rlplug plugins list"])
     assert "normalize_advantage" in printed["rlplug plugins show reinforce"]
-    assert re.search(r"\d\d passed, \d+ does not apply", printed["rlplug plugins check reinforce"])
+    assert re.search(r"\d\d passed, \d+ do not apply", printed["rlplug plugins check reinforce"])
     assert "30,0" in printed["rlplug resume last --steps 30000"]
     assert "FINISHED" in printed["rlplug show last"]
 

@@ -75,6 +75,6 @@ def _deprecations(found: FoundPlugin, registry: Registry) -> Iterator[str]:
 def _summary(count: int, problems: int, notes: int) -> str:
     if not count:
         return "no plugins are installed.\n  try: pip install rlplug-linucb"
-    said = f"{count} plugins: "
+    said = f"{count} plugin{'s' if count > 1 else ''}: "
     said += f"{problems} cannot be used" if problems else "all can be used"
     return said + (f", {notes} warning{'s' if notes > 1 else ''}" if notes else "")

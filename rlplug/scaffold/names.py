@@ -33,8 +33,8 @@ class Names:
         plugin = name.removeprefix(_PREFIX)
         if not _NAME.match(plugin) or len(plugin) > _LONGEST:
             raise RequestError(
-                f"{name!r} cannot be the name of a plugin: names are lower case letters and "
-                f"digits, joined by single dashes, at most {_LONGEST}.",
+                f"{name!r} cannot be the name of a plugin: a name is a lower case letter, then "
+                f"lower case letters, digits and single dashes, at most {_LONGEST} in all.",
                 f"try: rlplug plugins new {_suggested(plugin)}",
             )
         class_name = "".join(part.capitalize() for part in plugin.split("-"))

@@ -91,5 +91,9 @@ def _show(outcome: Outcome) -> None:
 def _print_summary(outcomes: list[Outcome]) -> None:
     counts = {status: sum(one.status == status for one in outcomes) for status in _SIGNS}
     seconds = sum(one.seconds for one in outcomes)
-    parts = [f"{count} {status}" for status, count in counts.items() if count]
+    parts = [
+        f"{count} {'do not apply' if status == 'does not apply' and count > 1 else status}"
+        for status, count in counts.items()
+        if count
+    ]
     click.echo(f"  {', '.join(parts)} in {seconds:.1f} s\n")
