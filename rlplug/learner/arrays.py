@@ -88,7 +88,7 @@ class ArraysEngine:
             param.grad = gradient.clone() if index in reached else None
 
     def _current_tape(self) -> Tape:
-        scope = FrozenWeights.scope
+        scope = FrozenWeights.scope.now
         if scope is not None and scope is self._checked_in:
             return self._tape
         hooked = any(self._hooks) or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch

@@ -16,6 +16,7 @@ from torch.optim import SGD
 from rlplug import ALL_MODULES, Batch, Loss, Module
 from rlplug.learner import collectives
 from rlplug.learner.process_group import ProcessGroup
+from rlplug.nn.arrays import FrozenWeights
 
 C10D: Any = torch._C._distributed_c10d
 
@@ -260,6 +261,35 @@ def test_gradients_by_term_are_averaged_over_the_learners_that_have_terms(two: A
     update(learners, [0.0], [3.0])
     assert seen == [{"once": 3.0, "twice": 6.0}] * 2
     assert weights(learners) == [2 - 6 - 9] * 2
+
+
+def test_learners_in_threads_leave_the_scopes_of_other_threads_alone() -> None:
+    barrier = threading.Barrier(2)
+    scopes: dict[str, Any] = {}
+
+    def enter_first_and_leave_first(rank: int) -> None:
+        if rank == 1:
+            barrier.wait(10)
+        with FrozenWeights():
+            scopes[f"inside {rank}"] = FrozenWeights.scope.now
+            if rank == 0:
+                barrier.wait(10)
+            # Both are inside.
+            barrier.wait(10)
+            if rank == 1:
+                barrier.wait(10)
+        scopes[f"outside {rank}"] = FrozenWeights.scope.now
+        if rank == 0:
+            barrier.wait(10)
+
+    in_threads(enter_first_and_leave_first)
+    assert scopes["inside 0"] is not scopes["inside 1"]
+    assert scopes["outside 0"] is scopes["outside 1"] is FrozenWeights.scope.now is None
+    with FrozenWeights():
+        outer = FrozenWeights.scope.now
+        with FrozenWeights():
+            assert FrozenWeights.scope.now is not outer
+        assert FrozenWeights.scope.now is outer is not None
 
 
 def test_tensors_of_all_types_and_shapes_are_combined_at_once(groups: Any) -> None:

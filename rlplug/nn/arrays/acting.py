@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
@@ -31,6 +32,12 @@ ArrayForward: TypeAlias = Callable[..., Any]
 """A forward pass on arrays; it changes nothing that it is given, and may give it back."""
 
 
+class _Scope(threading.local):
+    """The scope that a thread is in: what one does with its networks is no matter of others."""
+
+    now: object | None = None
+
+
 class FrozenWeights:
     """A scope in which no network gets other weights, so that looking once is enough.
 
@@ -41,17 +48,18 @@ class FrozenWeights:
 
     __slots__ = ("_before",)
 
-    scope: ClassVar[object | None] = None
-    """What tells one such scope from another; None outside of them."""
+    scope: ClassVar[_Scope] = _Scope()
+    """Its `now` tells one such scope of a thread from another; None outside of them."""
 
     def __init__(self) -> None:
         self._before: object | None = None
 
     def __enter__(self) -> None:
-        self._before, FrozenWeights.scope = FrozenWeights.scope, object()
+        scope = FrozenWeights.scope
+        self._before, scope.now = scope.now, object()
 
     def __exit__(self, *_: Any) -> None:
-        FrozenWeights.scope = self._before
+        FrozenWeights.scope.now = self._before
 
 
 class NoArraysError(Exception):
@@ -124,7 +132,7 @@ class Views:
 
     def current(self) -> bool:
         """Whether every view still shows the weights of the module."""
-        now = FrozenWeights.scope
+        now = FrozenWeights.scope.now
         if now is self._seen:
             return True
         if not self._show_weights():
