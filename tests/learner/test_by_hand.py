@@ -60,7 +60,8 @@ def test_settings_of_optimizers_are_told_and_set_but_rates_of_schedulers(
 ) -> None:
     def optimizers(self: Any, module: Any, module_id: str) -> Any:
         if module_id == "b":
-            return SGD([{"params": [module.weight]}, {"params": [module.other], "lr": 0.5}], lr=0.1)
+            fast: Any = {"params": [module.other], "lr": 0.5}
+            return SGD([{"params": [module.weight]}, fast], lr=0.1)
         falling = SGD(module.parameters(), lr=1.0, momentum=0.9)
         return {"optimizer": falling, "lr_scheduler": ExponentialLR(falling, 0.5)}
 
@@ -202,7 +203,8 @@ def test_losses_by_hand_leave_out_modules_that_have_none(make: Any, batch: Any) 
 def test_a_function_that_chooses_modules_stays_where_the_state_has_none(make: Any) -> None:
     learner = make(ids=("a", "b"))
     saved = learner.get_state()
-    learner.modules_to_train = chosen = lambda module_id, batch: True
+    chosen: Any = lambda module_id, batch: True  # noqa: E731
+    learner.modules_to_train = chosen
     assert learner.get_state()["modules_to_train"] is None
     learner.set_state(saved)
     assert learner.modules_to_train is chosen
@@ -342,8 +344,8 @@ def test_determinism_on_cuda_has_its_workspace(monkeypatch: pytest.MonkeyPatch) 
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.backends.cudnn.benchmark
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.backends.cudnn.benchmark
+    left = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    assert left == (False, True)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
 
 

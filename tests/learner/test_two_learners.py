@@ -284,12 +284,13 @@ def test_learners_in_threads_leave_the_scopes_of_other_threads_alone() -> None:
 
     in_threads(enter_first_and_leave_first)
     assert scopes["inside 0"] is not scopes["inside 1"]
-    assert scopes["outside 0"] is scopes["outside 1"] is FrozenWeights.scope.now is None
+    assert (scopes["outside 0"], scopes["outside 1"]) == (None, None)
     with FrozenWeights():
-        outer = FrozenWeights.scope.now
+        outer: Any = FrozenWeights.scope.now
+        assert outer is not None
         with FrozenWeights():
             assert FrozenWeights.scope.now is not outer
-        assert FrozenWeights.scope.now is outer is not None
+        assert FrozenWeights.scope.now is outer
 
 
 def test_tensors_of_all_types_and_shapes_are_combined_at_once(groups: Any) -> None:
