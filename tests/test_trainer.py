@@ -238,6 +238,19 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
     assert done.time_split["evaluate"] >= 0.1
 
 
+def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None:
+    watcher = Reports()
+    run(FromRollout, limited, steps=400, addons=[watcher], options=OFF)
+    before = 0.0
+    for step, told in watcher.reports.items():
+        seconds = told["time/seconds"] - before
+        # Less what was looked at meanwhile, whether an evaluation was due.
+        assert 9.99 < told["time/steps_per_second"] * seconds < 20
+        assert told["time/updates"] == step / 10
+        before = told["time/seconds"]
+    assert 0 < before < 60
+
+
 @pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])
 def test_what_happened_since_the_last_report_is_reported_at_the_end(how: str) -> None:
     watcher = Reports()
