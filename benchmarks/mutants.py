@@ -110,12 +110,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--plugin", nargs="+", choices=PLUGINS, default=list(PLUGINS))
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
-    parser.add_argument("--sample", type=int, default=0, help="by rules, in all; 0: every one")
+    parser.add_argument(
+        "--sample", type=int, default=0, help="by rules, of all plugins; 0: every one"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--hand", action="store_true", help="none by rules")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried at once")
     parser.add_argument("--quick", action="store_true", help="without the slow checks")
     parser.add_argument("--again", action="store_true", help="keep what earlier kits found")
+    parser.add_argument("--seconds", type=float, default=1e9, help="of CPU; the next run goes on")
     parser.add_argument("--list", action="store_true", help="plant nothing")
     said = parser.parse_args()
     bugs = [bug for bug in tomllib.loads(HAND.read_text())["bug"] if bug["plugin"] in said.plugin]
@@ -132,8 +135,8 @@ def main() -> None:
     baselines = Baselines(kit)
     mutants = list(chosen(said, bugs, baselines))
     waiting, running = mutants.copy(), list[Trial]()
-    while waiting or running:
-        while waiting and len(running) < said.jobs:
+    while (waiting and cpu_seconds() < said.seconds) or running:
+        while waiting and len(running) < said.jobs and cpu_seconds() < said.seconds:
             one = waiting.pop(0)
             if (result := known(one, kit, said)) is None:
                 running.append(Trial(one, baselines[one.plugin], kit, said.quick))
@@ -143,7 +146,10 @@ def main() -> None:
             running.remove(trial)
             report(trial.mutant, json.loads(trial.mutant.kept.read_text()))
         time.sleep(0.1)
-    summary([(one, json.loads(one.kept.read_text())) for one in mutants])
+    tried = [one for one in mutants if one not in waiting]
+    summary([(one, json.loads(one.kept.read_text())) for one in tried])
+    if waiting:
+        print(f"{len(waiting)} more are to be tried: the same command goes on")
 
 
 def report(mutant: Mutant, result: dict[str, Any]) -> None:
@@ -182,8 +188,7 @@ def chosen(
 def sample_by_rules(said: argparse.Namespace, baselines: Baselines | None) -> Iterator[Mutant]:
     """As many as were asked for; a smaller sample is part of a larger one."""
     by_rules: dict[tuple[str, str], list[Mutant]] = {}
-    for plugin in said.plugin:
-        package, files = PLUGINS[plugin]
+    for plugin, (package, files) in PLUGINS.items():
         for file in files:
             path = folder_of(plugin) / f"{file}.py"
             if not path.exists():
@@ -196,12 +201,16 @@ def sample_by_rules(said: argparse.Namespace, baselines: Baselines | None) -> It
     drawn = list(by_rules.values())
     random.Random(said.seed).shuffle(drawn)
     for same in drawn[: said.sample or len(drawn)]:
+        if not any(one.plugin in said.plugin for one in same):
+            continue
         runs = (
             one
             for one in same[:-1]
             if not baselines or baselines[one.plugin].runs(one.file, lines_of(one)) != set()
         )
-        yield next(runs, same[-1])
+        one = next(runs, same[-1])
+        if one.plugin in said.plugin:
+            yield one
 
 
 def lines_of(mutant: Mutant) -> set[int]:

@@ -189,6 +189,11 @@ CHECKS: tuple[Check, ...] = (
     _check(entropy.check_entropy_bonus_keeps_policies_random, "algorithm"),
     _check(entropy.check_entropy_bonus_keeps_imitation_random, "algorithm"),
     _check(entropy.check_values_include_entropy, "algorithm"),
+    _check(
+        entropy.check_values_include_entropy_of_squashed_actions,
+        "algorithm",
+        quick=False,
+    ),
     _check(entropy.check_learned_temperature_keeps_choices_open, "algorithm", quick=False),
     *(
         Check(

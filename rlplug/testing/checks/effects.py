@@ -107,6 +107,10 @@ def fingerprint(
         early = _acting(harness.module, case)
         if subject.is_bandit:
             harness.train_as_a_run(4 * UPDATES, steps=1)
+            # Single rows may be learned another way than several at once.
+            batch = harness.collect(1)["default"]
+            for row in range(batch.rows):
+                harness.update(batch.select(slice(row, row + 1)))
         else:
             harness.train_as_a_run(UPDATES)
     except RlplugError:

@@ -132,21 +132,29 @@ def check_values_include_entropy(subject: Subject) -> None:
                 location(subject.kind, *_WHERE)
                 + ": targets with α · entropy of the next state, with a plus",
             )
-    # Ten steps of uniform actions in [−1, 1] are worth 0.5 · log 2 each, 2.6 in all at first.
-    make = partial(EntropyAhead, continuous=True, high=1.0, reward=3.8)
-    if _supports(subject, make) and subject.accepts({"ent_coef": 0.5}):
-        actions = _draws(subject, make, {"ent_coef": 0.5, "gamma": 0.95}, 8_000)
-        mean = float(((actions + 1) / 2).mean())
-        if mean > 0.5:
-            raise CheckFailed(
-                "first actions that end an episode, for a reward that is worth more than the "
-                "entropy of ten steps",
-                f"a chance of {mean:.2f} to go on",
-                location(subject.kind, *_WHERE)
-                + ": targets with the entropy of squashed actions: minus log(1 − tanh²)",
-            )
     if not applies:
         raise DoesNotApply("it supports none of the spaces")
+
+
+def check_values_include_entropy_of_squashed_actions(subject: Subject) -> None:
+    """That entropy is the one of actions between their bounds, which a higher reward outweighs."""
+    _require_option(subject)
+    if not isinstance(subject.participant().plugin.feed(), Replay):
+        raise DoesNotApply("it is not off-policy: its values are those of rewards alone")
+    # Ten steps of uniform actions in [−1, 1] are worth 0.5 · log 2 each, 2.6 in all at first.
+    make = partial(EntropyAhead, continuous=True, high=1.0, reward=3.8)
+    if not _supports(subject, make) or not subject.accepts({"ent_coef": 0.5}):
+        raise DoesNotApply("it supports none of the spaces")
+    actions = _draws(subject, make, {"ent_coef": 0.5, "gamma": 0.95}, 8_000)
+    mean = float(((actions + 1) / 2).mean())
+    if mean > 0.5:
+        raise CheckFailed(
+            "first actions that end an episode, for a reward that is worth more than the "
+            "entropy of ten steps",
+            f"a chance of {mean:.2f} to go on",
+            location(subject.kind, *_WHERE)
+            + ": targets with the entropy of squashed actions: minus log(1 − tanh²)",
+        )
 
 
 def _require_option(subject: Subject) -> None:
