@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import attrs
 import numpy
 import torch
 from rlplug_dqn import DQN, DQNConfig, DQNModule
@@ -207,6 +208,41 @@ class EpsilonNeverFalls(WithModule):
             return super().forward_exploration(act)
 
 
+class QuantilesUpsideDown(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        fractions = getattr(module.head, "fractions", torch.zeros(0))
+        fractions.copy_(fractions.flip(0))
+        try:
+            return super().compute_loss_for_module(module, config, batch, fwd_out)
+        finally:
+            fractions.copy_(fractions.flip(0))
+
+
+class PenaltyRaisesOtherActions(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module, config, batch, fwd_out)
+        terms = loss.terms or {"td": loss.value, "cql": 0.0}
+        return Loss(terms["td"] - terms["cql"], loss.metrics, rows=loss.rows)
+
+
+class SquaredWhateverIsSaid(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        squared = attrs.evolve(config, loss="mse")
+        return super().compute_loss_for_module(module, squared, batch, fwd_out)
+
+
+class WorstOnTensors(WithModule):
+    class Planted(DQNModule):
+        def _greedy_in_torch(self, observations, mask):
+            return 1 - super()._greedy_in_torch(observations, mask)
+
+
+class TellsThatItIsUniform(WithModule):
+    class Planted(DQNModule):
+        def action_probabilities(self, act):
+            return numpy.ones((len(act.observations), self.n_actions)) / self.n_actions
+
+
 MUTANTS = [
     (WeightsForgotten, "importance_weights_scale_the_loss", "weights twice as large"),
     (PrioritiesInverted, "priorities_grow_with_errors", "not its inverse"),
@@ -234,6 +270,10 @@ MUTANTS = [
     (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
     (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
+    (PenaltyRaisesOtherActions, "conservative_penalty_lowers_other_actions", "gradients of"),
+    (SquaredWhateverIsSaid, "loss_is_the_one_that_is_named", "with loss = 'huber'"),
+    (WorstOnTensors, "log_probs_are_those_of_actions", "on tensors"),
+    (TellsThatItIsUniform, "log_probs_are_those_of_actions", "by action_probabilities"),
 ]
 
 
@@ -241,4 +281,8 @@ test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
 test_a_planted_bug_in_double_q_learning_is_caught = mutant_test(
     [(DoubleTheWrongWay, "targets_are_used", "it only chooses actions")],
     variants=({"double": True},),
+)
+test_a_planted_bug_in_quantile_regression_is_caught = mutant_test(
+    [(QuantilesUpsideDown, "quantiles_follow_their_fractions", "the sign of errors")],
+    variants=({"quantile": True, "n_quantiles": 20},),
 )

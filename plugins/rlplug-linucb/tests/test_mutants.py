@@ -177,6 +177,20 @@ class EachLearnerAlone(LinUCB):
         return {}
 
 
+class BoundsBelowTheMean(LinUCB):
+    def additional_update(self, module, config, batch, learner):
+        metrics = super().additional_update(module, config, batch, learner)
+        module.set_alpha(-config.alpha)
+        return metrics
+
+
+class SingleRowsForgotten(LinUCB):
+    def additional_update(self, module, config, batch, learner):
+        if batch.rows == 1:
+            return {}
+        return super().additional_update(module, config, batch, learner)
+
+
 MUTANTS = [
     (WeightsSquared, "weights_count_rows", "a row of weight 2 and two such rows"),
     (WeightsSquared, "equals_its_reference", "pred_label as rlplug_linucb.algorithm:plain_ridge"),
@@ -202,6 +216,8 @@ MUTANTS = [
     (SaysNothingOfTheSpace, "builds_for_the_spaces_it_supports", "'unsupported'"),
     (ArmsFromOne, "actions_are_in_the_action_space", "actions in Discrete"),
     (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
+    (BoundsBelowTheMean, "equals_its_reference", "ucb as rlplug_linucb.algorithm:plain_ridge"),
+    (SingleRowsForgotten, "rows_may_be_split_into_batches", "its rows, one by one"),
 ]
 
 

@@ -122,6 +122,25 @@ class MaskForgottenInLogProbs(WithModule):
             return acted
 
 
+class RatioUpsideDown(PPO):
+    def prepare_batch(self, module, config, batch):
+        if "log_prob" not in batch:
+            return super().prepare_batch(module, config, batch)
+        parameters = module.forward_train(batch)["parameters"]
+        mask = batch.get("action_mask")
+        current = module.distribution.log_prob(parameters, batch["actions"], mask)
+        mirrored = 2 * current - batch["log_prob"]
+        return super().prepare_batch(
+            module, config, batch.with_columns({"log_prob": mirrored.detach()})
+        )
+
+
+class ValuesAreNotClipped(PPO):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        others = attrs.evolve(config, clip_range_vf=0.0)
+        return super().compute_loss_for_module(module, others, batch, fwd_out)
+
+
 MUTANTS = [
     (NotDividedByTheDeviation, "advantages_are_normalized", "gradients of the loss differ"),
     (MaskForgottenInLogProbs, "log_probs_are_those_of_actions", "by its log-probability"),
@@ -136,7 +155,16 @@ MUTANTS = [
     (MaskForgotten, "masks_are_respected", "under the mask"),
     (DrawsInInference, "acting_is_repeatable", "the same best actions"),
     (KeepsTheCoefficientToItself, "state_is_complete", "'kl_coef' during an update"),
+    (
+        ValuesAreNotClipped,
+        "limits_keep_policies_near",
+        "values that change less with clip_range_vf",
+    ),
 ]
 
 
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS, options=OPTIONS)
+test_a_planted_bug_in_vtrace_is_caught = mutant_test(
+    [(RatioUpsideDown, "actions_that_policies_avoid_teach_nothing", "e³⁰ times less likely")],
+    variants=({"advantages": "vtrace"},),
+)

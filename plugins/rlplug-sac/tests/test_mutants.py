@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy
 import torch
@@ -182,11 +183,21 @@ class DelayIsAnAttribute(TD3):
             return self.turn % 3 == 0
 
 
+class HigherOfBothTargets(SAC):
+    def prepare_batch(self, module_id, module, config, batch, learner):
+        with mock.patch.object(torch, "minimum", torch.maximum):
+            return super().prepare_batch(module_id, module, config, batch, learner)
+
+
 MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
-    (TargetsWithoutTheSlopeOfTanh, "values_include_entropy", "worth more than the entropy"),
+    (
+        TargetsWithoutTheSlopeOfTanh,
+        "values_include_entropy_of_squashed_actions",
+        "worth more than the entropy",
+    ),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
     (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
     (CriticsForgotten, "every_parameter_learns", "critics"),
@@ -201,6 +212,7 @@ MUTANTS = [
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
     (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
     (DelayIsAnAttribute, "state_is_complete", "updates later"),
+    (HigherOfBothTargets, "targets_are_used", "by the higher one"),
 ]
 
 

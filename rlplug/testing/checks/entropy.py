@@ -95,19 +95,21 @@ def check_entropy_bonus_keeps_imitation_random(subject: Subject) -> None:
         raise DoesNotApply("it learns from environments: a check of its own trains it there")
     if not subject.accepts({"ent_coef": 0.0}) or not subject.accepts({"ent_coef": LARGE}):
         raise DoesNotApply("it takes no number for ent_coef")
-    found = []
+    first, found = 0.0, []
     for coefficient in (0.0, LARGE):
         config = subject.changed({"ent_coef": coefficient})
         harness = make_harness(subject, config=config)
         batch = harness.collect(16)["default"]
-        results = [harness.update(batch) for _ in range(100)]
-        if "entropy" not in results[-1]["default"]:
+        results = [harness.update(batch)["default"] for _ in range(100)]
+        if "entropy" not in results[-1]:
             raise DoesNotApply("it reports no metric entropy")
-        found.append(float(results[-1]["default"]["entropy"]))
-    if not found[1] > found[0]:
+        first = float(results[0]["entropy"])
+        found.append(float(results[-1]["entropy"]))
+    # Without a bonus it falls as the policy fits the batch; with a large one it hardly does.
+    if not found[1] > (first + found[0]) / 2:
         raise CheckFailed(
-            f"a higher entropy after 100 updates with ent_coef = {LARGE:g} than with 0",
-            f"{found[1]:.3g} and {found[0]:.3g}",
+            f"an entropy that hardly falls in 100 updates with ent_coef = {LARGE:g}",
+            f"{found[1]:.3g} after {first:.3g} at first; {found[0]:.3g} with ent_coef = 0",
             location(subject.kind, *_WHERE) + ": the sign of the entropy in the loss",
         )
 

@@ -257,7 +257,9 @@ def _takes_the_higher(trial: Trial, batch: Any, layer: nn.Module) -> bool:
             with torch.no_grad():
                 bias.copy_(kept)
     low, lower, high, higher = found
-    return low.equals(lower) and not high.equals(higher)
+    if not low.gradients:
+        return False
+    return not low.difference_of_gradients(lower) and bool(high.difference_of_gradients(higher))
 
 
 def _higher(bias: Tensor, case: Case) -> Tensor:
