@@ -46,6 +46,12 @@ def check_two_learners_stay_the_same(subject: Subject) -> None:
         for path, value in weights[0].items():
             if _is_kept_apart(value):
                 continue
+            if not bool(torch.isfinite(value.double()).all()):
+                raise CheckFailed(
+                    "finite weights after six updates" + named(setting),
+                    f"{path} is not finite",
+                    location(subject.kind, "additional_update", "compute_loss_for_module"),
+                )
             if not torch.allclose(value.double(), weights[1][path].double(), 1e-5, 1e-7):
                 raise CheckFailed(
                     "the same weights in two learners after six updates" + named(setting),

@@ -22,6 +22,12 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "clip_range_vf": (0.001, 100.0),
 }
 """Options → a strict value, and one by which policies may change much."""
+_FORMULAS: Mapping[str, str] = {
+    "clip_range": "the mean of −min(ratio · A, clip(ratio) · A)",
+    "target_kl": "Loss(stop=…) where the KL divergence is above it",
+    "kl_coef": "kl_coef · KL is added to the loss",
+    "clip_range_vf": "the mean of max((V − R)², (clip(V) − R)²)",
+}
 _OF_VALUES = frozenset({"clip_range_vf"})
 """Those that limit how much values change."""
 _VALUES = ("values", "q_values")
@@ -42,7 +48,7 @@ def check_limits_keep_policies_near(subject: Subject) -> None:
                 f"{'values that change' if option in _OF_VALUES else 'a policy that changes'} less "
                 f"with {option} = {strict:g} than with {loose:g}",
                 f"outputs change by {near:.3g} and {far:.3g}",
-                location(subject.kind, "compute_loss_for_module"),
+                f"{location(subject.kind, 'compute_loss_for_module')}: {_FORMULAS[option]}",
             )
     if not applies:
         raise DoesNotApply(f"it has none of {', '.join(_LIMITS)}, or gives no outputs")

@@ -96,7 +96,7 @@ PROBES: tuple[Probe, ...] = (
         name="constant_reward",
         make=ConstantReward,
         answers=lambda gamma: [Answer(observation=(1.0,), value=1.0)],
-        likely_cause="the value loss, its sign or its learning rate",
+        likely_cause="the value loss: its sign, its target or its learning rate",
     ),
     Probe(
         name="reward_by_observation",
