@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -208,3 +209,10 @@ def test_normalisers_stand_still_during_a_rollout_and_its_update() -> None:
     # 24 observations were absorbed, of mean 31.33 or so: what comes next is seen around 0.
     assert abs(float(normalization.observations(numpy.array([[20.0]]))[0, 0])) < 1
     assert normalization.get_state()["moments"][0][0] == 24
+
+
+def test_a_feed_takes_the_options_that_have_the_names_of_its_fields() -> None:
+    options = SimpleNamespace(n_steps=5, n_epochs=3, learning_rate=0.1)
+    assert Rollout.of(options, batch_size=0) == Rollout(n_steps=5, n_epochs=3, batch_size=0)
+    # What is said wins over an option.
+    assert Rollout.of(options, n_epochs=1).n_epochs == 1

@@ -166,6 +166,12 @@ class Feed:
     global_state: bool = False
     """Of several agents, observations are `observation` and `state`, the environment's."""
 
+    @classmethod
+    def of(cls, config: object, **others: Any) -> Self:
+        """With the options of `config` that have the names of its fields, and with `others`."""
+        names = [field.name for field in attrs.fields(cls) if hasattr(config, field.name)]
+        return cls(**{**{name: getattr(config, name) for name in names}, **others})
+
     def open(self, setting: FeedSetting) -> OpenFeed:
         """Returns the feed of a run, or refuses options that cannot work there."""
         raise TypeError(f"{type(self).__name__} must define open")

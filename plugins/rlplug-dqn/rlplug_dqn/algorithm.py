@@ -60,19 +60,7 @@ class DQN(Algorithm):
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
-        config = self.config
-        return Replay(
-            buffer_size=config.buffer_size,
-            batch_size=config.batch_size,
-            learning_starts=config.learning_starts,
-            train_freq=config.train_freq,
-            gradient_steps=config.gradient_steps,
-            gamma=config.gamma,
-            n_step=config.n_step,
-            prioritized=config.prioritized,
-            priority_alpha=config.priority_alpha,
-            priority_beta=config.priority_beta,
-        )
+        return Replay.of(self.config)
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]

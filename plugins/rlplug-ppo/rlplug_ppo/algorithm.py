@@ -46,14 +46,7 @@ class PPO(Algorithm):
 
     def feed(self) -> Rollout:
         """`n_steps` of every environment, learned from in `n_epochs` of minibatches."""
-        config = self.config
-        return Rollout(
-            n_steps=config.n_steps,
-            batch_size=config.batch_size,
-            n_epochs=config.n_epochs,
-            truncated_bptt=config.truncated_bptt,
-            global_state=config.central_critic,
-        )
+        return Rollout.of(self.config, global_state=self.config.central_critic)
 
     def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
         """Why these spaces cannot be handled; None if they can."""

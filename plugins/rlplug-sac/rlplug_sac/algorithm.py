@@ -56,7 +56,7 @@ class SAC(Algorithm):
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
-        return make_replay(self.config)
+        return Replay.of(self.config)
 
     def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
         """Why these spaces cannot be handled; None if they can."""
@@ -130,7 +130,7 @@ class TD3(Algorithm):
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
-        return make_replay(self.config)
+        return Replay.of(self.config)
 
     def supports(self, observation_space: AnySpace, action_space: AnySpace) -> str | None:
         """Why these spaces cannot be handled; None if they can."""
@@ -179,19 +179,6 @@ class TD3(Algorithm):
     ) -> Loss | None:
         """The loss of the critics, and every `policy_delay` updates that of the actor."""
         return td3_loss(module, batch, fwd_out, optimizers)
-
-
-def make_replay(config: OffPolicyConfig) -> Replay:
-    """The feed that the options describe."""
-    return Replay(
-        buffer_size=config.buffer_size,
-        batch_size=config.batch_size,
-        learning_starts=config.learning_starts,
-        train_freq=config.train_freq,
-        gradient_steps=config.gradient_steps,
-        gamma=config.gamma,
-        n_step=config.n_step,
-    )
 
 
 def adam(params: Iterable[nn.Parameter], learning_rate: float) -> Adam:

@@ -37,21 +37,7 @@ class VDN(Algorithm):
 
     def feed(self) -> Replay:
         """What all agents do at one step of an environment is one transition."""
-        config = self.config
-        return Replay(
-            buffer_size=config.buffer_size,
-            batch_size=config.batch_size,
-            learning_starts=config.learning_starts,
-            train_freq=config.train_freq,
-            gradient_steps=config.gradient_steps,
-            gamma=config.gamma,
-            n_step=config.n_step,
-            prioritized=config.prioritized,
-            priority_alpha=config.priority_alpha,
-            priority_beta=config.priority_beta,
-            team=True,
-            global_state=config.mixing == "qmix",
-        )
+        return Replay.of(self.config, team=True, global_state=self.config.mixing == "qmix")
 
     def supports(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
