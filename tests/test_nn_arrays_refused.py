@@ -17,7 +17,8 @@ ONES = torch.ones(2, 3)
 ROWS = torch.tensor([[0, 1, 2], [2, 1, 0]])
 
 REFUSED: list[tuple[str, Callable[[Any, Any], Any]]] = [
-    ("one number of many", lambda x, n: x.item()),
+    ("item() of more than one number", lambda x, n: x.item()),
+    ("several numbers as one index", lambda x, n: [1.0, 2.0][n]),
     ("numpy() of what requires a gradient", lambda x, n: x.numpy()),
     ("to with other options", lambda x, n: x.to(torch.float32, memory_format=None)),
     ("to meta", lambda x, n: x.to("meta")),

@@ -74,7 +74,7 @@ def numel(x: Array) -> int:
 def item(x: Array) -> Any:
     """The only number, as Python's."""
     if x.value.size != 1:
-        raise UnsupportedError("one number of many")
+        raise UnsupportedError("item() of more than one number")
     return x.value.item()
 
 
@@ -82,6 +82,8 @@ def index(x: Array) -> int:
     """The only whole number, as an index."""
     if x.value.dtype.kind not in "iub":
         raise TypeError("only whole numbers can be an index")
+    if x.value.size != 1:
+        raise UnsupportedError("several numbers as one index")
     return int(item(x))
 
 
