@@ -83,6 +83,7 @@ class ArraysEngine:
                     param.grad = gradient
             update.flat_gradients = self._tape.flat
             return
+        update.flat_gradients = None
         for index, (param, gradient) in enumerate(zip(self._params, gradients, strict=True)):
             # Copies: hooks may keep what they see, and the buffer is written again.
             param.grad = gradient.clone() if index in reached else None

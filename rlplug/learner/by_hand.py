@@ -417,6 +417,7 @@ class ByHand(LearnerModules):
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]
     ) -> list[nn.Parameter]:
+        update.flat_gradients = None
         update.start(update.member.optimizers)
         params = [param for one in update.member.optimizers for param in one.params]
         for param in params:

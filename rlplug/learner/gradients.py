@@ -58,6 +58,8 @@ class TorchEngine:
         """Leave the gradients of the modules' minibatches in their parameters."""
         for update in group:
             self._terms.clear(update)
+            if update.flat_gradients is not None:
+                update.clear_gradients()
             for batch, weight in zip(update.minibatches, update.weights, strict=True):
                 names = update.ready_names
                 with self._precision.autocast():

@@ -143,12 +143,16 @@ class ModuleUpdate:
         self._first_evaluation = not again
         self._noted = 0
         self._recorded = len(self.history), len(self._rows.get("indices", ()))
-        # Arrays write over the gradients that they left; other engines may add to them.
-        if self.flat_gradients is None or self.engine.name != "arrays":
-            for param in self._params:
-                param.grad = None
-        self.flat_gradients = None
+        # Those that lie in one array are written over, by engines that do not add to them.
+        if self.flat_gradients is None:
+            self.clear_gradients()
         self._gradients = {}
+
+    def clear_gradients(self) -> None:
+        """Leave no gradients, to which others would be added."""
+        self.flat_gradients = None
+        for param in self._params:
+            param.grad = None
 
     def discard(self) -> None:
         """Discard this evaluation; another engine repeats it."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._C import _functorch
 from torch.func import vmap
 from torch.optim import LBFGS
 
@@ -39,11 +43,20 @@ class VmapEngine:
         self._member = updates[0].member
         self._flat = torch.zeros(0)
         """The gradients of one module in each row."""
-        self._places_of_gradients: list[tuple[Tensor, tuple[Tensor, ...]]] = []
-        """By parameter: where those of all modules lie in it, and those of each."""
+        self._rows: list[NDArray[Any]] = []
+        """Those rows as arrays, where they can be read."""
+        self._stacked: list[Tensor] = []
+        """By parameter: where its gradients of all modules lie in it."""
+        self._views: list[tuple[nn.Parameter, Tensor]] = []
+        """Every parameter with the place of its gradient."""
         self._constants: dict[str, Any] = {}
         """Metrics that are plain numbers."""
         self._places = {n: (table, key) for n, _, table, key in _tensors(self._member.module)}
+        self._linears = [
+            part
+            for part in self._member.module.modules()
+            if type(part) is nn.Linear and part.bias is not None and "forward" not in vars(part)
+        ]
         self._params: dict[str, list[Any]] = {}
         self._fixed: dict[str, list[Tensor]] = {}
         for update in updates:
@@ -93,28 +106,30 @@ class VmapEngine:
         found = torch.autograd.grad(totals.sum(), list(stacked.values()))
         _refuse_written(fixed.values())
         self._deliver(group, dict(zip(stacked, found, strict=True)))
+        # Taken apart once for all modules: an index into a tensor costs as much as an operation.
+        each = totals.detach().unbind()
+        metrics = {name: value.detach().unbind() for name, value in metrics.items()}
+        rows = {name: value.unbind() for name, value in rows.items()}
         for index, update in enumerate(group):
             loss = MinibatchLoss()
-            loss.total = totals[index]
-            loss.common = [totals[index]]
-            loss.metrics = {name: value[index].detach() for name, value in metrics.items()}
+            loss.total = each[index]
+            loss.common = [each[index]]
+            loss.metrics = {name: values[index] for name, values in metrics.items()}
             loss.metrics.update(self._constants)
-            loss.rows = {name: value[index] for name, value in rows.items()}
+            loss.rows = {name: values[index] for name, values in rows.items()}
             loss.stop = stops["stop"][index] if stops else None
-            update.note(loss, loss.total.detach(), batches[index], 1.0)
+            update.note(loss, each[index], batches[index], 1.0)
 
     def _deliver(self, group: Sequence[ModuleUpdate], gradients: Mapping[str, Tensor]) -> None:
         """Copy the gradients to where those of one module lie side by side."""
-        if not self._places_of_gradients:
+        if not self._stacked:
             self._lay_out(gradients)
-        for (stacked, views), gradient, name in zip(
-            self._places_of_gradients, gradients.values(), self._params, strict=True
-        ):
-            stacked.copy_(gradient)
-            for param, view in zip(self._params[name], views, strict=True):
+        torch._foreach_copy_(self._stacked, list(gradients.values()))
+        for param, view in self._views:
+            if param.grad is not view:
                 param.grad = view
         if self._flat.is_cpu:
-            for update, row in zip(group, self._flat.numpy(), strict=True):
+            for update, row in zip(group, self._rows, strict=True):
                 update.flat_gradients = row
 
     def _lay_out(self, gradients: Mapping[str, Tensor]) -> None:
@@ -124,11 +139,11 @@ class VmapEngine:
         sizes = [gradients[name][0].numel() for name in names]
         self._flat = next(iter(gradients.values())).new_empty((len(self.updates), sum(sizes)))
         parts = dict(zip(names, torch.split(self._flat, sizes, 1), strict=True))
-        self._places_of_gradients = [
-            (stacked, stacked.unbind())
-            for name, gradient in gradients.items()
-            for stacked in [parts[name].view(gradient.shape)]
-        ]
+        for name, gradient in gradients.items():
+            self._stacked.append(parts[name].view(gradient.shape))
+            self._views += zip(self._params[name], self._stacked[-1].unbind(), strict=True)
+        if self._flat.is_cpu:
+            self._rows = list(self._flat.numpy())
 
     def _loss(self, tensors: Mapping[str, Tensor], batch: Batch) -> Any:
         """The loss of one module with these tensors in place of its own."""
@@ -136,6 +151,8 @@ class VmapEngine:
         try:
             for name, (table, key) in self._places.items():
                 table[key] = tensors[name]
+            for part in self._linears:
+                vars(part)["forward"] = partial(_linear, part)
             names = tuple(one.name for one in self._member.optimizers)
             loss = self._losses(self._member, batch, names, connected=False)
             if any(table[key] is not tensors[n] for n, (table, key) in self._places.items()):
@@ -143,6 +160,8 @@ class VmapEngine:
         finally:
             for table, key, tensor in own:
                 table[key] = tensor
+            for part in self._linears:
+                vars(part).pop("forward", None)
         if loss is None or loss.named:
             raise ValueError("no loss and named losses are for one module at a time")
         metrics = {n: value for n, value in loss.metrics.items() if isinstance(value, Tensor)}
@@ -169,7 +188,13 @@ class VmapGroups:
         self._members: list[ModuleUpdate] = []
         self.engines: list[VmapEngine] = []
         """Those found so far."""
-        self._watched: list[tuple[dict[str, Any], int, str, Any]] = []
+        self._tables: list[dict[str, Any]] = []
+        """The attributes of every part of the modules, and how many there were."""
+        self._sizes: list[int] = []
+        self._places: list[dict[str, Any]] = []
+        """The table of each plain attribute, beside its name and its value when it was seen."""
+        self._keys: list[str] = []
+        self._values: list[Any] = []
         self._options: list[list[Any]] = []
         """The options of every plugin for each module, as they were last seen."""
         self._equal: list[int] = []
@@ -198,7 +223,8 @@ class VmapGroups:
                 one.works = False
 
     def _find(self, updates: Sequence[ModuleUpdate]) -> list[VmapEngine]:
-        self._watched = []
+        for known in (self._tables, self._sizes, self._places, self._keys, self._values):
+            known.clear()
         groups: dict[Hashable, list[ModuleUpdate]] = {}
         for update in updates:
             if _can_be_stacked(update):
@@ -216,6 +242,8 @@ class VmapGroups:
         digest = hashlib.blake2b(digest_size=16)
         for name, part in module.named_modules():
             digest.update(f"{name}:{type(part).__qualname__}".encode())
+            self._tables.append(vars(part))
+            self._sizes.append(len(vars(part)))
             for key, value in part.__getstate__().items():
                 if key in _TENSORS:
                     digest.update(_shapes(value).encode())
@@ -227,7 +255,9 @@ class VmapGroups:
                 else:
                     digest.update(key.encode())
                     update_digest(digest, _placed(value, places), 8)
-                    self._watched.append((vars(part), len(vars(part)), key, vars(part).get(key)))
+                    self._places.append(vars(part))
+                    self._keys.append(key)
+                    self._values.append(vars(part).get(key))
         options = self._equal[self._members.index(update)]
         optimizer = type(update.member.optimizers[0].optimizer)
         return digest.hexdigest(), options, optimizer, update.engine.name
@@ -250,10 +280,19 @@ class VmapGroups:
 
     def _changed(self) -> bool:
         """Whether any plain attribute of a grouped module was replaced since."""
-        return any(
-            table.get(key) is not value or len(table) != count
-            for table, count, key, value in self._watched
+        return list(map(len, self._tables)) != self._sizes or not all(
+            map(is_, map(dict.get, self._places, self._keys), self._values)
         )
+
+
+def _linear(part: nn.Linear, rows: Tensor) -> Tensor:
+    """A linear layer of all modules in one product, which vmap makes of a product and a sum."""
+    level = _functorch.maybe_get_level(rows)
+    if level < 0 or rows.dim() != 2 or _functorch.maybe_get_bdim(rows) != 0:
+        return nn.functional.linear(rows, part.weight, part.bias)
+    weight, bias = map(_functorch.get_unwrapped, (part.weight, part.bias))
+    found = torch.baddbmm(bias.unsqueeze(1), _functorch.get_unwrapped(rows), weight.transpose(1, 2))
+    return _functorch._add_batch_dim(found, 0, level)
 
 
 def _on_arrays(group: Sequence[ModuleUpdate]) -> bool:

@@ -118,6 +118,52 @@ def test_state_loaded_into_modules_updated_together_is_used(make: Any) -> None:
     assert_same(first, second)
 
 
+class Folded(Net):
+    """Linear layers of rows in fragments, of a constant, and without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_constant = torch.nn.Linear(1, 3)
+        self.plain = torch.nn.Linear(2, 2, bias=False)
+
+    def forward_train(self, batch: Any) -> Any:
+        x = batch["x"] + self.of_constant(torch.ones(1, 1))
+        found = super().forward_train({"x": x.reshape(2, 3, 3)})["out"].reshape(6, 2)
+        # Its rows lie in the second dimension of what vmap sees.
+        return {"out": self.plain(found.T.flip(0).T)}
+
+
+def test_linear_layers_of_other_inputs_equal_those_of_one_module(make: Any) -> None:
+    known = {"build": lambda self: Folded()}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+    assert together._engines.vmap_groups.engines[0].works
+    assert_same(apart, together)
+
+
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+@pytest.mark.parametrize("cleared", [False, True])
+def test_gradients_of_modules_together_are_not_added_to(
+    make: Any, monkeypatch: pytest.MonkeyPatch, arrays: str, cleared: bool
+) -> None:
+    monkeypatch.setattr("rlplug.learner.vmap.LEAST_ON_ARRAYS", 4)
+    known = {"compute": {"arrays": arrays}}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(5):
+        rows = batches()
+        if step % 2:
+            # Of other rows than the others: they are updated one by one.
+            rows["b"] = Batch({name: column[:4] for name, column in rows["b"].items()})
+        for learner in (apart, together):
+            learner.update(rows, timestep=step)
+            for module in learner.modules.values() if cleared else ():
+                module.zero_grad()
+    assert groups(together) == [list(IDS)]
+    assert_same(apart, together)
+
+
 def test_modules_with_other_settings_are_not_joined(make: Any) -> None:
     gains = iter((1.0, 1.0, 1.0, 2.0))
     learner = make(**settings(3, build=lambda self: Net(next(gains))))
