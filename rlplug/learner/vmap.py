@@ -22,7 +22,7 @@ from rlplug.learner.state import update_digest
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
-LEAST_ON_ARRAYS = 10
+LEAST_ON_ARRAYS = 6
 """Modules that run on arrays from which one vmap pass is faster, by benchmarks/learner.py."""
 
 _TENSORS = ("_parameters", "_buffers", "_modules")

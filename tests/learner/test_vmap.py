@@ -300,14 +300,14 @@ def test_a_hook_that_counts_its_calls_counts_each_module_and_update_once(make: A
 
 
 def test_modules_on_arrays_are_updated_together_where_there_are_many(make: Any) -> None:
-    ids = tuple(f"m{n}" for n in range(10))
+    ids = tuple(f"m{n}" for n in range(6))
     known = {"ids": ids, "compute": {"arrays": "auto"}}
     apart, together, few = (
         make(**{**settings(0), **known}),
         make(**{**settings(4), **known}),
-        make(**{**settings(4), **known, "ids": ids[:9]}),
+        make(**{**settings(4), **known, "ids": ids[:5]}),
     )
-    rows = {name: torch.full((6, 3), n / 10) for n, name in enumerate(ids)}
+    rows = {name: torch.full((6, 3), n / 6) for n, name in enumerate(ids)}
     for step in range(3):
         for learner in (apart, together, few):
             present = {name: Batch({"x": rows[name]}) for name in learner.modules}
