@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rlplug.testing import AlgorithmConformance
+import pytest
+
+from rlplug.testing import AlgorithmConformance, Subject
+from rlplug.testing.checks import check_named
 
 
 class TestLinUCB(AlgorithmConformance):
@@ -20,3 +23,11 @@ class TestLinTS(AlgorithmConformance):
 
 class TestNeuralLinUCB(AlgorithmConformance):
     name = "neural-linucb"
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_probabilities_that_are_estimated_are_not_held_to_be_exact(seed: int) -> None:
+    subject = Subject.of(
+        "lints", seed=seed, options={"model": "joint"}, variants=[{"model": "hybrid"}]
+    )
+    check_named("log_probs_are_those_of_actions")(subject)
