@@ -189,6 +189,24 @@ class HigherOfBothTargets(SAC):
             return super().prepare_batch(module_id, module, config, batch, learner)
 
 
+class NextActionsValuedByTheCritics(SAC):
+    """Only those of a Box: Discrete ones by the target network."""
+
+    def prepare_batch(self, module_id, module, config, batch, learner):
+        kept = module.target
+        if module.box is not None:
+            module.target = module.critics
+        columns = super().prepare_batch(module_id, module, config, batch, learner)
+        module.target = kept
+        return columns
+
+
+class EntropyOfABoxForDiscreteActions(WithModule):
+    class Planted(SACModule):
+        def excess_entropy(self, entropy, mask):
+            return entropy + self.distribution.size
+
+
 MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
@@ -213,6 +231,12 @@ MUTANTS = [
     (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
     (DelayIsAnAttribute, "state_is_complete", "updates later"),
     (HigherOfBothTargets, "targets_are_used", "by the higher one"),
+    (NextActionsValuedByTheCritics, "targets_are_used", "'target.model' in 'box, box'"),
+    (
+        EntropyOfABoxForDiscreteActions,
+        "learned_temperature_keeps_choices_open",
+        "the target of Discrete actions",
+    ),
 ]
 
 

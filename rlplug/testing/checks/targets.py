@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -74,7 +74,7 @@ def check_targets_are_used(subject: Subject) -> None:
     """The values of next states come from target networks: other weights there, other updates."""
     applies = False
     where = location(subject.kind, "prepare_batch", "compute_loss_for_module")
-    for trial in trials(subject):
+    for trial in (*trials(subject), *_of_other_action_spaces(subject)):
         config = trial.harness.algorithm.config
         fresh = make_harness(subject, trial.case, config=config)
         parts = _named_parts(trial.harness)
@@ -83,21 +83,21 @@ def check_targets_are_used(subject: Subject) -> None:
         ]
         if not copies or not trial.has_next:
             continue
+        beside = f" in {trial.case.name!r}{named(trial.setting)}"
         batch = trial.with_ends(terminated=False, truncated=False)
         usual = trial.after(batch)
         for one in copies:
             applies = True
             if not _changes_update(trial, batch, one, everywhere=True, usual=usual):
                 raise CheckFailed(
-                    f"another update for other weights of the target network {one.name!r}"
-                    + named(trial.setting),
+                    f"another update for other weights of the target network {one.name!r}" + beside,
                     "the same one: nothing reads it",
                     where + ": value next states with the target network",
                 )
             last = _last_layers(one.network)
             if last and not _changes_update(trial, batch, one, everywhere=False, usual=usual):
                 raise CheckFailed(
-                    f"next states valued by the target network {one.name!r}" + named(trial.setting),
+                    f"next states valued by the target network {one.name!r}" + beside,
                     "the same update where all its values are higher: it only chooses actions",
                     where + ": double Q-learning chooses with the trained network, and values with "
                     "the target network",
@@ -106,12 +106,22 @@ def check_targets_are_used(subject: Subject) -> None:
                 if _takes_the_higher(trial, batch, layer):
                     raise CheckFailed(
                         f"next states valued by the lower of the values that {one.name!r} gives"
-                        + named(trial.setting),
+                        + beside,
                         "by the higher one: what a lower one says makes no difference",
                         where + ": torch.minimum of both; the higher one overestimates",
                     )
     if not applies:
         raise DoesNotApply("it keeps no frozen copy of a trained network, or values no next state")
+
+
+def _of_other_action_spaces(subject: Subject) -> Iterator[Trial]:
+    """A trial for each kind of action space after the first: next actions are chosen otherwise."""
+    tried = {type(one.action_space) for one in (subject.case_for({}),) if one is not None}
+    for case in subject.cases:
+        kind = type(case.action_space)
+        if kind not in tried and frozen_copies(make_harness(subject, case)):
+            yield Trial(subject, {}, case)
+        tried.add(kind)
 
 
 def frozen_copies(harness: Harness) -> list[FrozenCopy]:
