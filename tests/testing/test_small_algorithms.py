@@ -20,12 +20,16 @@ NEVER = {
     *("acting_and_training_agree_on_log_probs", "advantages_are_normalized"),
     *("rows_may_be_split_into_batches", "weights_count_rows"),
     *("discounts_are_powers", "equals_its_reference", "values_include_entropy"),
+    *("metrics_are_means_over_rows", "policy_is_delayed"),
     *("advantages_are_sums_of_td_errors", "limits_keep_policies_near"),
     *("kl_coefficient_aims_at_its_target", "export_acts_like_inference"),
+    *("quantiles_follow_their_fractions", "conservative_penalty_lowers_other_actions"),
+    *("loss_is_the_one_that_is_named", "actions_that_policies_avoid_teach_nothing"),
+    "entropy_bonus_keeps_imitation_random",
 }
 """They are not installed, tests need no GPU, and they read no features of arms. They have no
-memory, no replay, no advantages, no forward pass to export, Discrete actions only, and learn by
-gradients."""
+memory, no replay, no logs, no advantages, no delays, no forward pass to export, Discrete actions
+only, one kind of loss, and learn by gradients."""
 
 
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:

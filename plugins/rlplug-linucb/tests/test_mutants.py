@@ -191,6 +191,14 @@ class SingleRowsForgotten(LinUCB):
         return super().additional_update(module, config, batch, learner)
 
 
+class ErrorsOfSingleRowsAreNotSquared(LinUCB):
+    def additional_update(self, module, config, batch, learner):
+        metrics = super().additional_update(module, config, batch, learner)
+        if batch.rows == 1:
+            return {**metrics, "progressive_error": metrics["progressive_error"] ** 0.5}
+        return metrics
+
+
 MUTANTS = [
     (WeightsSquared, "weights_count_rows", "a row of weight 2 and two such rows"),
     (WeightsSquared, "equals_its_reference", "pred_label as rlplug_linucb.algorithm:plain_ridge"),
@@ -218,6 +226,7 @@ MUTANTS = [
     (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
     (BoundsBelowTheMean, "equals_its_reference", "ucb as rlplug_linucb.algorithm:plain_ridge"),
     (SingleRowsForgotten, "rows_may_be_split_into_batches", "its rows, one by one"),
+    (ErrorsOfSingleRowsAreNotSquared, "metrics_are_means_over_rows", "'progressive_error'"),
 ]
 
 

@@ -183,6 +183,12 @@ class DelayIsAnAttribute(TD3):
             return self.turn % 3 == 0
 
 
+class OnlyTargetsAreDelayed(TD3):
+    def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
+        with mock.patch.object(type(module), "is_actor_due", lambda _: True):
+            return super().compute_loss_for_module(module, batch, fwd_out, optimizers)
+
+
 class HigherOfBothTargets(SAC):
     def prepare_batch(self, module_id, module, config, batch, learner):
         with mock.patch.object(torch, "minimum", torch.maximum):
@@ -230,6 +236,7 @@ MUTANTS = [
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
     (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
     (DelayIsAnAttribute, "state_is_complete", "updates later"),
+    (OnlyTargetsAreDelayed, "policy_is_delayed", "move in 2 of 6 updates"),
     (HigherOfBothTargets, "targets_are_used", "by the higher one"),
     (NextActionsValuedByTheCritics, "targets_are_used", "'target.model' in 'box, box'"),
     (

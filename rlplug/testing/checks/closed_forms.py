@@ -24,6 +24,7 @@ from rlplug.testing.trial import Trial, named, trials
 __all__ = [
     "check_discounts_are_powers",
     "check_equals_its_reference",
+    "check_metrics_are_means_over_rows",
     "check_rows_may_be_split_into_batches",
     "check_weights_count_rows",
     "predictions",
@@ -121,6 +122,33 @@ def check_discounts_are_powers(subject: Subject) -> None:
         raise DoesNotApply("it has no option 'discount', or reads no weights")
 
 
+def check_metrics_are_means_over_rows(subject: Subject) -> None:
+    """Metrics of one row, which may be computed another way, are those of the same row twice."""
+    applies = False
+    for trial in _closed_forms(subject):
+        rows = range(min(trial.batch.rows, 4))
+        once, twice = (
+            [_metrics(trial, _rows(trial.batch, torch.tensor([row] * times))) for row in rows]
+            for times in (1, 2)
+        )
+        for name in once[0].keys() & twice[0].keys():
+            ones, twos = ([float(one[name]) for one in each] for each in (once, twice))
+            if all(value.is_integer() for value in (*ones, *twos)):
+                # Counts.
+                continue
+            applies = True
+            if not numpy.allclose(ones, twos, _CLOSE, _CLOSE):
+                raise CheckFailed(
+                    f"the same metric {name!r} for a row and for that row twice"
+                    + named(trial.setting),
+                    f"{ones[:3]} and {twos[:3]} for three rows",
+                    f"{location(subject.kind, 'additional_update')}: means over rows, also where "
+                    "single rows have a path of their own",
+                )
+    if not applies:
+        raise DoesNotApply("it learns by gradients, or its metrics only count")
+
+
 def check_equals_its_reference(subject: Subject) -> None:
     """It acts as the plain computation that its author names in `reference`."""
     if not subject.kind.reference:
@@ -214,6 +242,17 @@ def _discounts(trial: Trial) -> bool:
 def _reads_weights(trial: Trial) -> bool:
     weights = {"weights": torch.full((trial.batch.rows,), 3.0, dtype=torch.float64)}
     return not trial.after(trial.batch.with_columns(weights)).equals(trial.after(trial.batch))
+
+
+def _metrics(trial: Trial, batch: Batch) -> Mapping[str, Any]:
+    """The metrics of an update, which is then undone."""
+    harness = trial.harness
+    start, timestep = harness.learner.get_state(), harness.timestep
+    try:
+        return harness.update(batch)["default"]
+    finally:
+        harness.learner.set_state(start)
+        harness.timestep = timestep
 
 
 def _after(trial: Trial, batches: list[Batch]) -> dict[str, Any]:

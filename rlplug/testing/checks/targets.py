@@ -18,11 +18,12 @@ from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named, trials
 
-__all__ = ["check_targets_are_used", "check_targets_follow"]
+__all__ = ["check_policy_is_delayed", "check_targets_are_used", "check_targets_follow"]
 
 _RATES = {"tau": False, "polyak": True, "ema_decay": True, "decay": True}
 """Options that say how fast copies follow; True where the number is what is kept of the old."""
 _MOVES = 4
+_DELAY = 3
 
 
 @attrs.frozen
@@ -112,6 +113,28 @@ def check_targets_are_used(subject: Subject) -> None:
                     )
     if not applies:
         raise DoesNotApply("it keeps no frozen copy of a trained network, or values no next state")
+
+
+def check_policy_is_delayed(subject: Subject) -> None:
+    """With `policy_delay`, some parameters move in every so many updates, and rest in others."""
+    config = subject.changed({"policy_delay": _DELAY})
+    if config is None or not hasattr(config, "policy_delay"):
+        raise DoesNotApply("it has no option policy_delay")
+    harness = make_harness(subject, config=config)
+    moved: dict[str, list[bool]] = {name: [] for name in harness.parameters()}
+    for _ in range(2 * _DELAY):
+        before = cloned(harness.parameters())
+        harness.train(1, steps=2)
+        for name, param in harness.parameters().items():
+            moved[name].append(not torch.equal(param, before[name]))
+    delayed = [name for name, when in moved.items() if sum(when) == 2]
+    if not delayed:
+        raise CheckFailed(
+            f"parameters that move in 2 of {2 * _DELAY} updates with policy_delay = {_DELAY}",
+            "all that are trained move in other ones",
+            location(subject.kind, "compute_loss_for_module")
+            + ": leave the actor's loss out in the other updates, not only the targets",
+        )
 
 
 def _of_other_action_spaces(subject: Subject) -> Iterator[Trial]:
