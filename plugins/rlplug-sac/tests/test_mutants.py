@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from unittest import mock
 
+import attrs
 import numpy
 import torch
 from rlplug_sac import SAC, TD3, SACConfig, SACModule, TD3Module
@@ -183,9 +184,18 @@ class DelayIsAnAttribute(TD3):
             return self.turn % 3 == 0
 
 
+class CriticsHaveTheUsualActivation(SAC):
+    def build(self, observation_space, action_space, config):
+        made = super().build(observation_space, action_space, config)
+        usual = attrs.evolve(config, activation="relu")
+        for name in ("critics", "target"):
+            setattr(made, name, getattr(SACModule(observation_space, action_space, usual), name))
+        return made
+
+
 class OnlyTargetsAreDelayed(TD3):
     def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
-        with mock.patch.object(type(module), "is_actor_due", lambda _: True):
+        with mock.patch.object(type(module), "is_actor_due", return_value=True):
             return super().compute_loss_for_module(module, batch, fwd_out, optimizers)
 
 
@@ -236,6 +246,7 @@ MUTANTS = [
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
     (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
     (DelayIsAnAttribute, "state_is_complete", "updates later"),
+    (CriticsHaveTheUsualActivation, "networks_follow_their_options", "'critics' still has ReLU"),
     (OnlyTargetsAreDelayed, "policy_is_delayed", "move in 2 of 6 updates"),
     (HigherOfBothTargets, "targets_are_used", "by the higher one"),
     (NextActionsValuedByTheCritics, "targets_are_used", "'target.model' in 'box, box'"),

@@ -162,6 +162,7 @@ CHECKS: tuple[Check, ...] = (
     _check(options.check_every_option_is_read),
     _check(options.check_feed_has_the_options, "algorithm"),
     _check(effects.check_every_option_has_an_effect),
+    _check(effects.check_networks_follow_their_options, "algorithm"),
     _check(effects.check_schedules_are_followed),
     _check(spaces.check_modules_of_several_spaces),
     _check(devices.check_tensors_are_parameters_or_buffers),

@@ -8,6 +8,9 @@ from typing import Any, get_origin, get_type_hints
 
 import attrs
 import numpy
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
 
 from rlplug.errors import RlplugError
 from rlplug.plugin import ActInput, Module
@@ -20,8 +23,10 @@ from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, locatio
 from rlplug.testing.subject import Subject
 
 __all__ = [
+    "FirstFeatures",
     "acting_inputs",
     "check_every_option_has_an_effect",
+    "check_networks_follow_their_options",
     "check_schedules_are_followed",
     "fingerprint",
 ]
@@ -29,6 +34,23 @@ __all__ = [
 UPDATES = 5
 _MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
 """Steps of a run at which acting is compared."""
+
+
+class FirstFeatures(nn.Module):
+    """An encoder to be named by an option `encoder`: a linear layer on flat observations."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.out_features = 6
+        self.linear = nn.Linear(spaces.flatdim(space), self.out_features)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """The features of each row."""
+        return torch.tanh(self.linear(observations.flatten(1).to(self.linear.weight.dtype)))
+
+
+_CHOICES = {"encoder": f"{FirstFeatures.__module__}:{FirstFeatures.__name__}"}
+"""Other values of options whose type does not tell them."""
 
 
 def check_every_option_has_an_effect(subject: Subject) -> None:
@@ -52,6 +74,45 @@ def check_every_option_has_an_effect(subject: Subject) -> None:
             "matters only beside other options, name them in `variants`; if no environment of the "
             "kit can show it, name it in `untested_options`",
         )
+
+
+def check_networks_follow_their_options(subject: Subject) -> None:
+    """An option for a kind of layer, `activation` or `encoder`, holds for each of its networks."""
+    applies = False
+    known = {field.name for field in attrs.fields(subject.kind.Config)}
+    for name in sorted(known & {"activation", "encoder"} - set(subject.kind.untested_options)):
+        case = subject.case(lambda one: isinstance(one.observation_space, spaces.Box), "no Box")
+        usual = _layers(subject, subject.config(), case)
+        for change in _others(subject, name)[:1]:
+            changed = _layers(subject, subject.config(**change), case)
+            replaced = {
+                usual[network][path]
+                for network in usual.keys() & changed.keys()
+                for path in usual[network].keys() & changed[network].keys()
+                if usual[network][path] is not changed[network][path]
+            }
+            for network, layers in changed.items():
+                applies = applies or bool(replaced)
+                kept = replaced.intersection(layers.values())
+                if kept and layers == usual.get(network):
+                    raise CheckFailed(
+                        f"{change[name]!r} for {name} in every network",
+                        f"{network!r} still has {', '.join(one.__name__ for one in kept)}, which "
+                        "other networks have no more",
+                        f"{location(subject.kind, 'build')}: hand {name!r} on to it; if it is not "
+                        "meant for all networks, name it in `untested_options`",
+                    )
+    if not applies:
+        raise DoesNotApply("it has no option activation or encoder")
+
+
+def _layers(subject: Subject, config: Any, case: Case) -> dict[str, dict[str, type[nn.Module]]]:
+    """The class of each layer, by the networks of the module and the path in it."""
+    module = make_harness(subject, case, config=config).module
+    return {
+        name: {path: type(layer) for path, layer in network.named_modules()}
+        for name, network in module.named_children()
+    }
 
 
 def check_schedules_are_followed(subject: Subject) -> None:
@@ -238,5 +299,7 @@ def _others(subject: Subject, name: str) -> list[dict[str, Any]]:
         values = [(*value, 8), (8,)]
     elif get_origin(declared) is not None:
         values = [one[name] for one in subject.switches if name in one]
+    elif name in _CHOICES and isinstance(value, str):
+        values = [_CHOICES[name]]
     differing = [one for one in values if one != value]
     return [{name: one} for one in differing]
