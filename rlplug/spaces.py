@@ -18,8 +18,10 @@ __all__ = [
     "describe",
     "has_images",
     "image_of",
+    "mask_width",
     "number_of_arms",
     "open_masks",
+    "outline",
     "placeholder",
     "shape_mismatch",
     "whole_numbers",
@@ -99,6 +101,30 @@ def number_of_arms(action_space: AnySpace) -> int:
     return int(action_space.n)
 
 
+def mask_width(space: AnySpace) -> int | None:
+    """How many values a mask has for one observation; None if actions cannot be masked."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    return int(numpy.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else None
+
+
+def outline(space: AnySpace) -> Any:
+    """What two spaces have in common if what is made for one fits the other: not their bounds."""
+    if isinstance(space, spaces.Dict):
+        return {name: outline(part) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return [outline(part) for part in space.spaces]
+    if isinstance(space, spaces.Box):
+        return "Box", space.shape, space.dtype.kind
+    if isinstance(space, spaces.Discrete):
+        return "Discrete", int(space.n), int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return "MultiDiscrete", space.nvec.tolist(), space.start.tolist()
+    return type(space).__name__, space.shape
+
+
 def image_of(space: AnySpace) -> Image | None:
     """The image in a Box of three axes, of two with bytes, or of four with a stack of frames.
 
@@ -171,7 +197,8 @@ def describe(space: AnySpace) -> str:
         bounded = "" if space.is_bounded() else ", without bounds"
         return f"Box of shape {space.shape}, {space.dtype}{bounded}"
     if isinstance(space, spaces.Discrete):
-        return f"Discrete with {space.n} values"
+        begin = f", from {space.start}" if space.start else ""
+        return f"Discrete with {space.n} values{begin}"
     if isinstance(space, spaces.MultiDiscrete):
         return f"MultiDiscrete of {space.nvec.tolist()}"
     if isinstance(space, spaces.MultiBinary):

@@ -55,8 +55,8 @@ class Sum(Module):
         return Acted(numpy.full(len(act.observations), 7) + act.random.integers(0, 2))
 
 
-def policy(space: Any, module: Module | None = None, **more: Any) -> Policy:
-    return Policy(module or Sum(), space, spaces.Discrete(1000), **more)
+def policy(space: Any, module: Module | None = None, actions: int = 1000, **more: Any) -> Policy:
+    return Policy(module or Sum(), space, spaces.Discrete(actions), **more)
 
 
 ROW = spaces.Box(0, 100, (3,), numpy.float32)
@@ -110,17 +110,26 @@ class Masked(Module):
 
 
 def test_action_masks_come_beside_the_observation_or_in_it() -> None:
-    assert policy(ROW, Masked()).predict([0, 0, 0], action_mask=[False, True, True]) == 1
+    assert policy(ROW, Masked(), 3).predict([0, 0, 0], action_mask=[False, True, True]) == 1
     inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(3))
     given = {"seen": [0, 0, 0], "action_mask": numpy.array([0, 0, 1], numpy.int8)}
     assert policy(inside, Masked()).predict(given) == 2
+
+
+def test_a_mask_of_another_width_is_refused() -> None:
+    for given, mask, said in (
+        ([0, 0, 0], [True, False], r"shape \(2,\), expected \(3,\)"),
+        ([[0, 0, 0]] * 2, [True, False, True], r"shape \(3,\), expected \(2, 3\)"),
+    ):
+        with pytest.raises(RequestError, match=f"the action mask has {said}"):
+            policy(ROW, Masked(), 3).predict(given, action_mask=mask)
 
 
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(2))
     nothing = numpy.zeros((2, 2), numpy.int8)
     with pytest.raises(RequestError, match="the action mask forbids every action"):
-        policy(ROW, Masked()).predict([0, 0, 0], action_mask=[False, False])
+        policy(ROW, Masked(), 2).predict([0, 0, 0], action_mask=[False, False])
     with pytest.raises(RequestError, match="the action mask forbids every action"):
         policy(inside, Masked()).predict({"seen": numpy.zeros((2, 3)), "action_mask": nothing})
 

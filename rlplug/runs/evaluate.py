@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
-from rlplug.envs.agents import agent_environments
+from rlplug.envs.agents import agent_environments, game_maker
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.evaluation import EvaluationResult, Evaluator
 from rlplug.evaluation.agents import AgentModules, AgentResult, RandomModule
@@ -25,6 +26,7 @@ from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
+from rlplug.spaces import AnySpace, describe, outline
 from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
 
@@ -104,6 +106,9 @@ def evaluate(
         # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:
+            if env:
+                # What does not fit the run is no matter of the video.
+                _environments(loaded, env, 1, opponents or {}).close()
             with console.activities.doing("recording a video"):
                 file = record_video(
                     module,
@@ -278,12 +283,56 @@ def _environments(
                 f"{describe_env(env or config.run.env)!r} has one.",
                 "try: an environment with the agents of the run",
             )
-        return games
-    return make_environments(
-        env or config.run.env,
-        num_envs,
-        section,
-        vectorization="sync" if render else config.sampling.vectorization,
-        training=False,
-        device=device_for_environments(config.compute),
+        return _with_spaces_of(loaded, games)
+    if env and game_maker(env) is not None:
+        raise RequestError(
+            f"run {loaded.manifest.run_id} has one agent, and {describe_env(env)!r} has several.",
+            "try: an environment with one agent",
+        )
+    return _with_spaces_of(
+        loaded,
+        make_environments(
+            env or config.run.env,
+            num_envs,
+            section,
+            vectorization="sync" if render else config.sampling.vectorization,
+            training=False,
+            device=device_for_environments(config.compute),
+        ),
     )
+
+
+def _with_spaces_of(loaded: Loaded, made: Environments) -> Environments:
+    """The environments, refused if their spaces do not fit what the run was trained in."""
+    saved, agents = loaded.saved, loaded.saved.environment.get("agents", {})
+    different: dict[tuple[str, str], list[str]] = {}
+    for kind, there, here in (
+        ("observations", saved.observation_space, made.vector.single_observation_space),
+        ("actions", saved.action_space, made.vector.single_action_space),
+    ):
+        here_by_agent = _spaces_by_agent(here, agents)
+        for agent, trained in _spaces_by_agent(there, agents).items():
+            found = here_by_agent[agent]
+            if outline(trained) != outline(found):
+                said = f"are {describe(found)}, in training {describe(trained)}"
+                different.setdefault((kind, said), []).append(agent)
+    if not different:
+        return made
+    made.close()
+    told = "; ".join(
+        f"{kind} of {', '.join(own)} {said}" if agents else f"{kind} {said}"
+        for (kind, said), own in different.items()
+    )
+    raise RequestError(
+        f"environment {made.name!r} has other spaces than run {loaded.manifest.run_id} was trained "
+        f"in: {told}.",
+        "try: an environment with the spaces of the run",
+    )
+
+
+def _spaces_by_agent(space: AnySpace, agents: Mapping[str, str]) -> Mapping[str, AnySpace]:
+    """The space of each agent; of one agent, its own without a name."""
+    if not agents:
+        return {"": space}
+    assert isinstance(space, Dict)
+    return space.spaces

@@ -22,7 +22,7 @@ from rlplug.plugin import DEFAULT_MODULE
 from rlplug.sampling.log_sampler import LogSampler
 from rlplug.sampling.offline_evaluation import OfflineEvaluation
 from rlplug.seeding import derive
-from rlplug.spaces import describe
+from rlplug.spaces import describe, outline
 
 __all__ = ["check_spaces", "derive_data", "environments_of", "feed_of", "sampler_of"]
 
@@ -104,7 +104,7 @@ def check_spaces(log: Log, environments: Environments) -> None:
         "actions": (log.action_space, environments.action_space),
     }
     for what, (logged, there) in pairs.items():
-        if _outline(logged) != _outline(there):
+        if outline(logged) != outline(there):
             raise RequestError(
                 f"the {what} of log {log.name!r} are {describe(logged)}, those of environment "
                 f"{environments.name!r} are {describe(there)}.",
@@ -115,13 +115,6 @@ def check_spaces(log: Log, environments: Environments) -> None:
             "observations and rewards of a log are not normalized.",
             "try: leave env.normalize_observation, env.normalize_reward and env.reward_clip out",
         )
-
-
-def _outline(space: Any) -> Any:
-    """What must agree: shapes and counts, not bounds."""
-    if hasattr(space, "spaces"):
-        return {name: _outline(part) for name, part in space.spaces.items()}
-    return getattr(space, "n", None) or space.shape
 
 
 def feed_of(feed: Feed, data: DataSection, label: str) -> Feed:

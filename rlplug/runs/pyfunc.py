@@ -21,10 +21,9 @@ from rlplug.checkpoint.trust import own_copy, refuse_foreign_imports
 from rlplug.errors import RequestError, RlplugError
 from rlplug.runs.loading import load_checkpoint
 from rlplug.serving import Policy
-from rlplug.serving.act_requests import mask_width
 from rlplug.serving.sessions import MOST, Sessions
 from rlplug.serving.signature import flatten, nest
-from rlplug.spaces import ACTION_MASK
+from rlplug.spaces import ACTION_MASK, mask_width
 
 __all__ = ["PolicyModel"]
 

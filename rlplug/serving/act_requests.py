@@ -10,10 +10,13 @@ import numpy
 from gymnasium import spaces
 
 from rlplug.errors import RequestError, did_you_mean
+from rlplug.serving.agents import AgentPolicy
+from rlplug.serving.description import json_type
+from rlplug.serving.masks import read_masks
 from rlplug.serving.policy import Policy
 from rlplug.serving.sessions import MOST, Sessions
 
-__all__ = ["FIELDS", "ActRequests", "mask_width", "plain"]
+__all__ = ["FIELDS", "ActRequests", "plain"]
 
 FIELDS = {
     "observation": "one observation",
@@ -33,7 +36,6 @@ class ActRequests:
 
     def __init__(self, policy: Policy, most_sessions: int = MOST) -> None:
         self._space = policy.observation_space
-        self._mask_width = mask_width(policy.action_space)
         self.stateful = policy.has_memory or policy.frame_stack > 1
         """Whether actions depend on earlier observations of a session."""
         self._policy = policy
@@ -50,7 +52,8 @@ class ActRequests:
         several = "observations" in fields
         observation = fields["observations" if several else "observation"]
         if several:
-            observation, n = _batch(self._space, observation), len(observation)
+            space = self._space_of(observation)
+            observation, n = _batch(space, observation), len(observation)
         else:
             n = 1
             self._refuse_several(observation)
@@ -76,6 +79,17 @@ class ActRequests:
         new = session not in self._sessions
         return self._sessions.get(session, reset=reset), new
 
+    def _space_of(self, rows: Any) -> spaces.Space[Any]:
+        """The space of several observations: some agents may be left out of all."""
+        policy = self._policy
+        if not (isinstance(policy, AgentPolicy) and isinstance(rows, list) and rows):
+            return self._space
+        first = rows[0]
+        if not isinstance(first, dict):
+            return self._space
+        policy.refuse_others(first)
+        return spaces.Dict({agent: policy.agents[agent].observation_space for agent in first})
+
     def _refuse_several(self, observation: Any) -> None:
         space, given = _first_part(self._space, observation)
         depth = 0
@@ -91,23 +105,7 @@ class ActRequests:
         given = fields.get(name)
         if given is None:
             return None
-        width = self._mask_width
-        if width is None:
-            raise RequestError(
-                f"{name}: this policy cannot use a mask, its actions are numbers within bounds.",
-                f"leave {name} out",
-            )
-        shape = (n, width) if several else (width,)
-        try:
-            mask = numpy.asarray(given)
-        except ValueError:
-            mask = numpy.empty(0, object)
-        if mask.shape != shape or not (mask.dtype == bool or set(mask.flat) <= {0, 1}):
-            raise RequestError(
-                f"{name} must be {_size(shape)} of true and false, found {_found(mask, given)}.",
-                "give true for each action that may be chosen",
-            )
-        return mask.astype(bool)
+        return read_masks(self._policy, name, given, n if several else None)
 
 
 def plain(value: Any) -> Any:
@@ -119,19 +117,10 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, numpy.ndarray | numpy.generic) else value
 
 
-def mask_width(space: spaces.Space[Any]) -> int | None:
-    """How many values a mask has for one observation; None if actions cannot be masked."""
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    return int(numpy.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else None
-
-
 def _checked_fields(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise RequestError(
-            f"the body must be a JSON object, found {_json_type(given)}.",
+            f"the body must be a JSON object, found {json_type(given)}.",
             'try: {"observation": [...]}',
         )
     for name in given:
@@ -165,7 +154,7 @@ def _checked_fields(given: Any) -> dict[str, Any]:
 
 def _check_type(fields: Mapping[str, Any], name: str, kind: type, wanted: str) -> None:
     if name in fields and not isinstance(fields[name], kind):
-        raise RequestError(f"{name} must be {wanted}, found {_json_type(fields[name])}.")
+        raise RequestError(f"{name} must be {wanted}, found {json_type(fields[name])}.")
 
 
 def _checked_reset(given: Any, several: bool, n: int) -> Any:
@@ -175,7 +164,7 @@ def _checked_reset(given: Any, several: bool, n: int) -> Any:
     if not (several and isinstance(given, list) and len(given) == n):
         raise RequestError(
             f"reset must be true or false{f', or a list of {n}' if several else ''}, "
-            f"found {_json_type(given)}."
+            f"found {json_type(given)}."
         )
     if not all(isinstance(one, bool) for one in given):
         raise RequestError("reset must hold nothing but true and false.")
@@ -185,7 +174,7 @@ def _checked_reset(given: Any, several: bool, n: int) -> Any:
 def _batch(space: spaces.Space[Any], rows: Any) -> Any:
     """A list of observations as one observation with a first axis."""
     if not isinstance(rows, list) or not rows:
-        found = "an empty list" if rows == [] else _json_type(rows)
+        found = "an empty list" if rows == [] else json_type(rows)
         raise RequestError(
             f"observations must be a list of observations, found {found}.",
             "try: the field 'observation' for a single one",
@@ -232,18 +221,3 @@ def _first_part(space: spaces.Space[Any], given: Any) -> tuple[spaces.Space[Any]
     if isinstance(space, spaces.Tuple) and isinstance(given, list) and given:
         return _first_part(space.spaces[0], given[0])
     return space, given
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[0]} lists of {shape[1]}" if len(shape) > 1 else f"a list of {shape[0]}"
-
-
-def _found(mask: Any, given: Any) -> str:
-    if not isinstance(given, list) or mask.dtype == object:
-        return _json_type(given)
-    return f"shape {mask.shape}, {mask.dtype}"
-
-
-def _json_type(value: Any) -> str:
-    names = {bool: "a boolean", str: "text", list: "a list", dict: "an object"}
-    return "null" if value is None else names.get(type(value), "a number")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,30 +57,45 @@ class AgentPolicy(Policy):
         Each may be one observation, or several with a first axis. `action_mask` has the masks of
         agents; `episode_start` is that of `Policy.predict`, for all of them.
         """
-        if not isinstance(observation, Mapping) or not observation:
+        if not isinstance(observation, Mapping):
             raise RequestError(
                 f"this policy takes a mapping by agent, found {type(observation).__name__}.",
                 f"agents: {', '.join(self.agents)}",
             )
         masks = {} if action_mask is None else action_mask
         if not isinstance(masks, Mapping):
-            raise RequestError("action_mask must be a mapping by agent.")
-        for agent in (*observation, *masks):
+            raise RequestError(
+                f"action_mask must be a mapping by agent, found {type(masks).__name__}."
+            )
+        self.refuse_others(observation)
+        self.refuse_others(masks or observation)
+        actions = {}
+        for agent, given in observation.items():
+            try:
+                actions[agent] = self.agents[agent].predict(
+                    given,
+                    deterministic,
+                    action_mask=masks.get(agent),
+                    episode_start=episode_start,
+                )
+            except RequestError as error:
+                raise RequestError(f"agent {agent!r}: {error.message}", *error.hints) from error
+        return actions
+
+    def refuse_others(self, names: Iterable[Any]) -> None:
+        """Refuse what is no agent, and nobody at all."""
+        found = list(names)
+        if not found:
+            raise RequestError(
+                "there is no agent in the observation.", f"agents: {', '.join(self.agents)}"
+            )
+        for agent in found:
             if agent not in self.agents:
                 guess = did_you_mean(str(agent), self.agents, sentence=True)
                 raise RequestError(
                     f"there is no agent {agent!r}. {guess}".rstrip(),
                     f"agents: {', '.join(self.agents)}",
                 )
-        return {
-            agent: self.agents[agent].predict(
-                given,
-                deterministic,
-                action_mask=masks.get(agent),
-                episode_start=episode_start,
-            )
-            for agent, given in observation.items()
-        }
 
     def probabilities(
         self, observations: Any, deterministic: bool = True, *, action_mask: Any = None

@@ -14,7 +14,7 @@ from rlplug.batch.nested import tree_map
 from rlplug.serving.policy import Policy
 from rlplug.spaces import open_masks
 
-__all__ = ["latency", "sampled_observations", "space_as_json"]
+__all__ = ["json_type", "latency", "sampled_observations", "space_as_json"]
 
 _SECONDS = 1.0
 """How long at most latency is measured, for each number of observations."""
@@ -38,6 +38,12 @@ def space_as_json(space: spaces.Space[Any]) -> dict[str, Any]:
     elif isinstance(space, spaces.MultiDiscrete):
         described |= {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
     return described
+
+
+def json_type(value: Any) -> str:
+    """What a value that was read from JSON is, for messages."""
+    names = {bool: "a boolean", str: "text", list: "a list", dict: "an object"}
+    return "null" if value is None else names.get(type(value), "a number")
 
 
 def sampled_observations(space: spaces.Space[Any], n: int, seed: int = 0) -> Any:

@@ -17,6 +17,7 @@ from rlplug.plugin import ActInput, Module
 from rlplug.sampling.checks import first_fully_masked
 from rlplug.sampling.policy_io import action_clipper
 from rlplug.serving.reader import Reader
+from rlplug.spaces import AnySpace, mask_width
 
 __all__ = ["ESTIMATING_DRAWS", "Policy"]
 
@@ -167,7 +168,7 @@ class Policy:
     def _input(self, rows: Any, action_mask: Any, single: bool, episode_start: Any) -> ActInput:
         return ActInput(
             rows if self.normalization is None else self.normalization.observations(rows),
-            action_mask=_checked_mask(rows, action_mask, single),
+            action_mask=_checked_mask(self.action_space, rows, action_mask, single),
             state=self._state_of(len(first_leaf(rows)), episode_start),
             timestep=self.step,
             steps=self.run_steps,
@@ -215,11 +216,18 @@ def _with_initial_rows(state: Mapping[str, Any], initial: Any, rows: Any) -> dic
     return copy
 
 
-def _checked_mask(rows: Any, given: Any, single: bool) -> Any:
+def _checked_mask(space: AnySpace, rows: Any, given: Any, single: bool) -> Any:
     mask: Any
     if given is not None:
         mask = numpy.asarray(given, dtype=bool)
         mask = mask[None] if single else mask
+        width = mask_width(space)
+        if width is not None and mask.shape != (len(first_leaf(rows)), width):
+            raise RequestError(
+                f"the action mask has shape {numpy.shape(given)}, expected "
+                f"{(width,) if single else (len(first_leaf(rows)), width)}.",
+                "give True for each action that may be chosen",
+            )
     else:
         mask = rows.get("action_mask") if isinstance(rows, dict) else None
     if mask is not None and first_fully_masked(mask) is not None:

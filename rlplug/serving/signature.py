@@ -15,8 +15,8 @@ from gymnasium import spaces
 from rlplug.batch.nested import to_arrays
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
-from rlplug.serving.act_requests import mask_width, plain
-from rlplug.spaces import ACTION_MASK, open_masks, placeholder
+from rlplug.serving.act_requests import plain
+from rlplug.spaces import ACTION_MASK, mask_width, open_masks, placeholder
 
 __all__ = ["SIGNATURE", "flatten", "nest", "requirements", "signature_of", "write_signature"]
 

@@ -295,9 +295,15 @@ def _checked(
 ) -> Mapping[str, str] | None:
     """The agents, refused if the environment has others."""
     if agents is not None and set(agents) != set(agent_spaces):
+        missing = [agent for agent in agents if agent not in agent_spaces]
+        unknown = [agent for agent in agent_spaces if agent not in agents]
+        differing = "; ".join(
+            f"{kind} {'is' if len(found) == 1 else 'are'} {', '.join(found)}"
+            for kind, found in (("missing", missing), ("unknown to it", unknown))
+            if found
+        )
         raise RequestError(
-            f"environment {name!r} has the agents {', '.join(agent_spaces)}, and the run has "
-            f"{', '.join(agents)}.",
+            f"environment {name!r} does not have the agents of the run: {differing}.",
             "try: an environment with the agents of the run",
         )
     return agents
