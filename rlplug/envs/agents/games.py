@@ -60,16 +60,14 @@ class ParallelGame(Game):
 
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
-        observations, infos = self.env.reset(seed=seed)
-        return self._with_state(Answer((), list(self.env.agents), observations, {}, {}, {}, infos))
+        observations, infos = _mappings("reset", _OF_RESET, self.env.reset(seed=seed))
+        agents = list(self.env.agents or ())
+        return self._with_state(Answer((), agents, observations, {}, {}, {}, infos))
 
     def step(self, actions: Mapping[str, Any]) -> Answer:
         """Let all live agents act."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        answered, agents = list(actions), list(self.env.agents)
-        return self._with_state(
-            Answer(answered, agents, observations, rewards, terminated, truncated, infos)
-        )
+        parts = _mappings("step", _OF_STEP, self.env.step(actions))
+        return self._with_state(Answer(list(actions), list(self.env.agents or ()), *parts))
 
     def _with_state(self, answer: Answer) -> Answer:
         if self.state_of is not None:
@@ -115,7 +113,16 @@ class AecGame(Game):
         )
         while env.agents:
             agent, left = env.agent_selection, len(env.agents)
-            last = env.last()
+            if agent not in env.agents:
+                raise ValueError(
+                    f"its agent_selection is {agent!r}, which is not among its agents "
+                    f"({', '.join(map(str, env.agents))})"
+                )
+            try:
+                last = env.last()
+            except KeyError:
+                _refuse_lacking(env, agent)
+                raise
             for column, value in zip(columns, last, strict=True):
                 column[agent] = value
             _, _, terminated, truncated, _ = last
@@ -131,3 +138,31 @@ class AecGame(Game):
         if waiting:
             raise ValueError(f"its episode is over, but agent {min(waiting)!r} has not ended")
         return answer
+
+
+_OF_RESET = ("observations", "infos")
+_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+def _mappings(method: str, names: Sequence[str], returned: Any) -> tuple[Any, ...]:
+    """What a method returned, refused if it is not a mapping by agent for each name."""
+    wanted = f"expected {', '.join(names)}: {len(names)} dicts by agent"
+    if not isinstance(returned, tuple | list):
+        raise ValueError(f"its {method} returned {_kind(returned)}, {wanted}")
+    if len(returned) != len(names):
+        raise ValueError(f"its {method} returned {len(returned)} values, {wanted}")
+    for name, part in zip(names, returned, strict=True):
+        if not isinstance(part, (dict, Mapping)):
+            raise ValueError(f"its {method} returned {_kind(part)} as {name}, {wanted}")
+    return tuple(returned)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"one {type(value).__name__}"
+
+
+def _refuse_lacking(env: Any, agent: str) -> None:
+    """Name what an environment has for other agents, but not for the one whose turn it is."""
+    for name in ("_cumulative_rewards", "terminations", "truncations", "infos"):
+        if agent not in getattr(env, name, {agent: None}):
+            raise ValueError(f"its {name} lack agent {agent!r}, whose turn it is") from None

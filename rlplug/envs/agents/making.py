@@ -9,6 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from gymnasium import Space
+
 from rlplug.envs.agents.games import AecGame, Game, ParallelGame
 from rlplug.envs.making import EnvMaker, imported_maker, makes_vector
 from rlplug.errors import RequestError, RlplugError
@@ -74,7 +76,7 @@ def make_game(maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]
 def agent_spaces_of(game: Game, name: str) -> dict[str, tuple[AnySpace, AnySpace]]:
     """Observation and action space of every agent that may ever be there."""
     agents = getattr(game.env, "possible_agents", None)
-    if not agents:
+    if not agents or isinstance(agents, str):
         raise RequestError(
             f"environment {name!r} does not say which agents there may be.",
             "give it possible_agents, the names of all of them",
@@ -86,15 +88,24 @@ def agent_spaces_of(game: Game, name: str) -> dict[str, tuple[AnySpace, AnySpace
             "give each a name of its own",
         )
     try:
-        return {
+        found = {
             agent: (game.env.observation_space(agent), game.env.action_space(agent))
             for agent in agents
         }
-    except (KeyError, TypeError) as error:
+    except Exception as error:
         raise RequestError(
             f"environment {name!r} has no spaces for its agents: {type(error).__name__}: {error}.",
             "define observation_space(agent) and action_space(agent) for all possible_agents",
         ) from error
+    for agent, pair in found.items():
+        for kind, space in zip(("observation", "action"), pair, strict=True):
+            if not isinstance(space, Space):
+                raise RequestError(
+                    f"environment {name!r} has no {kind} space for agent {agent!r}, but "
+                    f"{type(space).__name__}.",
+                    f"return a gymnasium.spaces.Space from {kind}_space(agent)",
+                )
+    return found
 
 
 def _kinds() -> tuple[type[Any], type[Any]]:

@@ -177,6 +177,8 @@ class AgentVector(VectorEnv[Any, Any, Any]):
             for game in range(num)
         ]
         self._acting: list[Sequence[str]] = [() for _ in range(num)]
+        self._ended: list[set[str]] = [set() for _ in range(num)]
+        """Agents of each game whose episode ended before that of the game."""
         self.over = numpy.zeros(num, bool)
         """Games whose episode ended in the last step."""
         self.failed: tuple[int, str] | None = None
@@ -226,6 +228,7 @@ class AgentVector(VectorEnv[Any, Any, Any]):
         for name, rows in self.rows.items():
             rows.set_state(saved["rows"][name])
         self._acting = list(saved["acting"])
+        self._ended = [set() for _ in self._ended]
 
     def reset(self, **options: Any) -> NoReturn:
         """Refused: see `reset_games`."""
@@ -278,6 +281,7 @@ class AgentVector(VectorEnv[Any, Any, Any]):
         try:
             if not answer.agents:
                 raise ValueError("it has no agents after a reset")
+            self._ended[index].clear()
             self._take(index, answer)
         except Exception:
             self.failed = (index, "reset")
@@ -302,14 +306,28 @@ class AgentVector(VectorEnv[Any, Any, Any]):
                 rows.show(row, observations[agent], infos.get(agent, _NOTHING), answer.state)
         except KeyError as error:
             raise _lie(error.args[0], places, answer) from None
+        except (TypeError, ValueError):
+            _refuse_values(answer)
+            raise
         self._acting[index] = answer.agents
-        if ended or len(answer.agents) < len(answer.answered):
-            self._refuse_lies(answer)
+        if ended or len(answer.agents) != len(answer.answered):
+            self._refuse_lies(answer, self._ended[index])
 
-    def _refuse_lies(self, answer: Answer) -> None:
+    def _refuse_lies(self, answer: Answer, gone: set[str]) -> None:
+        """Refuse agents that leave, stay or come back as they must not."""
+        for agent in answer.agents:
+            if agent in gone:
+                raise ValueError(
+                    f"agent {agent!r} is among its agents again after its end: an agent that has "
+                    "ended must not come back before the next reset"
+                )
+        ended = (one for one in answer.answered if answer.terminated[one] or answer.truncated[one])
+        gone.update(ended)
         if self.in_turn:
             return
         alive = set(answer.agents)
+        if len(alive) < len(answer.agents):
+            raise ValueError(f"an agent is twice among its agents ({', '.join(answer.agents)})")
         for agent in answer.answered:
             ended = answer.terminated[agent] or answer.truncated[agent]
             if ended and agent in alive:
@@ -332,6 +350,19 @@ def _lie(agent: Any, places: Mapping[str, Any], answer: Answer) -> Exception:
     if agent not in places:
         return ValueError(f"its observation lacks {agent!r}")
     return ValueError(f"it gave no {_missing(agent, answer)} for agent {agent!r}")
+
+
+def _refuse_values(answer: Answer) -> None:
+    """Name the agent that was given what cannot be taken."""
+    for agent in (*answer.answered, *answer.agents):
+        if answer.observations.get(agent) is None:
+            raise ValueError(f"it gave None as the observation of agent {agent!r}") from None
+    for agent in answer.answered:
+        shape = numpy.shape(answer.rewards[agent])
+        if shape:
+            raise ValueError(
+                f"it gave agent {agent!r} a reward of shape {shape}, expected a number"
+            ) from None
 
 
 def _missing(agent: Any, answer: Answer) -> str:
