@@ -188,10 +188,10 @@ def test_what_fails_in_a_runner_is_told_and_where(
     with threads_per_process(2):
         assert made.build() == (None, None)
         assert (torch.get_num_threads(), blas_threads()) == (1, 1)
-    assert made.start(None) == (None, None)
+    assert made.start(None, None) == (None, None)
     weights = {name: one.numpy() for name, one in made._modules["default"].state_dict().items()}
     told, failed = made.collect(
-        {"version": 0, "modules": {"default": weights}, "normalization": None}, 0
+        {"version": 0, "modules": {"default": weights}, "normalization": None}, 0, None
     )
     assert told is None
     assert failed is not None
