@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -62,16 +64,37 @@ def _connect(ray: Any, section: ScaleSection) -> None:
     printing: Any = import_module("ray._private.worker")
     printing._worker_logs_enabled = False
     try:
-        if address:
-            ray.init(address=address, **shared)
-        else:
-            ray.init(address="local", include_dashboard=False, **shared)
+        with _sigterm_kept():
+            if address:
+                ray.init(address=address, **shared)
+            else:
+                ray.init(address="local", include_dashboard=False, **shared)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         where = address or "a local cluster"
         raise RequestError(
             f"Ray cannot be reached at {where}: {str(error).splitlines()[0]}.",
             "try: ray status on that host, or leave scale.address out for a local cluster",
         ) from error
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces by one that exits."""
+    handler = signal.getsignal(signal.SIGTERM)
+    # Handlers can only be set in the main thread; None is one that Python could not set again.
+    if threading.current_thread() is not threading.main_thread() or handler is None:
+        yield
+        return
+    came = False
+    try:
+        yield
+    except SystemExit as error:
+        came = error.code == signal.SIGTERM
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        if came:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _reach(address: str, host: str, port: int) -> None:
