@@ -114,7 +114,8 @@ def _current_call(thread: int) -> _Call | None:
 
 def _frames(thread: int) -> Iterator[FrameType]:
     frame = sys._current_frames().get(thread)
-    while frame is not None:
+    # The thread goes on meanwhile: beyond a frame that it has left, anything may be found.
+    while isinstance(frame, FrameType):
         yield frame
         frame = frame.f_back
 
