@@ -65,6 +65,10 @@ class RandomEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         observation, info = self.observation_space.sample(), {}
+        if isinstance(observation, dict) and "arm_ids" in observation:
+            observation["arm_ids"] = self.np_random.permutation(_NAMES)[
+                : len(observation["arm_ids"])
+            ]
         if isinstance(observation, dict) and "action_mask" in observation:
             observation["action_mask"] = self._sample_mask()
         elif self._masked:
@@ -97,6 +101,12 @@ class Case:
     def action_space(self) -> AnySpace:
         """The space of a single environment."""
         return self.make().action_space
+
+    @property
+    def names_arms(self) -> bool:
+        """Whether observations tell which arm stands at each index."""
+        space = self.observation_space
+        return isinstance(space, spaces.Dict) and "arm_ids" in space.spaces
 
 
 def _box(*shape: int) -> spaces.Box:
@@ -135,6 +145,14 @@ _SPACES: dict[str, tuple[AnySpace, AnySpace]] = {
         spaces.Discrete(3),
     ),
 }
+_NAMES = 6
+"""Of arms, some of which are there at a time."""
+_NAMED_ARMS = spaces.Dict(
+    {
+        "context": spaces.Box(-1.0, 1.0, (2,), numpy.float64),
+        "arm_ids": spaces.Box(0, _NAMES - 1, (4,), numpy.int64),
+    }
+)
 _MASKED = ("dict with a mask, discrete", "arms with features, discrete")
 
 
@@ -151,6 +169,8 @@ def _cases(one_step: bool) -> Iterator[Case]:
         # For bandits without a context.
         make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1)
         yield Case(name="a single observation, discrete", make=make, one_step=True)
+        make = partial(RandomEnv, _NAMED_ARMS, spaces.Discrete(4), length=1)
+        yield Case(name="arms with names, discrete", make=make, one_step=True)
         make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1, masked=True)
         yield Case(name="a single observation, masked", make=make, one_step=True, masked=True)
 

@@ -37,7 +37,6 @@ class _LinearBandit(Algorithm):
     default_env: ClassVar[str] = "LinearBandit-v0"
     default_steps: ClassVar[int] = 20_000
     untested_options: ClassVar[Mapping[str, str]] = {
-        "max_arms": "it takes observations with arm_ids, and more arms than the kit has",
         "refresh_every": "it bounds rounding errors, which several rows at once do not have",
     }
     reference: ClassVar[str] = "rlplug_linucb.algorithm:plain_ridge"

@@ -191,6 +191,14 @@ class SingleRowsForgotten(LinUCB):
         return super().additional_update(module, config, batch, learner)
 
 
+class ArmsKnownByTheirPlace(WithModule):
+    class Planted(LinUCBModule):
+        def forward_inference(self, act):
+            ids = numpy.sort(act.observations["arm_ids"], axis=1)
+            act.observations = {**act.observations, "arm_ids": ids}
+            return super().forward_inference(act)
+
+
 class ErrorsOfSingleRowsAreNotSquared(LinUCB):
     def additional_update(self, module, config, batch, learner):
         metrics = super().additional_update(module, config, batch, learner)
@@ -226,6 +234,7 @@ MUTANTS = [
     (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
     (BoundsBelowTheMean, "equals_its_reference", "ucb as rlplug_linucb.algorithm:plain_ridge"),
     (SingleRowsForgotten, "rows_may_be_split_into_batches", "its rows, one by one"),
+    (ArmsKnownByTheirPlace, "arms_are_known_by_their_ids", "by its id"),
     (ErrorsOfSingleRowsAreNotSquared, "metrics_are_means_over_rows", "'progressive_error'"),
 ]
 
