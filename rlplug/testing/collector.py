@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy
 import torch
 from gymnasium import spaces
@@ -13,18 +14,32 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.feeds import Experience, Feed, FeedSetting, FinalObservations, Stream, Work
-from rlplug.plugin import ActInput, Module
+from rlplug.plugin import Acted, ActInput, Module
 from rlplug.seeding import derive
 from rlplug.testing.cases import Case
 
-__all__ = ["RUN_STEPS", "Collector", "stack_observations", "stacked", "to_array"]
+__all__ = ["RUN_STEPS", "Collector", "RandomActions", "stack_observations", "stacked", "to_array"]
 
 RUN_STEPS = 4_000
 """Environment steps of the run that feeds and modules are told of."""
 _PATIENCE = 200
 """Collections without a batch after which a feed counts as one that gives none."""
+
+
+class RandomActions(Module):
+    """Draws actions of a space: those of several agents at once, which no module gives."""
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+        self._space = space
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """One for each observation."""
+        rows = len(first_leaf(act.observations))
+        self._space.seed(int(act.random.integers(2**31)))
+        return Acted(numpy.stack([self._space.sample() for _ in range(rows)]))
 
 
 class Collector:

@@ -21,7 +21,7 @@ from rlplug.registry import Participant
 from rlplug.seeding import forked
 from rlplug.testing.algorithms import PolicyGradient
 from rlplug.testing.cases import Case
-from rlplug.testing.collector import Collector
+from rlplug.testing.collector import Collector, RandomActions
 from rlplug.testing.comparison import cloned, first_difference
 from rlplug.testing.subject import Subject
 
@@ -61,12 +61,19 @@ class Harness:
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
                 process_group=process_group,
+                training_spaces={
+                    name: one.stored.observation_space
+                    for name, one in cases.items()
+                    if one.stored is not None
+                },
             )
             self.learner.build()
             self.collectors = {
                 name: Collector(
-                    one,
-                    self.learner.modules[name],
+                    one.stored or one,
+                    RandomActions(one.stored.action_space)
+                    if one.stored is not None
+                    else self.learner.modules[name],
                     seed=seed,
                     feed=algorithm.plugin.feed(),
                     double=self.learner.dtype == torch.float64,

@@ -36,7 +36,7 @@ class PPO(Algorithm):
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     untested_options: ClassVar[Mapping[str, str]] = {
-        "central_critic": "it takes several agents, which the environments of the kit do not have",
+        "central_critic": "it takes several agents: `teams_are_learned` tries it",
     }
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},

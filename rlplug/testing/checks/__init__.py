@@ -35,6 +35,7 @@ from rlplug.testing.checks import (
     reproducibility,
     spaces,
     targets,
+    teams,
     values,
 )
 from rlplug.testing.limit import SECONDS, TookTooLong, time_limit
@@ -166,6 +167,7 @@ CHECKS: tuple[Check, ...] = (
     _check(effects.check_networks_follow_their_options, "algorithm"),
     _check(effects.check_schedules_are_followed),
     _check(spaces.check_modules_of_several_spaces),
+    _check(teams.check_teams_are_learned, "algorithm"),
     _check(devices.check_tensors_are_parameters_or_buffers),
     _check(devices.check_learns_with_float64),
     _check(devices.check_learns_on_a_gpu),
