@@ -26,7 +26,7 @@ NEVER = {
     *("kl_coefficient_aims_at_its_target", "export_acts_like_inference"),
     *("quantiles_follow_their_fractions", "conservative_penalty_lowers_other_actions"),
     *("loss_is_the_one_that_is_named", "actions_that_policies_avoid_teach_nothing"),
-    "entropy_bonus_keeps_imitation_random",
+    *("entropy_bonus_keeps_imitation_random", "networks_follow_their_options"),
 }
 """They are not installed, tests need no GPU, and they read no features of arms. They have no
 memory, no replay, no logs, no advantages, no delays, no forward pass to export, Discrete actions
