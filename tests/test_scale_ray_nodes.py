@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import rlplug
@@ -19,21 +20,54 @@ from tests.scale_runs import PPO
 
 SMALL = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
 
+LASTING = """
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Lasting(CartPoleEnv):
+    def step(self, action):
+        enough = Path(__file__).with_name("enough").exists()
+        seen, _, *rest = super().step(action)
+        return seen, 1000.0 if enough else 1.0, *rest
+"""
+
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose modules the nodes find."""
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture(scope="module")
+def cluster(site: Path) -> Iterator[Any]:
     """A head without CPUs, where this process is."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = import_module("ray.cluster_utils").Cluster(
-        initialize_head=True, head_node_args={**SMALL, "num_cpus": 0}
-    )
-    yield made
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        made = import_module("ray.cluster_utils").Cluster(
+            initialize_head=True, head_node_args={**SMALL, "num_cpus": 0}
+        )
+        yield made
+        made.shutdown()
 
 
-def test_a_run_survives_a_node_that_leaves_and_uses_one_that_joins(
-    cluster: Any, store_root: Path, caplog: pytest.LogCaptureFixture
+def runners_on(node: Any) -> int:
+    """The processes of runners on a node."""
+    (raylet,) = node.all_processes["raylet"]
+    names = [one.name() for one in psutil.Process(raylet.process.pid).children(recursive=True)]
+    return len([name for name in names if name.startswith("ray::Runner")])
+
+
+def test_a_runner_whose_node_leaves_goes_on_beside_another_and_moves_to_a_node_that_joins(
+    cluster: Any,
+    site: Path,
+    store_root: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("rlplug.scale.ray_sampler._ROOM_SECONDS", 2.0)
+    monkeypatch.syspath_prepend(str(site))
+    (site / "lasting_env.py").write_text(LASTING)
     leaving, staying = (cluster.add_node(**SMALL, num_cpus=1) for _ in range(2))
     options = {
         **PPO,
@@ -41,39 +75,78 @@ def test_a_run_survives_a_node_that_leaves_and_uses_one_that_joins(
         "scale.address": cluster.address,
         "scale.runners": 2,
         "scale.max_restarts": 10,
+        "run.stop_when": "rollout/return_mean > 900",
     }
+
+    def saved() -> int:
+        """The step of the newest checkpoint."""
+        found = store_root.glob("work/*/checkpoints/step-*")
+        return max((int(one.name.removeprefix("step-")) for one in found), default=0)
+
     # Nodes can only be started in the main thread.
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "rlplug"):
-        run = pool.submit(rlplug.run, "ppo", "CartPole-v1", steps=10_000, options=options)
-        while not list(store_root.glob("work/*/checkpoints/step-*")):
-            assert not run.done(), run.result()
-            time.sleep(0.02)
-        cluster.remove_node(leaving, allow_graceful=False)
-        joining = cluster.add_node(**SMALL, num_cpus=1)
+        run = pool.submit(
+            rlplug.run, "ppo", "lasting_env:Lasting", steps=10_000_000, options=options
+        )
+
+        def wait_until(is_so: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + 120
+            while not is_so():
+                assert not run.done(), run.result()
+                assert time.monotonic() < deadline, caplog.text
+                time.sleep(0.02)
+
+        try:
+            wait_until(lambda: saved() > 0)
+            cluster.remove_node(leaving, allow_graceful=False)
+            wait_until(lambda: "goes on beside another until there is" in caplog.text)
+            before = saved()
+            wait_until(lambda: saved() >= before + 512)
+            assert runners_on(staying) == 2
+            joining = cluster.add_node(**SMALL, num_cpus=1)
+            wait_until(lambda: "has a place of its own again." in caplog.text)
+            before = saved()
+            wait_until(lambda: saved() >= before + 512)
+            assert (runners_on(staying), runners_on(joining)) == (1, 1)
+        finally:
+            (site / "enough").touch()
         found = run.result(timeout=120)
-    assert found.step >= 10_000
-    assert found.metrics["sampling/restarts"] >= 1.0
     assert "died and is replaced; its episodes start anew" in caplog.text
-    # The node that stayed has room for one runner: the other one was on that which joined.
-    cluster.remove_node(joining)
-    with pytest.raises(RequestError, match=r"2 runners with CPU 1 each can never be placed: .*"):
-        rlplug.run("ppo", "CartPole-v1", options=options)
-    cluster.remove_node(staying)
+    assert found.stopped.startswith("rollout/return_mean = ")
+    assert found.metrics["sampling/restarts"] >= 1.0
+    with pytest.raises(RequestError, match=r"CPU 2 each can never be placed: .* CPU 2 on 3 nodes"):
+        rlplug.run("ppo", "CartPole-v1", options={**options, "scale.runner_cpus": 2.0})
+    for node in (joining, staying):
+        cluster.remove_node(node)
 
 
-def test_a_plugin_of_another_version_on_a_node_is_refused_with_host_and_both_versions(
+def test_a_plugin_that_a_node_lacks_or_has_in_another_version_is_refused_with_its_host(
     cluster: Any, store_root: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "rlplug_ppo-9.9.dist-info").mkdir()
     about = tmp_path / "rlplug_ppo-9.9.dist-info"
+    about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rlplug-ppo\nVersion: 9.9\n")
+    # What was installed also has a2c; this version hides it.
     (about / "entry_points.txt").write_text("[rlplug.algorithms]\nppo = rlplug_ppo:PPO\n")
-    node = cluster.add_node(**SMALL, num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
-    options = {**PPO, "scale.engine": "ray", "scale.address": cluster.address}
-    with pytest.raises(RequestError) as raised:
-        rlplug.run("ppo", "CartPole-v1", steps=128, options=options)
-    said = str(raised.value)
-    assert said.startswith("runner 0 on host ")
+    node = cluster.add_node(
+        **SMALL, num_cpus=1, resources={"odd": 1}, env_vars={"PYTHONPATH": str(tmp_path)}
+    )
+    options = {
+        "tracking.enabled": False,
+        "scale.engine": "ray",
+        "scale.address": cluster.address,
+        "scale.runner_resources": {"odd": 1.0},
+    }
+
+    def refused(algorithm: str) -> str:
+        with pytest.raises(RequestError) as raised:
+            rlplug.run(algorithm, "CartPole-v1", steps=128, options=options)
+        said = str(raised.value)
+        assert said.startswith("runner 0 on host ")
+        return said
+
+    said = refused("ppo")
     assert "plugin 'ppo' is rlplug-ppo 9.9 on host" in said
     assert "but rlplug-ppo 0.1.0 where the run was started" in said
+    assert "'a2c'" in refused("a2c")
     cluster.remove_node(node)

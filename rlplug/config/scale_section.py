@@ -66,8 +66,7 @@ class ScaleSection:
     )
     placement_timeout: float = option(
         300.0,
-        "ray: seconds that a runner may wait for room on the cluster, at the start or in place of "
-        "one that died.",
+        "ray: seconds that a runner may wait for room on the cluster at the start of a run.",
         at_least(0),
     )
 

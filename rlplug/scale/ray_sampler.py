@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
 from rlplug.sampling.league_roster import Roster
+from rlplug.scale.cluster import this_node
 from rlplug.scale.experience import join
 
 __all__ = ["RaySampler"]
@@ -24,11 +25,15 @@ _LOG = logging.getLogger("rlplug")
 _TOLD_SECONDS = 20.0
 """How long room is waited for before a person is told."""
 
+_ROOM_SECONDS = 10.0
+"""How long a lost runner waits for a place of its own before it goes on beside another."""
+
 
 class RaySampler:
     """Collects from all runners at once, at most `ahead` collections before the last weights.
 
-    `make_runner` makes the runner of an index; `life` counts its replacements. Weights of all
+    `make_runner` makes the runner of an index; `life` counts those that were made later, and
+    `beside` is a node on which it reserves nothing, if there is no room for it. Weights of all
     modules and normalisation go through the object store once per version; `collecting` has the
     modules that learn from what runners collect, with the number of rows of all runners.
     """
@@ -58,7 +63,8 @@ class RaySampler:
         self._ahead = ahead
         self._max_restarts = max_restarts
         self._placement_timeout = placement_timeout
-        self._restarts = 0
+        self._restarts = self._lives = 0
+        self._gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
         self.roster = roster
         """Who may play in the league, where there is one."""
         self._told: list[set[int]] = [set() for _ in range(runners)]
@@ -68,11 +74,15 @@ class RaySampler:
         self._pending: deque[tuple[int, list[Any]]] = deque()
         """Timesteps and answers of collections under way, the oldest first."""
         self._last: Experience | None = None
+        self._nodes: list[str] = []
+        self._waiting: dict[int, tuple[Any, Any]] = {}
+        """For runners beside others: those that wait for the place, and what their build gives."""
         self._runners = [make_runner(index, life=0) for index in range(runners)]
         try:
             for index in range(runners):
                 self._wait_for_room(index)
             self._all("build")
+            self._nodes = self._all("node")
         except BaseException:
             self.close()
             raise
@@ -91,6 +101,7 @@ class RaySampler:
 
     def collect(self, timestep: int) -> Experience:
         """The next steps of all runners."""
+        self._move_to_places()
         while len(self._pending) <= self._ahead:
             self._begin(timestep)
         parts = [self._received(index) for index in range(len(self._runners))]
@@ -168,9 +179,10 @@ class RaySampler:
 
     def close(self) -> None:
         """End the runners."""
-        for runner in self._runners:
+        for runner in [*self._runners, *(own for own, _ in self._waiting.values())]:
             self._ray.kill(runner)
         self._runners.clear()
+        self._waiting.clear()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -220,7 +232,7 @@ class RaySampler:
             try:
                 told: dict[str, Any] = self._answer(self._pending[0][1][index])
                 return told
-            except self._ray.exceptions.RayActorError as error:
+            except self._gone as error:
                 self._replace(index, error)
 
     def _replace(self, index: int, error: Exception) -> None:
@@ -239,19 +251,87 @@ class RaySampler:
             )
             # One that only cannot be reached would hold what it reserves.
             self._ray.kill(self._runners[index])
-            runner = self._runners[index] = self._make_runner(index, life=self._restarts)
             self._told[index] = set()
             try:
-                self._wait_for_room(index)
-                self._answer(runner.build.remote())
+                built = self._place_anew(index)
+                runner = self._runners[index]
+                self._answer(built)
                 self._answer(runner.start.remote(None, self._league(index)))
+                if self._nodes:
+                    self._nodes[index] = self._answer(runner.node.remote())
                 break
-            except self._ray.exceptions.RayActorError as again:
+            except self._gone as again:
                 # On a node that is leaving, too.
                 error = again
         # What the dead one had under way comes from its successor, in the same order.
         for timestep, answers in self._pending:
             answers[index] = runner.collect.remote(self._weights(), timestep, self._league(index))
+
+    def _place_anew(self, index: int) -> Any:
+        """Place a lost runner, if there is no room beside another; gives what its build gives."""
+        if index not in self._waiting:
+            self._waiting[index] = self._make_built(index)
+        own, built = self._waiting.pop(index)
+        self._runners[index] = own
+        placed = own.node.remote()
+        if self._ray.wait([placed], timeout=_ROOM_SECONDS)[0]:
+            return built
+        guest, built_beside = self._make_built(index, beside=self._node_beside(index))
+        first, _ = self._ray.wait([placed, guest.node.remote()])
+        if placed in first:
+            self._ray.kill(guest)
+            return built
+        _LOG.warning(
+            "rlplug: there is no room for runner %d, which goes on beside another until there is.",
+            index,
+        )
+        self._runners[index] = guest
+        self._waiting[index] = own, built
+        return built_beside
+
+    def _make_built(self, index: int, **where: Any) -> tuple[Any, Any]:
+        self._lives += 1
+        runner = self._make_runner(index, life=self._lives, **where)
+        return runner, runner.build.remote()
+
+    def _node_beside(self, index: int) -> str:
+        """The node with the fewest of the other runners; that of this process if it has all."""
+        alive = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+        others = [node for other, node in enumerate(self._nodes) if other != index]
+        counts = Counter(node for node in others if node in alive)
+        return min(counts, key=counts.__getitem__, default=this_node(self._ray))
+
+    def _move_to_places(self) -> None:
+        """Give runners that are beside others the places for which there is room by now."""
+        for index, (own, built) in list(self._waiting.items()):
+            if not self._ray.wait([built], timeout=0)[0]:
+                continue
+            guest = self._runners[index]
+            try:
+                # After the collections that it has under way.
+                state = self._answer(guest.get_state.remote(True))
+            except self._gone as error:
+                self._replace(index, error)
+                continue
+            self._told[index] = set()
+            try:
+                self._answer(built)
+                reset = self._answer(own.set_state.remote(state, None, self._league(index)))
+                self._nodes[index] = self._answer(own.node.remote())
+            except self._gone:
+                # Its node has left again.
+                self._waiting[index] = self._make_built(index)
+                continue
+            except (RequestError, EnvironmentFailedError) as error:
+                _LOG.warning("rlplug: runner %d stays beside another: %s", index, error)
+                self._ray.kill(own)
+                del self._waiting[index]
+                continue
+            self._ray.kill(guest)
+            self._runners[index] = own
+            del self._waiting[index]
+            anew = f"; its episodes start anew ({reset})" if reset else ""
+            _LOG.warning("rlplug: runner %d has a place of its own again%s.", index, anew)
 
     def _wait_for_room(self, index: int) -> None:
         """Wait until a runner has its place; other runs may hold what the cluster has."""
@@ -278,7 +358,7 @@ class RaySampler:
         for index, answer in enumerate(answers):
             try:
                 found.append(self._answer(answer))
-            except self._ray.exceptions.RayActorError as error:
+            except self._gone as error:
                 self._replace(index, error)
                 found.append(self._answer(asked(index)))
         return found

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import attrs
@@ -27,6 +28,7 @@ from rlplug.sampling import make_sampler
 from rlplug.sampling.agents import AgentSampler
 from rlplug.sampling.vector import VectorSampler
 from rlplug.sampling.watchdog import Watchdog
+from rlplug.scale.cluster import this_node
 from rlplug.seeding import derive, forked
 
 __all__ = ["Runner", "wanted_of"]
@@ -90,10 +92,14 @@ class Runner:
             failure = f"{where}: {message}", hints, is_request
         return made, failure
 
+    def node(self) -> Told:
+        """The node that it is on."""
+        return _told(lambda: this_node(import_module("ray")))
+
     def start(self, seed: int | None, league: Mapping[str, Any] | None) -> Told:
         """Reset the environments; `league` is what `Roster.tell` gives, if there is one."""
         if seed is None and self._life:
-            seed = derive(self._seed, "runner", self._life)
+            seed = self._later_seed()
         self._hear(league)
         return _told(partial(self._sampler.start, seed))
 
@@ -113,11 +119,17 @@ class Runner:
         return _told(partial(self._sampler.get_state, environments=environments))
 
     def set_state(
-        self, saved: Mapping[str, Any], seed: int, league: Mapping[str, Any] | None
+        self, saved: Mapping[str, Any], seed: int | None, league: Mapping[str, Any] | None
     ) -> Told:
         """Restore a state; tells why environments were reset, or nothing."""
+        if seed is None:
+            seed = self._later_seed()
         self._hear(league)
         return _told(partial(self._sampler.set_state, saved, seed=seed))
+
+    def _later_seed(self) -> int:
+        """The seed of episodes that start here, where another runner was before."""
+        return derive(self._seed, "runner", self._life)
 
     def _hear(self, league: Mapping[str, Any] | None) -> None:
         """Have the pool of the learner."""

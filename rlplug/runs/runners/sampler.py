@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -100,10 +101,15 @@ def runner_sampler(
         max_restarts=0,
     )(Runner)
     wanted = wanted_of(feed)
+    strategies: Any = import_module("ray.util.scheduling_strategies")
 
-    def make_runner(index: int, *, life: int) -> Any:
+    def make_runner(index: int, *, life: int, beside: str = "") -> Any:
+        kind = actor
+        if beside:
+            node = strategies.NodeAffinitySchedulingStrategy(beside, soft=True)
+            kind = actor.options(num_cpus=0, num_gpus=0, resources={}, scheduling_strategy=node)
         first = learner * section.runners
-        return actor.remote(job, wanted, first + index, life=life, stale=ahead > 0)
+        return kind.remote(job, wanted, first + index, life=life, stale=ahead > 0)
 
     parts = environments.modules
     if isinstance(environments, AgentEnvironments):
