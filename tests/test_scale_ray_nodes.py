@@ -74,7 +74,6 @@ def test_a_runner_whose_node_leaves_goes_on_beside_another_and_moves_to_a_node_t
         "scale.engine": "ray",
         "scale.address": cluster.address,
         "scale.runners": 2,
-        "scale.max_restarts": 10,
         "run.stop_when": "rollout/return_mean > 900",
     }
 

@@ -63,7 +63,9 @@ class RaySampler:
         self._ahead = ahead
         self._max_restarts = max_restarts
         self._placement_timeout = placement_timeout
-        self._restarts = self._lives = 0
+        self._lives = 0
+        self._lost: list[str] = []
+        """The nodes of runners that were replaced; empty for those that died while they started."""
         self._gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
         self.roster = roster
         """Who may play in the league, where there is one."""
@@ -128,7 +130,7 @@ class RaySampler:
             merged: Any = tuple([item for one in parts for item in one[part]] for part in range(4))
             found[module_id] = stats.metrics(merged)
         metrics = metrics_of_modules(found)
-        restarts = float(self._restarts)
+        restarts = float(len(self._lost))
         over_learners = next(iter(self._stats.values())).sum
         if over_learners is not None:
             (restarts,) = over_learners([restarts])
@@ -236,10 +238,11 @@ class RaySampler:
                 self._replace(index, error)
 
     def _replace(self, index: int, error: Exception) -> None:
+        node = self._nodes[index] if self._nodes else ""
         while True:
-            self._restarts += 1
+            self._lost.append(node)
             reason = str(error).strip().splitlines()[0].rstrip(".:")
-            if self._restarts > self._max_restarts:
+            if self._deaths() > self._max_restarts:
                 raise RunFailedError(
                     f"runner {index} died ({reason}), after {self._max_restarts} others.",
                     "try: look at its memory, or --set scale.max_restarts=N",
@@ -262,13 +265,21 @@ class RaySampler:
                 break
             except self._gone as again:
                 # On a node that is leaving, too.
-                error = again
+                error, node = again, ""
         # What the dead one had under way comes from its successor, in the same order.
         for timestep, answers in self._pending:
             answers[index] = runner.collect.remote(self._weights(), timestep, self._league(index))
 
+    def _deaths(self) -> int:
+        """How many runners died, without those whose node has left."""
+        alive = self._alive()
+        return len([node for node in self._lost if not node or node in alive])
+
+    def _alive(self) -> set[str]:
+        return {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+
     def _place_anew(self, index: int) -> Any:
-        """Place a lost runner, if there is no room beside another; gives what its build gives."""
+        """Place a lost runner, beside another if there is no room; gives what its build gives."""
         if index not in self._waiting:
             self._waiting[index] = self._make_built(index)
         own, built = self._waiting.pop(index)
@@ -296,7 +307,7 @@ class RaySampler:
 
     def _node_beside(self, index: int) -> str:
         """The node with the fewest of the other runners; that of this process if it has all."""
-        alive = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+        alive = self._alive()
         others = [node for other, node in enumerate(self._nodes) if other != index]
         counts = Counter(node for node in others if node in alive)
         return min(counts, key=counts.__getitem__, default=this_node(self._ray))
