@@ -10,6 +10,8 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import attrs
@@ -45,6 +47,27 @@ def rlplug(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return invoke
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[ExitStack]:
+    """What ends the Ray cluster of `cluster`, for tests that need another one."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def cluster(shared_cluster: ExitStack) -> None:
+    """A local Ray cluster, which runs of this process use instead of one of their own.
+
+    It is the same for all tests of a process, as it takes seconds to start.
+    """
+    from rlplug.config.scale_section import ScaleSection
+    from rlplug.scale.cluster import connected
+
+    if not import_module("ray").is_initialized():
+        section = ScaleSection(engine="ray", runner_cpus=0.5)
+        shared_cluster.enter_context(connected(section))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import numpy
 import pytest
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations, ModuleExperience
-from rlplug.scale.cluster import connected
 from rlplug.scale.experience import join
 from rlplug.trees import read_tree
 from tests import agent_runs
@@ -136,13 +133,6 @@ def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_nam
 
 
 # -- runners -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One cluster for all runs here."""
-    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
-        yield
 
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}

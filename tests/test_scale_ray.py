@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
-from rlplug.scale.cluster import _connect, connected, refuse_unmet
+from rlplug.scale.cluster import _connect, refuse_unmet
 from rlplug.scale.experience import join
 from tests.scale_runs import (
     PPO,
@@ -42,13 +41,6 @@ from tests.scale_runs import (
 )
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One cluster for all runs here; a run without one starts its own."""
-    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
-        yield
 
 
 @pytest.mark.usefixtures("cluster")

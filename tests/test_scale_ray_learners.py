@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.scale.cluster import connected, refuse_unmet
+from rlplug.scale.cluster import refuse_unmet
 from tests.scale_runs import PPO, as_torchrun_starts, linucb_in_one_process_and, ppo, resumed_equals
 
 RAY = {
@@ -24,13 +23,6 @@ RAY = {
     "scale.learners": 2,
     "scale.runners": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One cluster for all runs here."""
-    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
-        yield
 
 
 @pytest.mark.usefixtures("cluster")

@@ -6,7 +6,7 @@ import json
 import queue
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from rlplug.runs.request import Request
 from rlplug.runs.seeds.on_ray import Host
 from rlplug.runs.seeds.placement import _refuse_database, _room, spread_by
 from rlplug.runs.versions import installed_versions
-from rlplug.scale.cluster import connected
 from rlplug.tracking.recorded import recorded_runs
 
 if TYPE_CHECKING:
@@ -30,13 +29,6 @@ Command = Callable[..., "Outcome"]
 
 OFFLINE = ("--set", "tracking.enabled=false")
 HALF = ("--scale", "ray", "--set", "scale.runner_cpus=0.5")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One cluster for all commands here; a command without one starts its own."""
-    with connected(ScaleSection(engine="ray", runner_cpus=0.5)):
-        yield
 
 
 @pytest.mark.usefixtures("cluster")
