@@ -57,17 +57,19 @@ def shared_cluster() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def cluster(shared_cluster: ExitStack) -> None:
-    """A local Ray cluster, which runs of this process use instead of one of their own.
+def cluster(shared_cluster: ExitStack) -> str:
+    """The address of a Ray cluster, which runs of this process use instead of one of their own.
 
     It is the same for all tests of a process, as it takes seconds to start.
     """
     from rlplug.config.scale_section import ScaleSection
     from rlplug.scale.cluster import connected
 
-    if not import_module("ray").is_initialized():
+    ray = import_module("ray")
+    if not ray.is_initialized():
         section = ScaleSection(engine="ray", runner_cpus=0.5)
         shared_cluster.enter_context(connected(section))
+    return str(ray.get_runtime_context().gcs_address)
 
 
 @pytest.fixture

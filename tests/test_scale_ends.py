@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rlplug.runs.signals import Interrupts
+from rlplug.scale.cluster import _sigterm_kept
 from tests.scale_runs import PPO, as_torchrun_starts
 
 COMMAND = [
@@ -22,6 +23,7 @@ COMMAND = [
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
 
+RAY_LEARNERS = ["--learners=2", "--set=scale.learner_cpus=0.25"]
 RAY = ["--scale=ray", "--runners=2", "--set=scale.runner_cpus=0.25"]
 
 
@@ -32,12 +34,18 @@ RAY = ["--scale=ray", "--runners=2", "--set=scale.runner_cpus=0.25"]
         # torchrun has an exit code of its own, and tells its processes of Ctrl-C once more.
         ([*TORCHRUN, *COMMAND], signal.SIGINT, 1),
         ([*COMMAND, *RAY], signal.SIGTERM, 143),
-        ([*COMMAND, *RAY, "--learners=2", "--set=scale.learner_cpus=0.25"], signal.SIGTERM, 143),
+        ([*COMMAND, *RAY, *RAY_LEARNERS], signal.SIGTERM, 143),
     ],
 )
 def test_a_signal_ends_all_processes_with_a_checkpoint(
-    store_root: Path, command: list[str], number: signal.Signals, code: int
+    store_root: Path,
+    command: list[str],
+    number: signal.Signals,
+    code: int,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if "--learners=2" in command and "--scale=ray" in command:
+        command = [*command, f"--set=scale.address={request.getfixturevalue('cluster')}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.Popen(
         [sys.executable, *command],
@@ -53,8 +61,13 @@ def test_a_signal_ends_all_processes_with_a_checkpoint(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         processes = psutil.Process(run.pid).children(recursive=True)
-        names = [" ".join(one.cmdline()) for one in processes]
-        assert [one for one in names if "rlplug" in one or one.startswith("ray::Runner")]
+        # A cluster that was there goes on, without actors.
+        actors = [
+            one
+            for one in psutil.Process().children(recursive=True)
+            if one.name().startswith(("ray::Runner", "ray::Learner"))
+        ]
+        assert actors or [one for one in processes if "rlplug" in " ".join(one.cmdline())]
         # A terminal sends Ctrl-C to all processes; `kill` sends SIGTERM to one.
         (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
         _, err = run.communicate(timeout=30)
@@ -69,8 +82,29 @@ def test_a_signal_ends_all_processes_with_a_checkpoint(
         if "checkpoint of step" in line
     }
     assert list(store_root.glob(f"work/*/checkpoints/step-{int(step.replace(',', '')):012d}"))
-    _, left = psutil.wait_procs(processes, timeout=5)
+    _, left = psutil.wait_procs({*processes, *actors}, timeout=5)
     assert not left
+
+
+def test_sigterm_that_comes_while_ray_starts_is_not_lost() -> None:
+    came: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        came.append(number)
+
+    def start() -> None:
+        # As ray.init does.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(SystemExit), _sigterm_kept():
+            start()
+        assert came == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
