@@ -112,8 +112,7 @@ class ByHand(LearnerModules):
             update.clip()
             update.step(lambda: None)
         for update in self.module_updates.values():
-            for target in update.targets:
-                target.update(self.timestep)
+            update.update_targets(self.timestep)
 
     def get_optimizers_for_module(
         self, module_id: str = DEFAULT_MODULE
@@ -372,9 +371,13 @@ class ByHand(LearnerModules):
     # -- inside -------------------------------------------------------------------------------
 
     def _optimizer_states(self, module_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        sharding = self.sharding
         return {
             module_id: {
-                one.name: one.optimizer.state_dict() for one in self.optimizers.of(module_id)
+                one.name: (
+                    one.optimizer.state_dict() if sharding is None else sharding.optimizer_state()
+                )
+                for one in self.optimizers.of(module_id)
             }
             for module_id in module_ids
         }

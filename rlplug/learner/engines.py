@@ -136,7 +136,7 @@ class Engines:
                 else:
                     engine.gradients(group)
             except Exception as error:
-                if engine.name in ("torch", "trial"):
+                if engine.name in ("torch", "trial", "sharded"):
                     raise
                 before.restore()
                 self._fall_back(engine, group, error)

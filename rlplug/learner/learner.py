@@ -52,6 +52,7 @@ class Learner(ByHand):
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         frozen = _NOTHING if self.calls.addons else self._frozen_weights
+        sharding = self.sharding
         watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
         with frozen, watched:
             try:
@@ -64,6 +65,8 @@ class Learner(ByHand):
                     parts = self._evaluate(ready)
                     self._step(parts, ready)
                 self._finish(window)
+            if sharding is not None:
+                sharding.gather()
             if self.precision.scaler is not None:
                 self.precision.update_finished()
             self.updates += 1
@@ -226,7 +229,7 @@ class Learner(ByHand):
         for update in window:
             if update.weight not in (0.0, 1.0):
                 update.normalize()
-        if self.process_group.size > 1:
+        if self.process_group.size > 1 and self.sharding is None:
             self.process_group.average(window, shared)
         parts = list(filter(_WEIGHT, window))
         if shared is not None and shared in ready and parts:
@@ -250,8 +253,7 @@ class Learner(ByHand):
             finished.append(self.shared_update)
         for update in finished:
             update.cycle.advance()
-            for target in update.targets:
-                target.update(self.timestep)
+            update.update_targets(self.timestep)
         if self.precision.scaler is not None:
             self.precision.stepped()
 

@@ -180,7 +180,7 @@ class _Pairs:
     """The tensors of a copy and of its source, until one of them gets another."""
 
     def __init__(self, model: nn.Module, source: nn.Module) -> None:
-        self.params: Pair = ([*model.parameters()], [*source.parameters()])
+        self.params: Pair = (_own(model), _own(source))
         self.buffers: Pair = ([*model.buffers()], [*source.buffers()])
         self._tables = [
             table
@@ -195,6 +195,12 @@ class _Pairs:
         return sum(map(len, self._tables)) == len(self._held) and all(
             map(is_, chain.from_iterable(map(_values, self._tables)), self._held)
         )
+
+
+def _own(network: nn.Module) -> list[Tensor]:
+    """The parameters; of those that are sharded over processes, what this process has."""
+    with torch.no_grad():
+        return [one.to_local() if hasattr(one, "to_local") else one for one in network.parameters()]
 
 
 def _values(table: Any) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Norms", "clip", "global_norm", "measure", "zero_nonfinite"]
+__all__ = ["Combine", "Norms", "clip", "global_norm", "measure", "zero_nonfinite"]
+
+Combine: TypeAlias = Callable[[Tensor, float], Tensor]
+"""Makes norms of whole gradients of those of their shards, with the type of the norm."""
 
 
 def global_norm(gradients: list[Tensor], norm_type: float = 2.0) -> Tensor:
@@ -29,24 +33,38 @@ class Norms:
     flat: NDArray[Any] | None
     total: Tensor | float = 0.0
     """A number where reading it waits for nobody."""
+    combine: Combine | None = None
+    """Set where the gradients are shards."""
 
     @cached_property
     def each(self) -> Tensor:
         """The norms one by one."""
-        return torch.stack(_each(self.gradients, self.norm_type))
+        if self.combine is None:
+            return torch.stack(_each(self.gradients, self.norm_type))
+        # A shard without numbers has no largest one.
+        own = [
+            torch.linalg.vector_norm(one, self.norm_type) if one.numel() else one.sum()
+            for one in self.gradients
+        ]
+        return self.combine(torch.stack(own), self.norm_type)
 
 
 def measure(
-    gradients: list[Tensor], norm_type: float = 2.0, flat: NDArray[Any] | None = None
+    gradients: list[Tensor],
+    norm_type: float = 2.0,
+    flat: NDArray[Any] | None = None,
+    combine: Combine | None = None,
 ) -> Norms:
     """Their norms; they are finite exactly if every number is.
 
     `flat` is an array of all their numbers and no others, in the same memory.
     """
-    norms = Norms(gradients, norm_type, flat)
+    norms = Norms(gradients, norm_type, flat, combine=combine)
     # NumPy needs a third of the time that torch does. What is not finite is for the caller to see:
     # `dot` would warn of it.
-    if norm_type == 2.0 and flat is not None:
+    if combine is not None:
+        norms.total = _norm(norms.each, norm_type)
+    elif norm_type == 2.0 and flat is not None:
         norms.total = math.sqrt(numpy.vdot(flat, flat))
     elif norm_type == 2.0 and all(map(_is_numpys, gradients)):
         norms.total = math.sqrt(
@@ -62,6 +80,8 @@ def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor
     if by == "value":
         torch._foreach_clamp_min_(gradients, -limit)
         torch._foreach_clamp_max_(gradients, limit)
+        if norms.combine is not None:
+            return measure(gradients, norms.norm_type, combine=norms.combine).total
         return global_norm(gradients, norms.norm_type)
     if by == "norm":
         factors = (limit / (norms.each + 1e-6)).clamp_(max=1.0)

@@ -43,6 +43,7 @@ from rlplug.runs.environments import (
 from rlplug.runs.from_log import feed_of, sampler_of
 from rlplug.runs.league import evaluator_for, roster_of
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
+from rlplug.runs.learners.sharding import sharding
 from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
@@ -252,7 +253,14 @@ def make_components(
         if roster is not None:
             roster.gather = ranks.gather_in_step
         limits = RankLimits(config, ranks)
-        trainer = RankTrainer(ranks, interrupts, *made_of, steps=config.run.steps, limits=limits)
+        trainer = RankTrainer(
+            ranks,
+            interrupts,
+            *made_of,
+            steps=config.run.steps,
+            limits=limits,
+            shard=sharding(learner, config, ranks),
+        )
     return Components(
         calls=calls,
         environments=environments,
