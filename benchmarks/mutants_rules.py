@@ -64,7 +64,8 @@ def _lines_apart(source: str) -> Iterator[int]:
         if isinstance(node, ast.FunctionDef):
             apart = node.name in _NOT_LEARNING
         if isinstance(node, ast.AnnAssign):
-            # Declarations of classes: defaults, presets, variants.
-            apart = "ClassVar" in ast.unparse(node.annotation)
+            # Declarations: defaults, presets, variants, and mappings of options that they share.
+            said = ast.unparse(node.annotation)
+            apart = "ClassVar" in said or said == "Mapping[str, Any]"
         if apart and isinstance(node, ast.stmt):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)

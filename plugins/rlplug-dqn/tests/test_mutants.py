@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar
+from unittest import mock
 
 import attrs
 import numpy
 import torch
-from rlplug_dqn import DQN, DQNConfig, DQNModule
+from rlplug_dqn import DQN, DQNConfig, DQNModule, losses
 
 from rlplug import Acted, Loss
 from rlplug.testing.conformance import mutant_test
@@ -243,7 +244,20 @@ class TellsThatItIsUniform(WithModule):
             return numpy.ones((len(act.observations), self.n_actions)) / self.n_actions
 
 
+def huber_with_a_jump(q_values, targets, kind):
+    """Squared errors up to 2, as if the other part began at 1."""
+    errors = q_values - targets
+    return torch.where(errors.abs() <= 2, 0.5 * errors**2, errors.abs() - 0.5)
+
+
+class HuberWithAJump(DQN):
+    def compute_loss_for_module(self, module, config, batch, fwd_out):
+        with mock.patch.object(losses, "td_loss", huber_with_a_jump):
+            return super().compute_loss_for_module(module, config, batch, fwd_out)
+
+
 MUTANTS = [
+    (HuberWithAJump, "larger_errors_pull_more", "gradients of action values that fall"),
     (WeightsForgotten, "importance_weights_scale_the_loss", "weights twice as large"),
     (PrioritiesInverted, "priorities_grow_with_errors", "not its inverse"),
     (DiscountsForgotten, "updates_depend_on_every_column", "'discounts'"),

@@ -144,6 +144,7 @@ CHECKS: tuple[Check, ...] = (
     _check(advantages.check_advantages_are_normalized, "algorithm"),
     _check(off_policy.check_actions_that_policies_avoid_teach_nothing, "algorithm"),
     _check(values.check_quantiles_follow_their_fractions, "algorithm"),
+    _check(values.check_larger_errors_pull_more, "algorithm"),
     _check(values.check_conservative_penalty_lowers_other_actions, "algorithm"),
     _check(values.check_loss_is_the_one_that_is_named, "algorithm"),
     _check(limits.check_limits_keep_policies_near, "algorithm"),

@@ -17,6 +17,7 @@ from rlplug.testing.trial import Trial, named, trials
 
 __all__ = [
     "check_conservative_penalty_lowers_other_actions",
+    "check_larger_errors_pull_more",
     "check_loss_is_the_one_that_is_named",
     "check_quantiles_follow_their_fractions",
     "gradients_of_outputs",
@@ -24,6 +25,8 @@ __all__ = [
 
 _FAR = 1e3
 """Of rewards: further from what is predicted than any loss takes for near."""
+_NEAR = torch.linspace(-4.0, 4.0, 17).tolist()
+"""Rewards around what is predicted: errors below and above the threshold of a Huber loss."""
 
 
 def check_quantiles_follow_their_fractions(subject: Subject) -> None:
@@ -88,6 +91,31 @@ def check_conservative_penalty_lowers_other_actions(subject: Subject) -> None:
         raise DoesNotApply("it has no option cql_alpha")
 
 
+def check_larger_errors_pull_more(subject: Subject) -> None:
+    """The further a target is above an action value or quantile, the more the loss raises it."""
+    applies = False
+    for trial in trials(subject):
+        pulls = [pull for reward in _NEAR for pull in _pulls_at(trial, reward)]
+        if not pulls:
+            continue
+        applies = True
+        # Gradients: the more they pull up, the lower they are.
+        steps = torch.stack(pulls).diff(dim=0)
+        largest = float(torch.stack(pulls).abs().max())
+        at, worst = int(steps.reshape(len(steps), -1).max(1).values.argmax()), float(steps.max())
+        if worst > 1e-3 * largest:
+            raise CheckFailed(
+                "gradients of action values that fall as the target rises" + named(trial.setting),
+                f"they rise by {worst:.2g}, of at most {largest:.2g}, where the rewards of last "
+                f"steps rise from {_NEAR[at]:g} to {_NEAR[at + 1]:g}",
+                location(subject.kind, "compute_loss_for_module")
+                + ": the sign of the error; both parts of a Huber loss have the same slope at its "
+                "threshold",
+            )
+    if not applies:
+        raise DoesNotApply("forward_train gives no q_values or quantiles that get gradients")
+
+
 def check_loss_is_the_one_that_is_named(subject: Subject) -> None:
     """For `loss`, "mse" has gradients that grow with errors, those of "huber" have a bound."""
     applies = False
@@ -133,6 +161,28 @@ def gradients_of_outputs(trial: Trial, prepared: Batch, shape: Any) -> dict[str,
         if losses:
             harness.learner.compute_gradients(losses)
     return found
+
+
+def _pulls_at(trial: Trial, reward: float) -> Iterator[Tensor]:
+    """The gradients of action values, or of quantiles, where all rows end with this reward."""
+    if trial.of_fragments or not trial.has_next:
+        return
+    count = getattr(trial.case.action_space, "n", 0)
+    batch = trial.batch.with_columns(
+        {
+            "rewards": torch.full_like(trial.batch["rewards"], reward),
+            "terminated": torch.ones_like(trial.batch["terminated"]),
+            "truncated": torch.zeros_like(trial.batch["truncated"]),
+        }
+    )
+    prepared = trial.prepare(batch)
+    heads = [one for one in trial.harness.module.modules() if isinstance(one, QuantileHead)]
+    ends = (len(heads[0].fractions),) if heads else ()
+    shape = torch.Size((prepared.rows, int(count), *ends))
+    for name, gradient in gradients_of_outputs(trial, prepared, shape).items():
+        if gradient.shape == shape and (heads or name == "q_values"):
+            yield gradient.double().cpu()
+            return
 
 
 def _pull_per_quantile(trial: Trial, batch: Batch) -> Tensor | None:
