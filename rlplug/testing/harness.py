@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -47,11 +48,13 @@ class Harness:
         seed: int = 0,
         compute: ComputeSection | None = None,
         process_group: ProcessGroup | None = None,
+        note: str = "",
     ) -> None:
+        """`note` is added to what plugins raise: the environment, and the options that differ."""
         self.algorithm = algorithm
         self.cases = dict(cases)
         self.seed = seed
-        self.generators = GlobalGenerators(seed)
+        self.generators = GlobalGenerators(seed, note)
         self.timestep = 0
         with self.generators():
             self.calls = HookCalls(algorithm, addons)
@@ -206,7 +209,28 @@ def make_harness(
         first, addons = participant_of(algorithm), [*before, own, *after]
     else:
         first, addons = own, [*before, *after]
-    return Harness(first, addons, cases, seed=seed, compute=compute, process_group=process_group)
+    return Harness(
+        first,
+        addons,
+        cases,
+        seed=seed,
+        compute=compute,
+        process_group=process_group,
+        note=_note(subject, cases, own.config),
+    )
+
+
+def _note(subject: Subject, cases: Mapping[str, Case], config: Any) -> str:
+    """Where a plugin is tried, and the options that are others than in most checks."""
+    usual = subject.config()
+    names = [field.name for field in attrs.fields(type(usual))]
+    changed = [
+        f"{name} = {getattr(config, name)!r}"
+        for name in names
+        if getattr(config, name, None) != getattr(usual, name)
+    ]
+    where = "in " + " and ".join(repr(one.name) for one in cases.values())
+    return f"{where} with {', '.join(changed)}" if changed else where
 
 
 def participant_of(kind: type[Any]) -> Participant:
@@ -217,7 +241,8 @@ def participant_of(kind: type[Any]) -> Participant:
 class GlobalGenerators:
     """The global random generators of one learner: `with generators():` swaps them in."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, note: str = "") -> None:
+        self._note = note
         with forked(seed):
             self._state = random_state(_CPU)
 
@@ -227,6 +252,10 @@ class GlobalGenerators:
         set_random_state(self._state)
         try:
             yield
+        except Exception as error:
+            if self._note:
+                error.add_note(self._note)
+            raise
         finally:
             self._state = random_state(_CPU)
             set_random_state(outside)

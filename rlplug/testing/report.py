@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 import attrs
 
-__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location", "own_line"]
+__all__ = [
+    "CheckFailed",
+    "DoesNotApply",
+    "Outcome",
+    "as_failure",
+    "location",
+    "locations",
+    "own_line",
+]
 
 
 class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
@@ -47,6 +55,12 @@ def location(kind: type[Any], *names: str) -> str:
         if method is not None and name in _own_names(kind):
             return f"{kind.__name__}.{name}{_source(method)}"
     return f"{kind.__name__}{_source(kind)}"
+
+
+def locations(kind: type[Any], *names: str) -> str:
+    """All of these methods that the plugin defines: what was learned may come from any of them."""
+    own = [name for name in names if name in _own_names(kind)]
+    return " or ".join(location(kind, name) for name in own) or location(kind)
 
 
 def as_failure(error: Exception, description: str, kind: type[Any]) -> CheckFailed:

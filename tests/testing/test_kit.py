@@ -102,7 +102,19 @@ def test_an_exception_in_a_plugin_is_reported_with_its_line(broken: Any) -> None
     with pytest.raises(CheckFailed) as caught:
         check_named("state_is_complete")(Subject.of(Raises))
     assert caught.value.found.startswith("ArithmeticError: planted (raised in hook 'prepare_batch'")
+    assert caught.value.found.endswith(" (in 'box, discrete')")
     assert caught.value.look_at.startswith("tests/testing/test_kit.py:")
+
+
+def test_an_exception_is_reported_with_the_options_that_lead_to_it(broken: Any) -> None:
+    class Raises(broken.Broken):  # type: ignore[misc, name-defined] # made at run time
+        def prepare_batch(self, config: Any) -> Any:
+            if config.width == 7:
+                raise ArithmeticError("planted")
+
+    with pytest.raises(CheckFailed) as caught:
+        check_named("inference_is_not_random")(Subject.of(Raises, variants=[{"width": 7}]))
+    assert caught.value.found.endswith(" (in 'box, discrete' with width = 7)")
 
 
 def test_an_import_that_prints_is_found(broken: Any) -> None:

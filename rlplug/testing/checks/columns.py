@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, location, locations
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named, trials
 
@@ -32,7 +32,7 @@ def check_updates_depend_on_every_column(subject: Subject) -> None:
                 raise CheckFailed(
                     f"another update for other {name!r}" + named(trial.setting),
                     "the same one",
-                    location(subject.kind, *_WHERE) + f": {hint}",
+                    locations(subject.kind, *_WHERE) + f": {hint}",
                 )
 
 
@@ -56,7 +56,7 @@ def check_rows_are_learned_one_by_one(subject: Subject) -> None:
             raise CheckFailed(
                 "the same update for the same rows in another order" + named(trial.setting),
                 found,
-                location(subject.kind, *_WHERE)
+                locations(subject.kind, *_WHERE)
                 + ": look for roll, shapes that broadcast, and columns of other rows",
             )
     if not applies:

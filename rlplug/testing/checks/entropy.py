@@ -17,7 +17,7 @@ from rlplug.testing.collector import to_array
 from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import BoxTarget, RewardByAction
 from rlplug.testing.probes.entropy import EntropyAhead, NoReward
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, locations
 from rlplug.testing.subject import Subject
 
 __all__ = ["check_entropy_bonus_keeps_policies_random", "check_values_include_entropy"]
@@ -31,7 +31,7 @@ _WHERE = ("compute_loss_for_module", "prepare_batch")
 def check_entropy_bonus_keeps_policies_random(subject: Subject) -> None:
     """A large `ent_coef` keeps the policy random; a learned one aims at its entropy."""
     _require_option(subject)
-    where = location(subject.kind, *_WHERE)
+    where = locations(subject.kind, *_WHERE)
     large = {"ent_coef": LARGE}
     applies = False
     if subject.accepts(large) and _supports(subject, RewardByAction):
@@ -83,7 +83,7 @@ def check_learned_temperature_keeps_choices_open(subject: Subject) -> None:
         raise CheckFailed(
             "both actions drawn with ent_coef = 'auto', action 1, which is rewarded, more often",
             f"action 1 in {share:.1%} of {DRAWS:,} draws after 4,000 steps",
-            location(subject.kind, *_WHERE)
+            locations(subject.kind, *_WHERE)
             + ": the loss of the temperature, log α · (entropy − target entropy), and the target "
             "of Discrete actions",
         )
@@ -110,7 +110,7 @@ def check_entropy_bonus_keeps_imitation_random(subject: Subject) -> None:
         raise CheckFailed(
             f"an entropy that hardly falls in 100 updates with ent_coef = {LARGE:g}",
             f"{found[1]:.3g} after {first:.3g} at first; {found[0]:.3g} with ent_coef = 0",
-            location(subject.kind, *_WHERE) + ": the sign of the entropy in the loss",
+            locations(subject.kind, *_WHERE) + ": the sign of the entropy in the loss",
         )
 
 
@@ -131,7 +131,7 @@ def check_values_include_entropy(subject: Subject) -> None:
             raise CheckFailed(
                 "first actions that lead to more steps, each worth its entropy",
                 f"a chance of {mean:.2f} to go on, 0.5 if entropy does not count",
-                location(subject.kind, *_WHERE)
+                locations(subject.kind, *_WHERE)
                 + ": targets with α · entropy of the next state, with a plus",
             )
     if not applies:
@@ -154,7 +154,7 @@ def check_values_include_entropy_of_squashed_actions(subject: Subject) -> None:
             "first actions that end an episode, for a reward that is worth more than the "
             "entropy of ten steps",
             f"a chance of {mean:.2f} to go on",
-            location(subject.kind, *_WHERE)
+            locations(subject.kind, *_WHERE)
             + ": targets with the entropy of squashed actions: minus log(1 − tanh²)",
         )
 

@@ -23,7 +23,7 @@ from rlplug.testing.cases import Case
 from rlplug.testing.collector import Collector, to_array
 from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import AbsentBestArm, Answer, Probe, TMaze
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, location, locations
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import named
 
@@ -218,7 +218,7 @@ def _compare(
     observations = numpy.array([answer.observation], numpy.float32)
     mask = None if answer.mask is None else numpy.array([answer.mask], numpy.int8)
     looked_for = f"the answer of probe {probe.name!r} at {list(answer.observation)}{named(setting)}"
-    where = location(subject.kind, "prepare_batch", "compute_loss_for_module", "additional_update")
+    where = locations(subject.kind, "prepare_batch", "compute_loss_for_module", "additional_update")
     if answer.action is not None:
         random = numpy.random.default_rng(0)
         act = ActInput(observations, mask, module.initial_state(1), 10**6, random)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlplug.testing.cases import Case
 from rlplug.testing.comparison import cloned, first_difference
 from rlplug.testing.harness import Harness, make_harness
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, location, locations
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named, trials
 
@@ -74,7 +74,7 @@ def check_targets_follow(subject: Subject) -> None:
 def check_targets_are_used(subject: Subject) -> None:
     """The values of next states come from target networks: other weights there, other updates."""
     applies = False
-    where = location(subject.kind, "prepare_batch", "compute_loss_for_module")
+    where = locations(subject.kind, "prepare_batch", "compute_loss_for_module")
     for trial in (*trials(subject), *_of_other_action_spaces(subject)):
         config = trial.harness.algorithm.config
         fresh = make_harness(subject, trial.case, config=config)

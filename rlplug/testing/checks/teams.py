@@ -14,7 +14,7 @@ from torch import Tensor
 from rlplug.batch import Batch
 from rlplug.envs.agents.team import stored_space
 from rlplug.testing.cases import Case, RandomEnv
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import CheckFailed, DoesNotApply, locations
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named
 
@@ -33,7 +33,7 @@ def check_teams_are_learned(subject: Subject) -> None:
         applies = True
         batch, beside = trial.batch, named(trial.setting)
         usual = trial.expect_repeatable(batch)
-        where = location(subject.kind, *_WHERE)
+        where = locations(subject.kind, *_WHERE)
 
         def differs(changed: Batch, trial: Trial = trial, usual: Any = usual) -> bool:
             return not trial.after(changed).equals(usual)
