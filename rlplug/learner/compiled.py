@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,18 @@ def compiled(
         dynamic=_DYNAMIC[section.compile_dynamic],
         backend=section.compile_backend,
         mode=None if mode == "default" else mode,
+        **_of_its_own(),
     )
     return region, mode in _WITH_GRAPHS or section.compile_backend == "cudagraphs"
+
+
+def _of_its_own() -> dict[str, Any]:
+    """What keeps the graphs of one module from counting for others, in a torch that can do so.
+
+    All modules have the same code, of which torch compiles only so many graphs.
+    """
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
 
 
 def compiled_forward(

@@ -168,6 +168,24 @@ def test_dynamic_says_how_many_shapes_share_a_graph(
     assert_alike(learner, trained(make, (8, 6, 5)))
 
 
+def test_the_graphs_of_a_module_do_not_count_for_others(make: Any, graphs: list[Any]) -> None:
+    import torch._dynamo.config as settings
+
+    learner = make(
+        **{
+            **net_settings(),
+            "compute_loss_for_module": squares,
+            "ids": ("one", "two", "three"),
+            "compute": {"compile": True, "compile_backend": "counting"},
+        }
+    )
+    rows = Batch({"x": torch.randn(8, 4)})
+    with settings.patch(recompile_limit=1):
+        learner.update(dict.fromkeys(learner.modules, rows), timestep=0)
+    assert [name for name, _ in learner.engines.values()] == ["compiled"] * 3
+    assert len(graphs) == 3
+
+
 def test_the_model_alone_may_be_compiled(make: Any, graphs: list[Any]) -> None:
     learner = trained(make, (8, 8), compile_backend="counting", compile_part="model")
     assert learner.engines["default"] == ("compiled model", "compute.compile is on")
