@@ -16,6 +16,7 @@ from rlplug.errors import ConfigError, RequestError, RlplugError
 from tests.agent_runs import (
     ADVERSARY,
     COUNTDOWN,
+    MATRIX,
     MEETING,
     RELAY,
     UNLIKE,
@@ -87,6 +88,25 @@ def test_modules_that_are_not_trained_keep_their_weights(home: Path) -> None:
     assert all(torch.equal(part, other["one"][name]) for name, part in one["one"].items())
     assert not all(torch.equal(part, other["two"][name]) for name, part in one["two"].items())
     assert not any(name.startswith("train/one/") for name in run.metrics)
+
+
+def test_each_module_is_compiled_by_itself(home: Path) -> None:
+    sections = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
+    quick: dict[str, Any] = {"steps": 64, "sampling__num_envs": 2, "n_epochs": 1, **sections}
+    run = trained(MATRIX, compute__compile=True, compute__compile_backend="aot_eager", **quick)
+    assert run.engine == "compiled (compute.compile is on)"
+    plain = trained(MATRIX, compute__arrays="off", **quick)
+    for module_id, own in weights(plain).items():
+        for name, part in own.items():
+            torch.testing.assert_close(weights(run)[module_id][name], part, atol=1e-5, rtol=0)
+
+
+def test_what_computed_gradients_is_told_of_each_module(home: Path) -> None:
+    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
+    run = trained(RELAY, steps=64, modules__two__memory="gru", **sections)
+    told = dict(part.split(": ", 1) for part in run.engine.split("; "))
+    assert told["one"].startswith("arrays (")
+    assert told["two"] == "torch (the network is recurrent)"
 
 
 def test_the_config_of_a_run_can_be_run_again(home: Path, tmp_path: Path) -> None:
@@ -203,6 +223,14 @@ def test_an_algorithm_for_bandits_is_refused_with_those_that_do() -> None:
     assert "it is for bandits, which have one agent; here there are several" in said
     assert "ppo" in said
     assert "bc" not in said
+    said = told(MEETING, "ucb1")
+    assert "it is for bandits, which have one agent" in said
+    assert "ignore_context" not in said
+
+
+def test_an_algorithm_for_logs_is_named() -> None:
+    assert "algorithm 'bc'" in (said := told(MEETING, "bc"))
+    assert "learns from a log only" in said
 
 
 def test_modules_to_train_that_name_nobody_are_refused() -> None:
@@ -211,6 +239,29 @@ def test_modules_to_train_that_name_nobody_are_refused() -> None:
     )
     said = told(MEETING, learner__modules_to_train=["defualt"])
     assert "'defualt' is no module, did you mean 'default'?" in said
+
+
+def test_agents_that_do_not_fit_modules_are_refused_before_anything_is_recorded(
+    home: Path,
+) -> None:
+    said = told(RELAY, modules__one__agents="tests.test_agents:by_length")
+    assert "maps agent 'first' to an unknown module 'short'" in said
+    assert "agent 'second' is in no module" in told(RELAY, modules__one__agents="first")
+    said = told(UNLIKE, modules__both__agents="*")
+    assert "'second' has Box of shape (2,), float32; give them modules of their own" in said
+    assert not any(home.glob("*/*/config.toml"))
+
+
+def test_modules_to_train_may_not_be_empty_in_a_file(
+    rlplug: Command, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f'[run]\nalgorithm = "ppo"\nenv = "{MEETING}"\n[learner]\nmodules_to_train = []\n'
+    )
+    done = rlplug("run", "--config", str(file))
+    assert done.code == 2
+    assert "learner.modules_to_train   must not be empty" in done.err
 
 
 def test_options_of_a_module_are_checked() -> None:

@@ -408,6 +408,10 @@ def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path
     assert "'default'" in told(MATRIX, league__every=10, run__init_from=single.run_id)
     league = trained(league__every=64)
     assert "'default'" in told("CartPole-v1", run__init_from=league.run_id)
+    said = told("CartPole-v1", run__init_from=league.run_id, league__every=10)
+    assert "league   is for environments with several agents; 'CartPole-v1' has one" in said
+    with pytest.raises(RequestError, match="has no league"):
+        library.load_league(single.run_id)
     again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
     assert_same(*(weights(run) for run in (league, again)))
 

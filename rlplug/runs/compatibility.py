@@ -31,11 +31,13 @@ class Compatibility:
 
     def unsupported(self, found: FoundPlugin, algorithm: Any, feed: Any) -> str | None:
         """Why an algorithm does not support the environment; None if it does."""
-        reason: str | None = None
+        several = isinstance(self.environments, AgentEnvironments)
+        # First, as other options for the spaces would not help.
+        reason = _no_agents(feed) if several else None
         for own in self.environments.modules.values():
             reason = reason or self._unsupported_spaces(found, algorithm, own)
-        if reason is None and isinstance(self.environments, AgentEnvironments):
-            return _no_agents(feed)
+        if several:
+            return reason
         if reason is None and _for_bandits(feed):
             if self.log is not None:
                 return None if self.log.is_bandit else _LONG_LOG

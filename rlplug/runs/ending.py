@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -135,7 +135,6 @@ class Ending:
 
     def _result(self, where: tuple[str, ...]) -> RunResult:
         trainer, learner, periodic = self._trainer, self._components.learner, self.periodic
-        engines = learner.engines
         return RunResult(
             run_id=self._tracking.run_id,
             status=self._status,
@@ -147,12 +146,22 @@ class Ending:
             stopped=trainer.stopped,
             best=None if periodic is None else periodic.best.best_evaluation,
             nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
-            engine=" (".join(next(iter(engines.values()))) + ")" if engines else "",
+            engine=_engine(learner.engines),
             where=where,
             lost=self._tracking.lost,
             time_split=trainer.time_split,
             profile=self._profile,
         )
+
+
+def _engine(engines: Mapping[str, tuple[str, str]]) -> str:
+    """What computed gradients, and why; of several modules that differ, with their names."""
+    told: dict[str, list[str]] = {}
+    for module_id, (name, reason) in engines.items():
+        told.setdefault(f"{name} ({reason})", []).append(module_id)
+    if len(told) < 2:
+        return "".join(told)
+    return "; ".join(f"{', '.join(ids)}: {said}" for said, ids in told.items())
 
 
 @contextmanager
