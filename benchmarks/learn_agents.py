@@ -244,4 +244,6 @@ def main(task: str, *seeds: str) -> Any:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:] or sys.argv[1] not in TASKS:
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

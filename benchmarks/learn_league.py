@@ -60,20 +60,21 @@ def matrix(seed: int) -> tuple[str, bool]:
     run = rlplug.run(
         "ppo",
         "rlplug.envs.agents.tasks:MatrixGame",
-        steps=100_000,
+        steps=200_000,
         seed=seed,
         options={
             **QUIET,
             "modules.one.agents": "agent_0",
             "modules.two.agents": "agent_1",
-            "sampling.num_envs": 16,
+            # Many games at once: policies go round, and noise of small collections adds up.
+            "sampling.num_envs": 64,
             "n_steps": 32,
-            "batch_size": 256,
+            "batch_size": 2048,
             "n_epochs": 4,
             "gamma": 1.0,
             "ent_coef": 0.3,
-            "learning_rate": [[0, 3e-3], [100_000, 3e-4]],
-            "league.every": 512,
+            "learning_rate": 3e-3,
+            "league.every": 2048,
             "league.pool": 1000,
         },
     )
@@ -109,4 +110,6 @@ def main(task: str, *seeds: str) -> Any:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:] or sys.argv[1] not in TASKS:
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

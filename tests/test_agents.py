@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -183,6 +184,13 @@ def test_ids_import_paths_and_callables_make_environments() -> None:
 def test_an_unknown_id_is_refused() -> None:
     assert "does not exist" in refused("pettingzoo:mpe/simple_spread_v99")
     assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
+
+
+def test_what_a_family_needs_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymunk", None)
+    said = refused("pettingzoo:butterfly/pistonball_v6")
+    assert "environment 'pettingzoo:butterfly/pistonball_v6' needs more:" in said
+    assert "try: pip install 'pettingzoo[butterfly]'" in said
 
 
 def test_arguments_that_the_environment_does_not_take_are_refused() -> None:

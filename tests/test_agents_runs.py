@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 import rlplug as library
 from rlplug.envs.agents.tasks import shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.tracking.evaluations import LaterEvaluation
 from tests.agent_runs import (
     ADVERSARY,
     COUNTDOWN,
@@ -197,6 +199,12 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
     shown = rlplug("eval", "last", "--episodes", "2", "--opponent", "second=random")
     assert shown.code == 0, shown.err
     assert "return of first" in shown.out
+    assert "opponents           second=random" in shown.out
+    kept = sorted(home.glob("*/*/evaluations/*.json"))
+    assert json.loads(kept[0].read_text())["opponents"] == {"second": "random"}
+    names = {row[0] for row in LaterEvaluation(**json.loads(kept[0].read_text())).rows()}
+    assert "later_eval/opponents/return_mean" in names
+    assert "later_eval/return_mean" not in names
     assert rlplug("show", "last").code == 0
     wrong = rlplug("eval", "last", "--record", "log")
     assert wrong.code == 2

@@ -126,6 +126,8 @@ def _print(done: Evaluated) -> None:
     for name, value in shown.items():
         if name.startswith("eval/agents/"):
             rows[f"return of {name.split('/')[2]}"] = value
+    if done.opponents:
+        rows["opponents"] = ", ".join(f"{agent}={who}" for agent, who in done.opponents.items())
     if done.video is not None:
         rows["video"] = format_path(done.video)
     if done.recording is not None:
@@ -142,6 +144,7 @@ def _as_json(done: Evaluated) -> dict[str, object]:
         "step": done.step,
         "checkpoint": str(done.checkpoint),
         "environment": done.environment,
+        "opponents": done.opponents,
         "metrics": done.metrics,
         "recorded": None if done.recorded is None else str(done.recorded),
         "video": None if done.video is None else str(done.video),

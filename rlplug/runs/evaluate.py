@@ -50,6 +50,8 @@ class Evaluated:
     """The return of each episode; of several agents, their mean."""
     agent_returns: Mapping[str, Any] = attrs.field(factory=dict)
     """With several agents, the return of each in each episode, arrays."""
+    opponents: Mapping[str, str] = attrs.field(factory=dict)
+    """The agents that others acted for, and who."""
     video: Path | None = None
     recorded: Path | None = None
     """The file that keeps the evaluation, if it was recorded."""
@@ -77,12 +79,13 @@ def evaluate(
     """Play greedy episodes that neither training nor its evaluations used.
 
     The same seed gives the same episodes for every policy. `env` is needed only for runs whose
-    environment was a callable, and for those that learned from a log. A run
-    that was not made here and names code to import, such as a wrapper, needs `trust=True`. With
-    `record=True` the evaluation is kept with the run: as a file, and in MLflow as `later_eval/…`
-    at the step of the checkpoint. `console` shows how far it is. `recording` is a folder
-    to record the episodes in, as a log. With several agents, `opponents` are those that others act
-    for: `{"player_2": "random"}`, or a run, which acts greedily: `{"player_2": "RUN@STEP"}`.
+    environment was a callable, and for those that learned from a log. A run that was not made here
+    and names code to import, such as a wrapper, needs `trust=True`. With `record=True` the
+    evaluation is kept with the run: as a file, and in MLflow as `later_eval/…` at the step of the
+    checkpoint, or with opponents as `later_eval/opponents/…`. `console` shows how far it is.
+    `recording` is a folder to record the episodes in, as a log. With several agents, `opponents`
+    are those that others act for: `{"player_2": "random"}`, or a run, which acts greedily:
+    `{"player_2": "RUN@STEP"}`.
     """
     console = console or SilentConsole()
     path = find_checkpoint(str(run), checkpoint)
@@ -146,6 +149,7 @@ def evaluate(
             metrics={name: x for name, x in metrics.items() if name.startswith("eval/")},
             returns=returns,
             lengths=lengths,
+            opponents=opponents or {},
         )
         kept, reason = keep_evaluation(later, folder)
     return Evaluated(
@@ -156,6 +160,7 @@ def evaluate(
         environment=describe_env(env) if env else loaded.saved.environment["name"],
         returns=tuple(returns),
         agent_returns=_by_agent(evaluator.result),
+        opponents=opponents or {},
         video=file,
         recorded=kept,
         recording=None if recording is None else Path(recording),

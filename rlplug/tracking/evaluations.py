@@ -38,6 +38,8 @@ EVALUATIONS = "evaluations"
 
 PREFIX = "later_eval/"
 """Of the metrics: those of evaluations during training are `eval/…`, and keep their curves."""
+AGAINST = f"{PREFIX}opponents/"
+"""Of those where others acted for some agents."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,13 +58,16 @@ class LaterEvaluation:
     """`eval/return_mean` and the others."""
     returns: Sequence[float]
     lengths: Sequence[int]
+    opponents: Mapping[str, str] = attrs.field(factory=dict)
+    """Of several agents, those that others acted for, and who."""
     time: float = attrs.field(factory=time.time)
     """Seconds since the epoch."""
 
     def rows(self) -> list[Row]:
         """The metrics as MLflow gets them, at the step of the checkpoint."""
+        prefix = AGAINST if self.opponents else PREFIX
         named = {
-            PREFIX + name.removeprefix("eval/"): value
+            prefix + name.removeprefix("eval/"): value
             for name, value in self.metrics.items()
             if name.startswith("eval/")
         }

@@ -121,14 +121,15 @@ def _by_id(env: str) -> Callable[..., Any]:
         )
     _kinds()
     package = _FAMILIES.get(family, f"pettingzoo.{family}")
-    module = _import(f"{package}.{name.replace('-', '_')}", f"environment {env!r} needs")
+    install = _INSTALL if family in _FAMILIES else f"try: pip install 'pettingzoo[{family}]'"
+    module = _import(f"{package}.{name.replace('-', '_')}", f"environment {env!r} needs", install)
     maker: Any = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if maker is None:
         raise RequestError(f"unknown environment {env!r}.", f"see: the environments of {package}")
     return maker  # type: ignore[no-any-return] # whatever PettingZoo has there
 
 
-def _import(module: str, needs: str) -> ModuleType:
+def _import(module: str, needs: str, install: str = _INSTALL) -> ModuleType:
     try:
         with warnings.catch_warnings():
             # PettingZoo's modules warn of a registry that older versions do not have.
@@ -140,7 +141,7 @@ def _import(module: str, needs: str) -> ModuleType:
             raise RequestError(
                 f"{needs} {module!r}, which does not exist.", "see: its name"
             ) from error
-        raise RequestError(f"{needs} more: {error}.", _INSTALL) from error
+        raise RequestError(f"{needs} more: {error}.", install) from error
 
 
 def _makes_games(maker: Callable[..., Any], kinds: tuple[type[Any], ...]) -> bool:
