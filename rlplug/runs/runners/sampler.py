@@ -107,7 +107,9 @@ def runner_sampler(
         kind = actor
         if beside:
             node = strategies.NodeAffinitySchedulingStrategy(beside, soft=True)
-            kind = actor.options(num_cpus=0, num_gpus=0, resources={}, scheduling_strategy=node)
+            # A byte, as Ray places actors that reserve nothing on any node, whatever the strategy.
+            nothing = {"num_cpus": 0, "num_gpus": 0, "resources": {}, "memory": 1}
+            kind = actor.options(**nothing, scheduling_strategy=node)
         first = learner * section.runners
         return kind.remote(job, wanted, first + index, life=life, stale=ahead > 0)
 
