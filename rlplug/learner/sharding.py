@@ -212,6 +212,8 @@ class ShardedEngine:
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
         """Leave this learner's shards of the averaged gradients in the optimizer's parameters."""
         (update,) = group
+        for local, _ in self._sharding.trained:
+            local.grad = None
         batch, is_own = self._last, bool(update.minibatches)
         if is_own:
             (batch,) = update.minibatches

@@ -7,6 +7,7 @@ test_sharding.py says what it should be.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from rlplug import Algorithm, Batch, Loss, Module, hookimpl
 from rlplug.errors import PluginError
 from rlplug.learner import Learner
 from rlplug.runs.build_learner import build_learner
+from rlplug.scale.ranks import is_broken_connection
 
 SEEN, CHOICES = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 ROWS = 12
@@ -228,12 +230,32 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 
 
+def death_of_the_other() -> str:
+    """What the first learner raises when the second one dies before an update of both."""
+    _, learner = pair(Plain, ("layers.*",))
+    if dist.get_rank() == 1:
+        return ""
+    learner.process_group.check = refuse_lost
+    try:
+        learner.update({"default": rows(1)}, timestep=1)
+    except RuntimeError as error:
+        return "broken" if is_broken_connection(error) else str(error)
+    return "none"
+
+
+def refuse_lost() -> None:
+    """As that of a run, once the process of a learner is gone."""
+    raise dist.DistError("the process of a learner has ended")
+
+
 def main(rank: str, store: str, out: str) -> None:
     """Go through all cases as one of two."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
     found = {name: case() for name, case in CASES.items()}
+    # Last: nobody is left after it.
+    found["death"] = death_of_the_other()
     Path(out).write_text(json.dumps(found))
-    dist.destroy_process_group()
+    os._exit(0)
 
 
 if __name__ == "__main__":

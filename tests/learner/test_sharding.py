@@ -107,6 +107,10 @@ def test_what_would_not_reach_the_shards_is_refused(
         assert message in said
 
 
+def test_a_learner_that_died_is_not_waited_for(found: list[Any]) -> None:
+    assert [one["death"] for one in found] == ["broken", ""]
+
+
 def refused(learner: Learner, **options: Any) -> str:
     """Why a learner cannot be sharded, with these options of the core."""
     flags = {"run": {"algorithm": "ppo"}, "scale": {"learners": 2, "parallel": "fsdp"}}
