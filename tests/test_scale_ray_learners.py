@@ -14,7 +14,14 @@ import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import refuse_unmet
-from tests.scale_runs import PPO, as_torchrun_starts, linucb_in_one_process_and, ppo, resumed_equals
+from tests.scale_runs import (
+    PPO,
+    as_torchrun_starts,
+    largest_difference,
+    linucb_in_one_process_and,
+    ppo,
+    resumed_equals,
+)
 
 RAY = {
     "scale.engine": "ray",
@@ -31,6 +38,9 @@ def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_also_whe
 ) -> None:
     local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2})
     resumed_equals(local, **RAY)
+    fsdp = {"run.max_updates": 6, "scale.parallel": "fsdp"}
+    sharded = ppo(steps=1024, **RAY, **fsdp)
+    assert largest_difference(local.module, sharded.module) < 1e-6
 
 
 @pytest.mark.usefixtures("cluster")
