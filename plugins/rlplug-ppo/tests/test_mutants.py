@@ -9,6 +9,7 @@ import numpy
 import torch
 from rlplug_ppo import PPO, ActorCriticModule
 from rlplug_ppo.advantages import evaluate_rollout
+from torch.optim import RMSprop
 
 from rlplug import Acted
 from rlplug.nn import log_prob_of
@@ -141,7 +142,14 @@ class ValuesAreNotClipped(PPO):
         return super().compute_loss_for_module(module, others, batch, fwd_out)
 
 
+class SquaresBelowZero(PPO):
+    def configure_optimizers_for_module(self, module, config):
+        # Means of squares are negative from the second step on.
+        return RMSprop(module.parameters(), lr=config.learning_rate, alpha=1.98)
+
+
 MUTANTS = [
+    (SquaresBelowZero, "solves_reward_by_action", "weights that are not finite"),
     (NotDividedByTheDeviation, "advantages_are_normalized", "gradients of the loss differ"),
     (MaskForgottenInLogProbs, "log_probs_are_those_of_actions", "by its log-probability"),
     (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap", "after a terminated step"),

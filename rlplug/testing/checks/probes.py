@@ -219,6 +219,16 @@ def _compare(
     mask = None if answer.mask is None else numpy.array([answer.mask], numpy.int8)
     looked_for = f"the answer of probe {probe.name!r} at {list(answer.observation)}{named(setting)}"
     where = locations(subject.kind, "prepare_batch", "compute_loss_for_module", "additional_update")
+    for name, weight in module.state_dict().items():
+        if isinstance(weight, Tensor) and not bool(torch.isfinite(weight.double()).all()):
+            raise CheckFailed(
+                looked_for,
+                f"weights that are not finite, {name!r} for one, after {steps:,} steps",
+                locations(
+                    subject.kind, "configure_optimizers_for_module", "compute_loss_for_module"
+                )
+                + ": steps that are too large, or divisions and logarithms of 0",
+            )
     if answer.action is not None:
         random = numpy.random.default_rng(0)
         act = ActInput(observations, mask, module.initial_state(1), 10**6, random)
