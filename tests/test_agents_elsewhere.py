@@ -149,6 +149,10 @@ def test_a_server_takes_masks_by_agent_and_names_agents_that_are_unknown(home: P
             ({"observation": seen, "action_mask": {"third": [1, 1]}}, "there is no agent 'third'"),
             ({"observation": seen, "action_mask": [1, 1]}, "must be an object by agent"),
             (
+                {"observations": [seen], "action_masks": []},
+                "action_masks must be 1 objects with the same agents, found 0",
+            ),
+            (
                 {"observation": seen, "action_mask": {"first": [1]}},
                 "action_mask['first'] must be a list of 2 of true and false, found shape (1,)",
             ),

@@ -26,9 +26,10 @@ def read_masks(policy: Policy, name: str, given: Any, n: int | None) -> Any:
             f"{name} must be {wanted} by agent, found {json_type(given)}.",
             f"agents: {', '.join(policy.agents)}",
         )
-    policy.refuse_others(rows[0] if rows else ())
+    if rows and rows[0]:
+        policy.refuse_others(rows[0])
     if len(rows) != (n or 1) or any(set(row) != set(rows[0]) for row in rows):
-        raise RequestError(f"{name} must be a list of {n} objects with the same agents.")
+        raise RequestError(f"{name} must be {n} objects with the same agents, found {len(rows)}.")
     return {
         agent: _read(
             policy.agents[agent].action_space,
