@@ -15,6 +15,7 @@ from rlplug.spaces import (
     image_of,
     number_of_arms,
     open_masks,
+    outline,
     placeholder,
     shape_mismatch,
     whole_numbers,
@@ -92,6 +93,34 @@ def test_spaces_are_described_in_words() -> None:
     space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-numpy.inf, 1, (3,))])
     expected = "Tuple of Discrete with 2 values, Box of shape (3,), float32, without bounds"
     assert describe(space) == expected
+
+
+def test_spaces_have_one_outline_if_what_is_made_for_one_fits_the_other() -> None:
+    one, bytes_ = spaces.Box(0, 1, (2,), numpy.float32), spaces.Box(0, 1, (2,), numpy.uint8)
+    bounded = spaces.Box(-5, 5, (2,), numpy.float64)
+    assert outline(one) == outline(bounded)
+    assert outline(spaces.Tuple([one])) == outline(spaces.Tuple([bounded]))
+    different = [
+        one,
+        bytes_,
+        spaces.Box(0, 1, (3,), numpy.float32),
+        spaces.Discrete(2),
+        spaces.Discrete(3),
+        spaces.Discrete(2, start=1),
+        spaces.MultiBinary(2),
+        spaces.MultiBinary(3),
+        spaces.MultiDiscrete([2, 2]),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([2, 2], start=[0, 1]),
+        spaces.Dict(a=one),
+        spaces.Dict(b=one),
+        spaces.Dict(a=bytes_),
+        spaces.Tuple([one]),
+        spaces.Tuple([one, one]),
+    ]
+    for place, space in enumerate(different):
+        assert [outline(space) == outline(other) for other in different].index(True) == place
+    assert describe(spaces.Discrete(2, start=1)) == "Discrete with 2 values, from 1"
 
 
 def test_whole_numbers_are_integers_whatever_type_they_had() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from gymnasium import spaces
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
@@ -21,7 +20,7 @@ from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.runs.log_choices import LoggedBy, Target, bandit_choices
 from rlplug.runs.log_episodes import episode_choices
 from rlplug.serving.policy import ESTIMATING_DRAWS
-from rlplug.spaces import describe
+from rlplug.spaces import describe, outline
 from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
@@ -160,25 +159,18 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
 def _check_spaces(loaded: Loaded, log: Log) -> None:
     """Refuse a policy of other observations or actions."""
     run, policy = loaded.manifest.run_id, loaded.policy
-    if _outline(policy.action_space) != _outline(log.action_space):
+    if outline(policy.action_space) != outline(log.action_space):
         raise RequestError(
             f"run {run} chooses among {describe(policy.action_space)}, log {log.name!r} has "
             f"{describe(log.action_space)}.",
             "try: --set num_arms=N, or the log of the same arms",
         )
     here, there = policy.observation_space, log.observation_space
-    if _outline(here) != _outline(there):
+    if outline(here) != outline(there):
         raise RequestError(
             f"run {run} sees {describe(here)}, log {log.name!r} has {describe(there)}.",
             "try: --set context=PATTERN for the columns that it was trained on",
         )
-
-
-def _outline(space: Any) -> Any:
-    """What must agree: shapes and counts, not bounds."""
-    if isinstance(space, spaces.Dict):
-        return {name: _outline(part) for name, part in space.spaces.items()}
-    return (type(space), int(space.n)) if isinstance(space, spaces.Discrete) else space.shape
 
 
 def _check(log: Log, judging: Judging, has_behavior: bool) -> None:
