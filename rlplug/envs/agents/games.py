@@ -146,15 +146,19 @@ _OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 
 def _mappings(method: str, names: Sequence[str], returned: Any) -> tuple[Any, ...]:
     """What a method returned, refused if it is not a mapping by agent for each name."""
-    wanted = f"expected {', '.join(names)}: {len(names)} dicts by agent"
     if not isinstance(returned, tuple | list):
-        raise ValueError(f"its {method} returned {_kind(returned)}, {wanted}")
+        raise _other(method, names, _kind(returned))
     if len(returned) != len(names):
-        raise ValueError(f"its {method} returned {len(returned)} values, {wanted}")
+        raise _other(method, names, f"{len(returned)} values")
     for name, part in zip(names, returned, strict=True):
         if not isinstance(part, (dict, Mapping)):
-            raise ValueError(f"its {method} returned {_kind(part)} as {name}, {wanted}")
+            raise _other(method, names, f"{_kind(part)} as {name}")
     return tuple(returned)
+
+
+def _other(method: str, names: Sequence[str], found: str) -> ValueError:
+    wanted = f"{', '.join(names)}: {len(names)} dicts by agent"
+    return ValueError(f"its {method} returned {found}, expected {wanted}")
 
 
 def _kind(value: Any) -> str:
