@@ -30,7 +30,7 @@ NEVER = {
 }
 """They are not installed, tests need no GPU, and they read no features of arms. They have no
 memory, no replay, no logs, no advantages, no delays, no forward pass to export, Discrete actions
-only, one kind of loss, and learn by gradients."""
+only, one kind of loss, no choice of layers, and learn by gradients."""
 
 
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
@@ -43,7 +43,7 @@ def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
 @pytest.mark.parametrize(
     ("kind", "passed_by"),
     [
-        (PolicyGradient, {"targets_follow", "targets_are_used"}),
+        (PolicyGradient, {"targets_follow", "targets_are_used", "larger_errors_pull_more"}),
         (QLearning, {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"}),
     ],
 )
