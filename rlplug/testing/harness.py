@@ -222,13 +222,12 @@ def make_harness(
 
 def _note(subject: Subject, cases: Mapping[str, Case], config: Any) -> str:
     """Where a plugin is tried, and the options that are others than in most checks."""
-    usual = subject.config()
-    names = [field.name for field in attrs.fields(type(usual))]
-    changed = [
-        f"{name} = {getattr(config, name)!r}"
-        for name in names
-        if getattr(config, name, None) != getattr(usual, name)
-    ]
+    # Read past what records which options a plugin reads.
+    usual, own = (
+        {field.name: object.__getattribute__(one, field.name) for field in attrs.fields(type(one))}
+        for one in (subject.config(), config)
+    )
+    changed = [f"{name} = {own[name]!r}" for name in usual if own.get(name) != usual[name]]
     where = "in " + " and ".join(repr(one.name) for one in cases.values())
     return f"{where} with {', '.join(changed)}" if changed else where
 

@@ -119,7 +119,8 @@ def check_loss_is_a_mean(subject: Subject) -> None:
     if once is None or repeated is None:
         raise DoesNotApply("no plugin returns a loss: nothing is learned by gradients")
     small, large = (_norm(gradients) for gradients in (once, repeated))
-    if small > 0 and not 0.6 < large / small < 1.6:
+    # A sum is four times as large; what is drawn for minibatches makes smaller differences.
+    if small > 0 and not 0.5 < large / small < 2:
         raise CheckFailed(
             "the same gradient for a batch and for the batch repeated four times",
             f"its norm grows from {small:.4g} to {large:.4g}: the loss is summed over rows",
