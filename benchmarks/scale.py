@@ -126,7 +126,13 @@ def weights() -> None:
 def learners() -> None:
     """Two learners, a process of one thread each, beside one: by wall and CPU time."""
     steps = 3 * 4096
-    options = {**PPO, "num_envs": 64, "n_steps": 64, "batch_size": 4096, "n_epochs": 10}
+    options: dict[str, Any] = {
+        **PPO,
+        "num_envs": 64,
+        "n_steps": 64,
+        "batch_size": 4096,
+        "n_epochs": 10,
+    }
     options |= {"net_arch": [1024, 1024], "compute.num_threads": 1}
     walls, cpus, by_torchrun = [], [], []
     for _ in range(3):
@@ -161,7 +167,7 @@ def quiet_load(most: float = 0.2, patience: float = 60.0) -> float:
     """Cores that are busy, once they are fewer than `most`, or after so many seconds."""
     deadline = time.monotonic() + patience
     while True:
-        busy = psutil.cpu_percent(interval=2) / 100 * (psutil.cpu_count() or 1)
+        busy: float = psutil.cpu_percent(interval=2) / 100 * (psutil.cpu_count() or 1)
         if busy < most or time.monotonic() > deadline:
             return busy
 
