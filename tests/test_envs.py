@@ -127,6 +127,36 @@ def test_longer_episodes_are_recognised() -> None:
     assert long_episodes(CartPoleEnv, {}, seed=0, told=set()) is not None
 
 
+class OneArm(OneStep):
+    """Refuses every arm but the second, as its mask says, in its observations or beside them."""
+
+    action_space = gymnasium.spaces.Discrete(6)
+
+    def __init__(self, beside: bool) -> None:
+        super().__init__()
+        self.beside = beside
+        if not beside:
+            mask = gymnasium.spaces.MultiBinary(6)
+            self.observation_space = gymnasium.spaces.Dict({"action_mask": mask})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, infos = super().reset(seed=seed)
+        mask = {"action_mask": numpy.array([0, 1, 0, 0, 0, 0], numpy.int8)}
+        return (observation, mask) if self.beside else (mask, infos)
+
+    def step(self, action: Any) -> Any:
+        if action != 1:
+            raise ValueError(f"arm {action} is absent")
+        observation, *rest = super().step(action)
+        return observation if self.beside else {"action_mask": numpy.ones(6, numpy.int8)}, *rest
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_actions_that_are_masked_are_not_tried_when_episodes_are_looked_at(beside: bool) -> None:
+    for seed in range(5):
+        assert long_episodes(lambda: OneArm(beside), {}, seed, set()) is None
+
+
 def test_an_episode_that_is_cut_after_one_step_is_one_of_a_bandit() -> None:
     assert long_episodes(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1), {}, 0, set()) is None
 

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import attrs
 import gymnasium
+import numpy
 import torch
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -37,6 +39,7 @@ from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
 
@@ -241,9 +244,10 @@ def long_episodes(
     """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
     probe = make_environments(env, 1, section, told=told)
     try:
-        probe.vector.reset(seed=seed % 2**31)
-        probe.vector.action_space.seed(seed % 2**31)
-        _, _, terminated, truncated, _ = probe.vector.step(probe.vector.action_space.sample())
+        seed %= 2**31
+        answer = probe.vector.reset(seed=seed)
+        actions = _random_actions(probe.vector, answer, seed)
+        _, _, terminated, truncated, _ = probe.vector.step(actions)
         check_ends(terminated, truncated)
     except RlplugError:
         raise
@@ -257,6 +261,19 @@ def long_episodes(
     if (terminated | truncated).all():
         return None
     return "it is for bandits, whose episodes have one step; here they go on"
+
+
+def _random_actions(vector: VectorEnv[Any, Any, Any], answer: Any, seed: int) -> Any:
+    """Random actions, those of one environment among what its mask after a reset allows."""
+    observations, infos = answer
+    found = observations if isinstance(observations, Mapping) else {}
+    mask = found.get(ACTION_MASK, infos.get(ACTION_MASK))
+    space = vector.single_action_space
+    if mask is None or not isinstance(space, spaces.Discrete):
+        vector.action_space.seed(seed)
+        return vector.action_space.sample()
+    space.seed(seed)
+    return numpy.array([space.sample(numpy.asarray(mask[0], numpy.int8))])
 
 
 def _arguments(section: EnvSection) -> dict[str, Any]:
