@@ -655,8 +655,14 @@ def one_fails(fails: str, fail_at: int, folder: Path) -> Callable[[], Any]:
     """Makes environments of which one fails, once: the second that is made in a worker."""
 
     def make() -> Any:
-        number = len(list(folder.iterdir()))
-        (folder / f"{os.getpid()}-{number}").touch()
+        # Workers make theirs at the same time: each number is taken once.
+        number = 0
+        while True:
+            try:
+                (folder / str(number)).open("x").close()
+                break
+            except FileExistsError:
+                number += 1
         # The first is made in this process, to know the spaces.
         return Numbered(0.001, fails if number == 2 else "", fail_at)
 
