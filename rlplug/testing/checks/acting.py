@@ -124,7 +124,9 @@ def check_arms_are_known_by_their_ids(subject: Subject) -> None:
     """Where observations have `arm_ids`, the best arm is the same one wherever it stands."""
     case = subject.case(lambda one: one.names_arms, "it supports no observations with arm_ids")
     # Whoever takes any keys reads these numbers as features of the context.
-    keys = {name.replace("arm_ids", "others"): one for name, one in case.observation_space.items()}
+    space = case.observation_space
+    assert isinstance(space, spaces.Dict)
+    keys = {name.replace("arm_ids", "others"): one for name, one in space.items()}
     plugin = subject.kind(subject.config())
     if plugin.supports(spaces.Dict(keys), case.action_space) is None:
         raise DoesNotApply("arm_ids are observations like others to it")
