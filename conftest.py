@@ -20,16 +20,13 @@ MOST = 8
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three for two cores, as many tests wait for processes that they start.
-
-    None where only files are named: what tests print is seen, and at once.
-    """
+    """One per core. None where only files are named: what tests print is seen, and at once."""
     here = config.invocation_params.dir
     if all((here / Path(named.partition("::")[0])).is_file() for named in config.args):
         return 0
     # Together they use every core as it is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return min(len(os.sched_getaffinity(0)) * 3 // 2, MOST)
+    return min(len(os.sched_getaffinity(0)), MOST)
 
 
 def pytest_configure() -> None:
