@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import gymnasium
 import numpy
+import psutil
 import pytest
 import threadpoolctl
 import torch
@@ -40,6 +41,14 @@ class Threads(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         reward = 10.0 * torch.get_num_threads() + blas_threads()
         return numpy.zeros(1, numpy.float32), reward, False, False, {}
+
+
+def command_of(process: psutil.Process) -> str:
+    """How a process was started; empty for one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 def blas_threads() -> int:

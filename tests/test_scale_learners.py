@@ -33,6 +33,7 @@ from tests.scale_runs import (
     PPO,
     as_torchrun_starts,
     blas_threads,
+    command_of,
     largest_difference,
     linucb_in_one_process_and,
     ppo,
@@ -102,7 +103,7 @@ def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Pat
         while time.monotonic() < deadline:
             if list(store_root.glob("work/*/checkpoints/step-*")):
                 for child in psutil.Process().children():
-                    if "learner_process" in " ".join(child.cmdline()):
+                    if "learner_process" in command_of(child):
                         child.kill()
                 return
             time.sleep(0.02)
@@ -115,7 +116,7 @@ def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Pat
     said = [str(raised.value), *raised.value.__notes__]
     assert said[0].startswith("learner 1 of 2 died: its process was killed by SIGKILL.")
     assert any(line.startswith("resume it: rlplug resume ") for line in said)
-    assert not [one for one in psutil.Process().children() if "learner" in str(one.cmdline())]
+    assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]
 
 
 def test_torchrun_gives_two_learners_and_one_run(store_root: Path) -> None:
@@ -156,7 +157,7 @@ def test_what_two_learners_cannot_share_is_refused_before_they_are_started(
     both = refused(**{"num_envs": 3, "sampling.record": str(tmp_path)})
     assert "experience of learners cannot be recorded" in both
     assert "sampling.num_envs = 3 cannot be shared equally" in both
-    assert not [one for one in psutil.Process().children() if "learner" in str(one.cmdline())]
+    assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]
 
 
 def test_objects_of_this_process_are_refused_with_what_to_do(store_root: Path) -> None:

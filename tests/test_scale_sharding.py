@@ -10,7 +10,7 @@ import pytest
 
 import rlplug
 from rlplug.errors import RequestError
-from tests.scale_runs import largest_difference, ppo
+from tests.scale_runs import command_of, largest_difference, ppo
 
 TWO: dict[str, Any] = {"scale.learners": 2, "net_arch": [33, 17], "env.normalize_observation": True}
 SHARDED: dict[str, Any] = {
@@ -47,4 +47,4 @@ def test_what_cannot_be_sharded_is_refused_before_the_first_step(store_root: Pat
     with pytest.raises(RequestError, match="there are 2 optimizers"):
         rlplug.run("td3", "Pendulum-v1", options=options)
     assert not list(store_root.glob("work/*"))
-    assert not [one for one in psutil.Process().children() if "learner" in str(one.cmdline())]
+    assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]

@@ -202,13 +202,6 @@ class TwoStepsAtOnce(DQN):
         return super().compute_loss_for_module(module, config, batch.with_columns(rolled), fwd_out)
 
 
-class EpsilonNeverFalls(WithModule):
-    class Planted(DQNModule):
-        def forward_exploration(self, act):
-            act.timestep = 0
-            return super().forward_exploration(act)
-
-
 class QuantilesUpsideDown(DQN):
     def compute_loss_for_module(self, module, config, batch, fwd_out):
         fractions = getattr(module.head, "fractions", torch.zeros(0))
@@ -264,7 +257,6 @@ MUTANTS = [
     (NextMaskForgotten, "masks_of_next_actions_are_used", "next_action_mask"),
     (TargetUnused, "targets_are_used", "nothing reads it"),
     (TwoStepsAtOnce, "rows_are_learned_one_by_one", "roll"),
-    (EpsilonNeverFalls, "every_option_has_an_effect", "'exploration_fraction'"),
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
