@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import attrs
@@ -16,6 +17,7 @@ __all__ = [
     "AnySpace",
     "Image",
     "describe",
+    "find_mask",
     "has_images",
     "image_of",
     "mask_width",
@@ -99,6 +101,28 @@ def number_of_arms(action_space: AnySpace) -> int:
     if int(action_space.n) < 2:
         raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
     return int(action_space.n)
+
+
+def find_mask(observations: Any, infos: Mapping[str, Any]) -> Any:
+    """The action mask in observations or infos; None if there is none."""
+    if type(observations) is dict and ACTION_MASK in observations:
+        return observations[ACTION_MASK]
+    mask = infos.get(ACTION_MASK)
+    if mask is None:
+        return None
+    if mask.dtype == object:
+        known = next((row for row in mask if row is not None), None)
+        if known is None:
+            return None
+        every = numpy.ones_like(known)
+        return numpy.stack([every if row is None else row for row in mask])
+    told = infos.get("_action_mask")
+    if told is None or told.all():
+        return mask
+    # Gymnasium fills in zeros for environments without a mask.
+    mask = mask.copy()
+    mask[~told] = 1
+    return mask
 
 
 def mask_width(space: AnySpace) -> int | None:

@@ -39,7 +39,7 @@ from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
-from rlplug.spaces import ACTION_MASK
+from rlplug.spaces import find_mask
 
 __all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
 
@@ -265,10 +265,7 @@ def long_episodes(
 
 def _random_actions(vector: VectorEnv[Any, Any, Any], answer: Any, seed: int) -> Any:
     """Random actions, those of one environment among what its mask after a reset allows."""
-    observations, infos = answer
-    found = observations if isinstance(observations, Mapping) else {}
-    mask = found.get(ACTION_MASK, infos.get(ACTION_MASK))
-    space = vector.single_action_space
+    mask, space = find_mask(*answer), vector.single_action_space
     if mask is None or not isinstance(space, spaces.Discrete):
         vector.action_space.seed(seed)
         return vector.action_space.sample()

@@ -52,7 +52,6 @@ class Learner(ByHand):
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         frozen = _NOTHING if self.calls.addons else self._frozen_weights
-        sharding = self.sharding
         watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
         with frozen, watched:
             try:
@@ -65,8 +64,8 @@ class Learner(ByHand):
                     parts = self._evaluate(ready)
                     self._step(parts, ready)
                 self._finish(window)
-            if sharding is not None:
-                sharding.gather()
+            if self.sharding is not None:
+                self.sharding.gather()
             if self.precision.scaler is not None:
                 self.precision.update_finished()
             self.updates += 1

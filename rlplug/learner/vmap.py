@@ -44,7 +44,7 @@ class VmapEngine:
         self._flat = torch.zeros(0)
         """The gradients of one module in each row."""
         self._rows: list[NDArray[Any]] = []
-        """Those rows as arrays, where they can be read."""
+        """Those rows as arrays; none on other devices."""
         self._stacked: list[Tensor] = []
         """By parameter: where its gradients of all modules lie in it."""
         self._views: list[tuple[nn.Parameter, Tensor]] = []
@@ -128,9 +128,8 @@ class VmapEngine:
         for param, view in self._views:
             if param.grad is not view:
                 param.grad = view
-        if self._flat.is_cpu:
-            for update, row in zip(group, self._rows, strict=True):
-                update.flat_gradients = row
+        for update, row in zip(group, self._rows, strict=False):
+            update.flat_gradients = row
 
     def _lay_out(self, gradients: Mapping[str, Tensor]) -> None:
         # In the order of the optimizers' parameters, which is that of the flat gradients.
@@ -191,8 +190,11 @@ class VmapGroups:
         self._tables: list[dict[str, Any]] = []
         """The attributes of every part of the modules, and how many there were."""
         self._sizes: list[int] = []
-        self._places: list[dict[str, Any]] = []
-        """The table of each plain attribute, beside its name and its value when it was seen."""
+        self._holders: list[dict[str, Any]] = []
+        """The table of each plain attribute, beside its name and its value when it was seen.
+
+        A list for each, as they are compared at every update without a step of Python.
+        """
         self._keys: list[str] = []
         self._values: list[Any] = []
         self._options: list[list[Any]] = []
@@ -223,7 +225,7 @@ class VmapGroups:
                 one.works = False
 
     def _find(self, updates: Sequence[ModuleUpdate]) -> list[VmapEngine]:
-        for known in (self._tables, self._sizes, self._places, self._keys, self._values):
+        for known in (self._tables, self._sizes, self._holders, self._keys, self._values):
             known.clear()
         groups: dict[Hashable, list[ModuleUpdate]] = {}
         for update in updates:
@@ -255,7 +257,7 @@ class VmapGroups:
                 else:
                     digest.update(key.encode())
                     update_digest(digest, _placed(value, places), 8)
-                    self._places.append(vars(part))
+                    self._holders.append(vars(part))
                     self._keys.append(key)
                     self._values.append(vars(part).get(key))
         options = self._equal[self._members.index(update)]
@@ -281,7 +283,7 @@ class VmapGroups:
     def _changed(self) -> bool:
         """Whether any plain attribute of a grouped module was replaced since."""
         return list(map(len, self._tables)) != self._sizes or not all(
-            map(is_, map(dict.get, self._places, self._keys), self._values)
+            map(is_, map(dict.get, self._holders, self._keys), self._values)
         )
 
 

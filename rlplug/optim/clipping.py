@@ -80,9 +80,8 @@ def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor
     if by == "value":
         torch._foreach_clamp_min_(gradients, -limit)
         torch._foreach_clamp_max_(gradients, limit)
-        if norms.combine is not None:
-            return measure(gradients, norms.norm_type, combine=norms.combine).total
-        return global_norm(gradients, norms.norm_type)
+        after = Norms(gradients, norms.norm_type, None, combine=norms.combine)
+        return _norm(after.each, norms.norm_type)
     if by == "norm":
         factors = (limit / (norms.each + 1e-6)).clamp_(max=1.0)
         torch._foreach_mul_(gradients, list(factors.unbind()))

@@ -15,7 +15,7 @@ from rlplug.errors import FAILURES, RlplugError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.autoreset import Autoreset
 from rlplug.sampling.checks import EnvironmentChecks
-from rlplug.spaces import whole_numbers
+from rlplug.spaces import find_mask, whole_numbers
 
 __all__ = ["Columns", "PolicyIO", "action_clipper"]
 
@@ -99,7 +99,7 @@ class PolicyIO:
         """Make the module's next input of what the environments returned."""
         self.current = current = {"observations": observations}
         act = self.act
-        mask = _find_mask(observations, infos)
+        mask = find_mask(observations, infos)
         if mask is None:
             mask = self._full_mask
         else:
@@ -188,25 +188,3 @@ def _discrete(actions: Any) -> Any:
 
 def _unchanged(actions: Any) -> Any:
     return actions
-
-
-def _find_mask(observations: Any, infos: Mapping[str, Any]) -> Any:
-    """The action mask in observations or infos; None if there is none."""
-    if type(observations) is dict and "action_mask" in observations:
-        return observations["action_mask"]
-    mask = infos.get("action_mask")
-    if mask is None:
-        return None
-    if mask.dtype == object:
-        known = next((row for row in mask if row is not None), None)
-        if known is None:
-            return None
-        every = numpy.ones_like(known)
-        return numpy.stack([every if row is None else row for row in mask])
-    told = infos.get("_action_mask")
-    if told is None or told.all():
-        return mask
-    # Gymnasium fills in zeros for environments without a mask.
-    mask = mask.copy()
-    mask[~told] = 1
-    return mask

@@ -138,7 +138,7 @@ def _of_optimizers(member: Member) -> Problems:
             _DDP,
         )
         return
-    held = {id(param) for part in [member.module] for param in _parameters(part)}
+    held = set(map(id, member.module.parameters())) if member.is_torch else set()
     for one in member.optimizers:
         kind = type(one.optimizer)
         if kind not in _ELEMENTWISE:
@@ -148,10 +148,6 @@ def _of_optimizers(member: Member) -> Problems:
             )
         if any(id(param) not in held for param in one.params):
             yield "its optimizer holds parameters that are not in the module.", _DDP
-
-
-def _parameters(module: object) -> list[torch.nn.Parameter]:
-    return list(module.parameters()) if isinstance(module, torch.nn.Module) else []
 
 
 def _has_nccl() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlplug.plugin import Acted
 from rlplug.testing.checks.effects import acting_inputs
 from rlplug.testing.collector import to_array
 from rlplug.testing.comparison import leaves_of
-from rlplug.testing.harness import make_harness
+from rlplug.testing.harness import Harness, make_harness
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, named, trials
@@ -246,20 +247,13 @@ def _reads_weights(trial: Trial) -> bool:
 
 def _metrics(trial: Trial, batch: Batch) -> Mapping[str, Any]:
     """The metrics of an update, which is then undone."""
-    harness = trial.harness
-    start, timestep = harness.learner.get_state(), harness.timestep
-    try:
+    with _undone(trial.harness) as harness:
         return harness.update(batch)["default"]
-    finally:
-        harness.learner.set_state(start)
-        harness.timestep = timestep
 
 
 def _after(trial: Trial, batches: list[Batch]) -> dict[str, Any]:
     """What is kept after these batches, which are then undone; single numbers are counters."""
-    harness = trial.harness
-    start, timestep = harness.learner.get_state(), harness.timestep
-    try:
+    with _undone(trial.harness) as harness:
         for batch in batches:
             harness.update(batch)
         kept = {
@@ -268,6 +262,14 @@ def _after(trial: Trial, batches: list[Batch]) -> dict[str, Any]:
             if isinstance(value, Tensor) and value.numel() > 1 and value.is_floating_point()
         }
         return {**kept, **predictions(harness.module, trial.case)}
+
+
+@contextmanager
+def _undone(harness: Harness) -> Iterator[Harness]:
+    """Take back what is learned meanwhile."""
+    start, timestep = harness.learner.get_state(), harness.timestep
+    try:
+        yield harness
     finally:
         harness.learner.set_state(start)
         harness.timestep = timestep
