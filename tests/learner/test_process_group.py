@@ -74,9 +74,8 @@ ROUNDS = (
 )
 
 
-def one_of_two(rank: int, folder: str) -> None:
-    """What each process does; it writes what it saw."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def move_as_one(rank: int, folder: Path) -> None:
+    """Learn from rounds of rows; it writes what it saw."""
     made = learner()
     seen = []
     for step, both in enumerate(ROUNDS):
@@ -85,36 +84,49 @@ def one_of_two(rank: int, folder: str) -> None:
         weight = made.modules["default"].weight.item()
         seen.append(f"{weight} {float(metrics['total'])}")
     seen.append(f"{made.world_size} {made.all_reduce([torch.tensor(float(rank))], 'max')[0]}")
-    Path(folder, f"seen{rank}").write_text("\n".join(seen))
+    folder.joinpath(f"seen{rank}").write_text("\n".join(seen))
+
+
+def one_of_two(rank: int, where: str) -> None:
+    """What each process does, one after the other: starting them takes longer than all of it."""
+    folder = Path(where)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    move_as_one(rank, folder)
+    for check in KINDS:
+        average(rank, folder, check)
+    evaluate(rank, folder)
     dist.destroy_process_group()
 
 
-def run_two(target: Any, *arguments: Any) -> None:
-    """Two processes of this function, each with its rank."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes wrote, each with its rank."""
+    folder = tmp_path_factory.mktemp("two")
     context = multiprocessing.get_context("spawn")
     sys.path.insert(0, os.path.dirname(__file__))
     try:
-        processes = [context.Process(target=target, args=(rank, *arguments)) for rank in (0, 1)]
+        processes = [
+            context.Process(target=one_of_two, args=(rank, str(folder))) for rank in (0, 1)
+        ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(120)
     finally:
         sys.path.remove(os.path.dirname(__file__))
+    return folder
 
 
-def test_two_learners_move_as_one(tmp_path: Path) -> None:
-    run_two(one_of_two, str(tmp_path))
+def test_two_learners_move_as_one(folder: Path) -> None:
     expected = ["1.25 3.0", "1.0 0.25", "1.0 0.0", "1.0 10.0", "2 1.0"]
     for rank in (0, 1):
-        assert Path(tmp_path, f"seen{rank}").read_text().splitlines() == expected
+        assert Path(folder, f"seen{rank}").read_text().splitlines() == expected
 
 
-def both_of_two(rank: int, folder: str, check: str) -> None:
-    """What each process does in the tests below; it writes its weights."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def average(rank: int, folder: Path, check: str) -> None:
+    """Update once with rows that differ between the learners; it writes the weight."""
     space = gymnasium.spaces.Box(-1, 1, (1,))
-    kind = {"lbfgs": Minimum, "terms": Parts, "shared": Sharing}[check]
+    kind = KINDS[check]
     ids = ("a", "b") if check == "shared" else ("default",)
     plugin = kind()
     made = Learner(
@@ -127,8 +139,7 @@ def both_of_two(rank: int, folder: str, check: str) -> None:
     made.update(dict.fromkeys(ids, rows), timestep=1)
     module = made.modules[ids[0]]
     weight = module.encoder.weight if check == "shared" else module.weight
-    Path(folder, f"{check}{rank}").write_text(f"{weight.item():.4f}")
-    dist.destroy_process_group()
+    folder.joinpath(f"{check}{rank}").write_text(f"{weight.item():.4f}")
 
 
 class Minimum(Mean):
@@ -189,6 +200,9 @@ class Sharing(Mean):
         return
 
 
+KINDS: dict[str, type[Mean]] = {"lbfgs": Minimum, "terms": Parts, "shared": Sharing}
+
+
 @pytest.mark.parametrize(
     ("check", "expected"),
     [
@@ -201,10 +215,9 @@ class Sharing(Mean):
     ],
 )
 def test_every_evaluation_and_every_parameter_is_averaged_over_learners(
-    tmp_path: Path, check: str, expected: str
+    folder: Path, check: str, expected: str
 ) -> None:
-    run_two(both_of_two, str(tmp_path), check)
-    assert [Path(tmp_path, f"{check}{rank}").read_text() for rank in (0, 1)] == [expected] * 2
+    assert [Path(folder, f"{check}{rank}").read_text() for rank in (0, 1)] == [expected] * 2
 
 
 def test_one_learner_alone_gets_its_own_tensors_back() -> None:
@@ -242,9 +255,8 @@ def evaluation(**more: Any) -> OfflineEvaluation:
     )
 
 
-def evaluating_one_of_two(rank: int, folder: str) -> None:
+def evaluate(rank: int, folder: Path) -> None:
     """Each weighs its rows; in the second window, rank 0 has none."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     group = ProcessGroup()
     mine = evaluation(learners=group.size, reduce=group.all_reduce)
     told = []
@@ -252,13 +264,11 @@ def evaluating_one_of_two(rank: int, folder: str) -> None:
         # The weight since the copy was made is that of all: both weigh, perhaps nothing.
         mine.weigh(logged(rank, rows[rank]), 0, 3)
         told.append(mine.take_metrics())
-    Path(folder, f"told{rank}.json").write_text(json.dumps(told))
-    dist.destroy_process_group()
+    folder.joinpath(f"told{rank}.json").write_text(json.dumps(told))
 
 
-def test_offline_evaluation_sums_over_learners(tmp_path: Path) -> None:
-    run_two(evaluating_one_of_two, str(tmp_path))
-    told = [json.loads(Path(tmp_path, f"told{rank}.json").read_text()) for rank in (0, 1)]
+def test_offline_evaluation_sums_over_learners(folder: Path) -> None:
+    told = [json.loads(Path(folder, f"told{rank}.json").read_text()) for rank in (0, 1)]
     single = evaluation()
     parts = [logged(0, 30), logged(1, 40)]
     single.weigh({name: numpy.concatenate([one[name] for one in parts]) for name in parts[0]}, 0, 3)
