@@ -1,4 +1,8 @@
-"""Kill -9 at random moments over all shipped algorithms, and compare with runs that were not."""
+"""Kill -9 at random moments, and compare with runs that were not killed.
+
+All shipped algorithms are for `python benchmarks/kills.py`; here there is one of each kind of feed
+and of each way to sample.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,21 @@ from pathlib import Path
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "kills.py"
 
 
-def test_twenty_kills_at_random_moments_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "20", "--workers", "1", "--short"]
+CASES = "linucb,ppo,dqn,sac,bc,ppo+agents,ppo+lock-step,dqn+workers"
+
+
+def test_kills_at_random_moments_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--cases",
+        CASES,
+        "--kills",
+        "10",
+        "--short",
+        "--workers",
+        "1",
+    ]
     done = subprocess.run(
         [*command, "--keep", str(tmp_path)],
         capture_output=True,
@@ -22,7 +39,7 @@ def test_twenty_kills_at_random_moments_lose_nothing_and_change_nothing(tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.search(r"^(\d+) kills: .*; 0 failures$", done.stdout, re.MULTILINE)
     assert said is not None, done.stdout
-    assert int(said[1]) >= 20
+    assert int(said[1]) >= 10
     # Most fall into runs: otherwise moments are drawn from too long a time.
     in_time = re.search(r"'run, in time': (\d+)", said[0])
-    assert in_time is None or int(in_time[1]) <= 10
+    assert in_time is None or int(in_time[1]) <= 5
