@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -235,6 +236,31 @@ def test_a_cluster_that_cannot_be_reached_is_refused_at_once(address: str, said:
         _connect(None, section)
     assert said in str(raised.value)
     assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reason"), [(b"HTTP/1.0 400 Bad Request\r\n", "not Ray"), (b"", "timed out")]
+)
+def test_an_address_at_which_something_else_answers_is_refused(
+    greeting: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(ConnectionError):
+                connection.sendall(greeting)
+                # Until the other side hangs up.
+                while connection.recv(100):
+                    pass
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RequestError, match=rf"cannot be reached \(.*{reason}"):
+            _connect(None, ScaleSection(engine="ray", address=address))
+        answering.join()
 
 
 def test_resources_that_can_never_be_met_are_named() -> None:

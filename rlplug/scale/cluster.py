@@ -18,6 +18,10 @@ from rlplug.errors import RequestError
 __all__ = ["connected", "learner_resources", "refuse_unmet", "this_node"]
 
 _REACH_SECONDS = 5.0
+_SETTINGS = b"\x04"
+"""The type of HTTP/2's frame of settings, with which a gRPC server greets its clients."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
+"""How a client begins: by the preface of HTTP/2 and settings of its own, here none."""
 
 
 @contextmanager
@@ -98,15 +102,25 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 def _reach(address: str, host: str, port: int) -> None:
-    """Refuse a cluster that does not answer; Ray itself would wait for a minute."""
+    """Refuse a cluster that does not answer; Ray itself would wait for minutes."""
     try:
-        socket.create_connection((host, port), _REACH_SECONDS).close()
+        with socket.create_connection((host, port), _REACH_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                # Greetings are encrypted there.
+                return
+            connection.sendall(_GREETING)
+            answer = connection.recv(9)
     except OSError as error:
-        raise RequestError(
-            f"the Ray cluster at scale.address = {address!r} cannot be reached "
-            f"({error.strerror or error}).",
-            "try: ray status on that host, or leave scale.address out for a local cluster",
-        ) from error
+        raise _unreachable(address, error.strerror or str(error)) from error
+    if answer[3:4] != _SETTINGS:
+        raise _unreachable(address, "what answers there is not Ray")
+
+
+def _unreachable(address: str, reason: str) -> RequestError:
+    return RequestError(
+        f"the Ray cluster at scale.address = {address!r} cannot be reached ({reason}).",
+        "try: ray status on that host, or leave scale.address out for a local cluster",
+    )
 
 
 def this_node(ray: Any) -> str:
