@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rlplug.errors import RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.nn import Body, Network, NetworkOptions, QHead, make_encoder
@@ -196,3 +197,24 @@ def test_layers_without_width_are_refused() -> None:
 
     with pytest.raises(RlplugError, match=r"net_arch must be .* got \[0\]"):
         HiddenLayers(4, [0])
+
+
+def test_on_the_meta_device_nothing_is_drawn() -> None:
+    # Algorithms ask in this way whether there is an encoder, before every run.
+    drawn: list[str] = []
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            drawn.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def made(device: str) -> list[str]:
+        drawn.clear()
+        with torch.device(device), Calls():
+            make_encoder(spaces.Discrete(5))
+        return [name for name in drawn if name in ("randn", "normal_")]
+
+    assert made("cpu")
+    assert not made("meta")

@@ -90,8 +90,12 @@ class EmbeddingEncoder(nn.Module):
             starts = [int(n) for n in space.start.reshape(-1)]
         width = min(max(counts), _WIDEST_EMBEDDING)
         self.out_features = width * len(counts)
-        # Rows of length about one, as standardised numbers would be.
-        self.weight = nn.Parameter(torch.randn(sum(counts), width) / math.sqrt(width))
+        self.weight = nn.Parameter(torch.empty(sum(counts), width))
+        # For a draw on the meta device, torch imports 800 modules first, which takes a second.
+        if not self.weight.is_meta:
+            # Rows of length about one, as standardised numbers would be.
+            with torch.no_grad():
+                self.weight.normal_().div_(math.sqrt(width))
         first = numpy.cumsum([0, *counts[:-1]]) - numpy.array(starts)
         self.register_buffer("shift", torch.from_numpy(first), persistent=False)
 
