@@ -27,52 +27,9 @@ from rlplug.feeds import Experience
 from rlplug.sampling import VectorSampler
 from rlplug.sampling.batching import Batching
 from rlplug.sampling.workers import WorkerSampler
+from tests.worker_games import Draws, Late, Numbered, Parts, Walk
 
 MAPPED = Path("/proc/self/maps")
-
-
-class Walk(gymnasium.Env[Any, Any]):
-    """Random numbers; ends or is cut off at random; regret, and action masks if it has any."""
-
-    observation_space: Any = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def __init__(self, masks: bool = False) -> None:
-        self.masks, self.taken = masks, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self._seen(), self._info()
-
-    def step(self, action: Any) -> Any:
-        ends, cut = self.np_random.random(2) < (0.2, 0.1)
-        info = {**self._info(), "regret": float(self.np_random.random())}
-        return self._seen(), float(action) + self.np_random.random(), ends, cut, info
-
-    def _seen(self) -> Any:
-        return self.np_random.normal(size=2).astype(numpy.float32)
-
-    def _info(self) -> dict[str, Any]:
-        self.taken += 1
-        mask = numpy.array([True, self.taken % 2 == 0, True])
-        return {"action_mask": mask} if self.masks else {}
-
-
-class Parts(Walk):
-    """Several spaces, one of them with the mask."""
-
-    observation_space = gymnasium.spaces.Dict(
-        {
-            "near": gymnasium.spaces.Tuple([Walk.observation_space, gymnasium.spaces.Discrete(5)]),
-            "action_mask": gymnasium.spaces.MultiBinary(3),
-        }
-    )
-
-    def _seen(self) -> Any:
-        return {
-            "near": (super()._seen(), int(self.np_random.integers(5))),
-            "action_mask": numpy.array([1, self.np_random.integers(2), 1], numpy.int8),
-        }
 
 
 class Remembers(Module):
@@ -212,51 +169,6 @@ def test_workers_in_lock_step_tell_what_one_process_tells(
 # -- those that are ready -----------------------------------------------------------------------
 
 
-class Numbered(gymnasium.Env[Any, Any]):
-    """Observes environment, episode, step and length; some steps take longer than others.
-
-    In the `fail_at`-th step of its first life, it does what `fails` says.
-    """
-
-    observation_space = gymnasium.spaces.Box(0, 2**31, (4,), numpy.float64)
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def __init__(self, slow: float = 0.002, fails: str = "", fail_at: int = 0) -> None:
-        self.slow, self.fails, self.fail_at = slow, fails, fail_at
-        self.number = self.episode = self.count = self.taken = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        if seed is None:
-            self.episode += 1
-        else:
-            self.number, self.episode = seed, 0
-        self.count, self.length = 0, int(self.np_random.integers(1, 7))
-        return self._seen(), {}
-
-    def step(self, action: Any) -> Any:
-        self.taken += 1
-        if self.taken == self.fail_at:
-            self._fail()
-        time.sleep(self.slow * float(self.np_random.random()))
-        self.count += 1
-        ended = self.count == self.length
-        is_cut = bool(self.length % 2)
-        reward = self.count + float(action) / 10
-        return self._seen(), reward, ended and not is_cut, ended and is_cut, {}
-
-    def _fail(self) -> None:
-        if self.fails == "raises":
-            raise ZeroDivisionError("no more")
-        if self.fails == "is killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.fails == "hangs":
-            time.sleep(600)
-
-    def _seen(self) -> Any:
-        return numpy.array([self.number, self.episode, self.count, self.length], numpy.float64)
-
-
 class Follower:
     """Checks that the rows of each environment follow each other, none left out, none twice."""
 
@@ -345,14 +257,6 @@ def test_a_stream_has_about_so_many_rows_of_whichever_environments(
     assert max(spreads) > 0
     metrics = sampler.take_metrics()
     assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
-
-
-class Late(Numbered):
-    """Takes half a second for a step if its number is odd, and no time otherwise."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.5 if self.number % 2 else 0.0)
-        return super().step(action)
 
 
 def one_late(sampler: WorkerSampler) -> int:
@@ -477,15 +381,6 @@ def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
             receive_all(vector)
     finally:
         vector.close()
-
-
-class Draws(Walk):
-    """Observes what its own generator and the global one of its process draw."""
-
-    def _seen(self) -> Any:
-        return numpy.array([self.np_random.random(), numpy.random.random()])
-
-    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), numpy.float64)
 
 
 def test_all_environments_workers_and_resets_draw_numbers_of_their_own() -> None:
