@@ -3,74 +3,28 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy
+import psutil
 import pytest
 import torch
 
 import rlplug as rl
 from rlplug.checkpoint import find_checkpoint, read_manifest
 from tests.test_resume_exact import points, resumed_equals
+from tests.worker_games import Slow, Tells
 
 IN_WORKERS = {"sampling.backend": "workers", "sampling.num_workers": 2}
 LOCK_STEP = {**IN_WORKERS, "sampling.force_sync": True}
 
-
-class Tells(gymnasium.Env[Any, Any]):
-    """Prints what it does."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        sys.stdout.write("a new episode\n")
-        self.taken = 0
-        return numpy.zeros(2, numpy.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.taken += 1
-        return numpy.zeros(2, numpy.float32), 1.0, self.taken == 9, False, {}
-
-
-class Slow(Tells):
-    """Takes its time."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.004)
-        return super().step(action)
-
-
-class Draws(Tells):
-    """Draws from the global generators of its process."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (3,), numpy.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self._drawn(), {}
-
-    def step(self, action: Any) -> Any:
-        _, _, *rest = super().step(action)
-        seen = self._drawn()
-        return seen, float(seen[0]), *rest
-
-    def _drawn(self) -> Any:
-        drawn = [numpy.random.random(), random.random(), float(torch.rand(()))]
-        return numpy.array(drawn, numpy.float32)
-
-
-gymnasium.register("Draws-v0", Draws)  # type: ignore[arg-type] # callables are allowed
 
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", 1024, {"n_steps": 64}),
@@ -123,7 +77,7 @@ def test_a_run_in_lock_step_resumes_exactly(
 
 def test_the_generators_of_workers_go_on_where_they_were(home: Path) -> None:
     settings = {"num_envs": 4, "n_steps": 64, "evaluation.episodes": 0, **LOCK_STEP}
-    env = f"{__name__}:Draws-v0"
+    env = "tests.worker_games:DrawsAll-v0"
     resumed_equals(home, "ppo", env, steps=1024, every=256, at=600, options=settings)
 
 
@@ -145,7 +99,8 @@ def test_workers_that_do_not_wait_train_and_resume(
     home: Path, algorithm: str, options: dict[str, Any]
 ) -> None:
     env = "LinearBandit-v0" if algorithm == "linucb" else "CartPole-v1"
-    settings = {"tracking.enabled": False, "num_envs": 4, **IN_WORKERS, **options}
+    settings = {"tracking.enabled": False, "num_envs": 4, "evaluation.episodes": 0}
+    settings |= {**IN_WORKERS, **options}
     result = rl.run(algorithm, env, steps=900, seed=2, options=settings)
     assert (result.status, result.step >= 900) == ("FINISHED", True)
     assert result.metrics["sampling/batch_size_max"] <= 4
@@ -427,23 +382,44 @@ def command_line(pid: int) -> bytes:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_worker_that_is_killed_is_replaced_in_a_run(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    rlplug: Callable[..., Any], home: Path
 ) -> None:
-    run = start("--set", "sampling.max_restarts=1")
-    (log,) = tmp_path.glob("runs/work/*/logs/run.log")
-    journal = log.parent.parent / "metrics.jsonl"
-    for count in (1, 2):
-        # The youngest is a worker; what starts them is older.
-        os.kill(max(family(run.pid)), signal.SIGKILL)
-        # The second one is killed when it has made its environments, and not before.
+    killed: list[psutil.Process] = []
+
+    def journal() -> str:
+        return "".join(one.read_text() for one in home.glob("work/*/metrics.jsonl"))
+
+    def kill_twice() -> None:
         deadline = time.monotonic() + 120
-        while count == 1 and '"sampling/restarts":1' not in journal.read_text():
-            assert run.poll() is None, run.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    _, said = run.communicate(timeout=60)
-    assert run.returncode == 1
+        # The second one is killed when it has made its environments, and not before.
+        for told in ('"step"', '"sampling/restarts":1'):
+            while told not in journal():
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
+            # What starts them is a child of this process, and they are its children.
+            here = psutil.Process()
+            forked = set(here.children(recursive=True)) - set(here.children())
+            killed.append(max(filter(is_forked, forked), key=lambda one: one.create_time()))
+            killed[-1].kill()
+
+    killer = threading.Thread(target=kill_twice)
+    killer.start()
+    done = rlplug(
+        *("run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "500000"),
+        *("--set", "tracking.enabled=false", "--set", "num_envs=4", "--set", "n_steps=64"),
+        *("--set", "evaluation.episodes=0", "--set", "sampling.max_restarts=1"),
+        *(part for name, one in IN_WORKERS.items() for part in ("--set", f"{name}={one}")),
+    )
+    killer.join()
+    assert len(set(killed)) == 2
+    assert done.code == 1
+    (log,) = home.glob("work/*/logs/run.log")
     assert "Its worker was replaced" in log.read_text()
-    assert "after 1 replacements of workers, environment 'CartPole-v1' (" in said
-    assert "was killed by signal 9" in said
-    assert "Traceback" not in said
+    assert "after 1 replacements of workers, environment 'CartPole-v1' (" in done.err
+    assert "was killed by signal 9" in done.err
+    assert "Traceback" not in done.err
+
+
+def is_forked(process: psutil.Process) -> bool:
+    return b"forkserver" in command_line(process.pid)

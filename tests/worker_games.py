@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sys
 import time
 from typing import Any
 
 import gymnasium
 import numpy
+import torch
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -115,3 +118,50 @@ class Draws(Walk):
         return numpy.array([self.np_random.random(), numpy.random.random()])
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), numpy.float64)
+
+
+class Tells(gymnasium.Env[Any, Any]):
+    """Prints what it does."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        sys.stdout.write("a new episode\n")
+        self.taken = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        return numpy.zeros(2, numpy.float32), 1.0, self.taken == 9, False, {}
+
+
+class Slow(Tells):
+    """Takes its time."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.004)
+        return super().step(action)
+
+
+class DrawsAll(Tells):
+    """Draws from the global generators of its process."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), numpy.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._drawn(), {}
+
+    def step(self, action: Any) -> Any:
+        _, _, *rest = super().step(action)
+        seen = self._drawn()
+        return seen, float(seen[0]), *rest
+
+    def _drawn(self) -> Any:
+        drawn = [numpy.random.random(), random.random(), float(torch.rand(()))]
+        return numpy.array(drawn, numpy.float32)
+
+
+gymnasium.register("DrawsAll-v0", DrawsAll)  # type: ignore[arg-type] # callables are allowed
