@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations, ModuleExperience
 from rlplug.scale.experience import join
 from rlplug.trees import read_tree
-from tests import agent_runs
-from tests.agent_runs import COUNTDOWN, RELAY, SPREAD, checkpoint
+from tests.agent_runs import COUNTDOWN, RELAY, SPREAD
 
 TWO = {"modules.one.agents": "first", "modules.two.agents": "second"}
 QUICK: dict[str, Any] = {"num_envs": 4, "evaluation.episodes": 0, "tracking.enabled": False}
@@ -30,6 +30,7 @@ LEAGUE = {
     "league.draw": "prioritized",
     "league.self_play": 0.2,
 }
+RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 TOGETHER = {"central_critic": True, **LEAGUE}
 
 
@@ -38,17 +39,35 @@ def trained(algorithm: str = "ppo", env: str = RELAY, /, **options: Any) -> rlpl
     return rlplug.run(algorithm, env, steps=4096, options=chosen)
 
 
-def weights(run: rlplug.RunResult) -> dict[str, Any]:
-    """Tensors by module and name, those of the copies of a league, too."""
+def weights(run: rlplug.RunResult, at: int = -1) -> dict[str, Any]:
+    """Tensors by module and name, those of the copies of a league, too; in the newest checkpoint,
+    or another one."""
+    folder = sorted((run.folder / "checkpoints").glob("step-*"))[at]
     found = {
         f"{module_id}.{name}": tensor
-        for module_id, state in agent_runs.weights(run).items()
+        for module_id, state in read_tree(folder / "policy")["modules"].items()
         for name, tensor in state.items()
     }
-    for one in read_tree(checkpoint(run) / "training")["run"].get("league", {}).get("copies", ()):
+    for one in read_tree(folder / "training")["run"].get("league", {}).get("copies", ()):
         for module_id, state in one["modules"].items():
             found |= {f"{one['number']}.{module_id}.{name}": part for name, part in state.items()}
     return found
+
+
+def gone_on(run: rlplug.RunResult) -> rlplug.RunResult:
+    """Goes on from the first of two checkpoints of a run, as if it had been killed after it."""
+    first, second = sorted((run.folder / "checkpoints").glob("step-*"))
+    shutil.rmtree(second)
+    rest = rlplug.resume(run.run_id)
+    assert rest.step == run.step > int(first.name.removeprefix("step-"))
+    return rest
+
+
+def assert_same_metrics(one: rlplug.RunResult, other: rlplug.RunResult, *starts: str) -> None:
+    """All but times are equal, or those whose names start so."""
+    for name, value in one.metrics.items():
+        if name.startswith(starts) if starts else not name.startswith("time/"):
+            assert other.metrics[name] == value, name
 
 
 def difference(here: dict[str, Any], there: dict[str, Any]) -> float:
@@ -63,37 +82,47 @@ NORMALIZED = {"env.normalize_observation": True, "env.normalize_reward": True}
 def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
     store_root: Path,
 ) -> None:
-    shared = {**NORMALIZED, **TWO, "scale.learners": 2}
-    whole = trained(**shared, **{"run.max_updates": 4})
-    part = trained(**shared, **{"run.max_updates": 2})
-    before = weights(part)
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
-    assert whole.step == rest.step > part.step
+    halves = {"run.max_updates": 4, "checkpoint.updates": 2}
+    whole = trained(**NORMALIZED, **TWO, **halves, **{"scale.learners": 2})
     assert whole.metrics["rollout/two/length_mean"] == 3
     assert whole.metrics["rollout/two/return_mean"] == 20 + 30 + 40
+    expected, before = weights(whole), weights(whole, at=0)
     for module_id in ("one", "two"):
         assert difference(
-            {name: one for name, one in weights(rest).items() if name.startswith(module_id)},
+            {name: one for name, one in expected.items() if name.startswith(module_id)},
             {name: one for name, one in before.items() if name.startswith(module_id)},
         )
-    assert difference(weights(whole), weights(rest)) == 0.0
+    assert difference(expected, weights(gone_on(whole))) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env", "options"), [("ppo", COUNTDOWN, TOGETHER), ("vdn", RELAY, {})]
-)
-def test_two_learners_share_a_state_a_team_and_a_league(
-    algorithm: str, env: str, options: dict[str, Any], store_root: Path
+def test_two_learners_share_a_team(store_root: Path) -> None:
+    options = {"scale.learners": 2, "run.max_updates": 6, "checkpoint.updates": 3}
+    whole = trained("vdn", RELAY, **options)
+    expected = weights(whole)
+    rest = gone_on(whole)
+    assert difference(expected, weights(rest)) == 0.0
+    assert_same_metrics(whole, rest, "rollout/")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_two_learners_share_a_state_and_a_league_also_with_runners_and_go_on_exactly(
+    store_root: Path,
 ) -> None:
-    shared = {**options, "scale.learners": 2}
-    whole = trained(algorithm, env, **shared, **{"run.max_updates": 6})
-    part = trained(algorithm, env, **shared, **{"run.max_updates": 3})
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert whole.step == rest.step > part.step
-    assert difference(weights(whole), weights(rest)) == 0.0
-    for name, value in whole.metrics.items():
-        if name.startswith(("league/", "rollout/")):
-            assert rest.metrics[name] == value, name
+    halves = {"run.max_updates": 6, "checkpoint.updates": 3}
+    options = {**TOGETHER, **halves, "scale.learners": 2}
+    runners = {**RAY, "scale.runners": 2, "scale.learner_cpus": 0.5}
+    local = trained("ppo", COUNTDOWN, **options)
+    expected, before = weights(local), weights(local, at=0)
+    assert local.metrics["league/copies"] > 2
+    # The copies that the league keeps are among the weights, by their numbers.
+    assert expected.keys() != before.keys()
+    spread = trained("ppo", COUNTDOWN, **options, **runners)
+    for run in (local, spread):
+        assert difference(expected, weights(run)) == 0.0
+        assert_same_metrics(local, run, "league/", "rollout/")
+        rest = gone_on(run)
+        assert difference(expected, weights(rest)) == 0.0
+        assert_same_metrics(local, rest, "league/", "rollout/")
 
 
 # -- worker processes ----------------------------------------------------------------------------
@@ -117,9 +146,7 @@ def test_worker_processes_give_bit_for_bit_what_this_process_gives_also_when_res
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
     assert whole.step == rest.step > part.step
     assert difference(weights(whole), weights(rest)) == 0.0
-    for name, value in whole.metrics.items():
-        if not name.startswith("time/"):
-            assert rest.metrics[name] == value, name
+    assert_same_metrics(whole, rest)
 
 
 def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_name() -> None:
@@ -135,9 +162,6 @@ def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_nam
 # -- runners -------------------------------------------------------------------------------------
 
 
-RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
-
-
 @pytest.mark.usefixtures("cluster")
 def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     store_root: Path,
@@ -148,48 +172,27 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 4}, allow_drift=True)
     assert whole.step == rest.step > part.step
     assert difference(weights(whole), weights(rest)) == 0.0
-    for name, value in whole.metrics.items():
-        if not name.startswith("time/"):
-            assert rest.metrics[name] == value, name
+    assert_same_metrics(whole, rest)
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    ("algorithm", "env", "options", "more"),
-    [("ppo", COUNTDOWN, TOGETHER, {}), ("vdn", RELAY, {}, {"scale.max_staleness": 0})],
-)
-def test_one_runner_has_the_state_the_team_and_the_league_of_this_process(
-    algorithm: str, env: str, options: dict[str, Any], more: dict[str, Any], store_root: Path
-) -> None:
-    whole = trained(algorithm, env, **options, **{"run.max_updates": 6})
-    part = trained(algorithm, env, **options, **RAY, **more, **{"run.max_updates": 3})
+def test_one_runner_has_the_team_of_this_process(store_root: Path) -> None:
+    whole = trained("vdn", **{"run.max_updates": 6})
+    part = trained("vdn", **RAY, **{"scale.max_staleness": 0, "run.max_updates": 3})
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
     assert whole.step == rest.step > part.step
     assert difference(weights(whole), weights(rest)) == 0.0
-    for name, value in whole.metrics.items():
-        if not name.startswith("time/"):
-            assert rest.metrics[name] == value, name
-
-
-@pytest.mark.usefixtures("cluster")
-def test_the_runners_of_two_learners_play_in_one_league(store_root: Path) -> None:
-    chosen = {**LEAGUE, **RAY, "scale.runners": 2, "scale.learners": 2, "scale.learner_cpus": 0.5}
-    whole = trained("ppo", COUNTDOWN, **chosen, **{"run.max_updates": 6})
-    part = trained("ppo", COUNTDOWN, **chosen, **{"run.max_updates": 3})
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert whole.metrics["league/copies"] > part.metrics["league/copies"] > 1
-    assert difference(weights(whole), weights(rest)) == 0.0
+    assert_same_metrics(whole, rest)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_two_runners_collect_for_all_modules_and_can_be_resumed(store_root: Path) -> None:
     chosen = {**TWO, **RAY, "scale.runners": 2, "scale.max_staleness": 0}
-    whole = trained("dqn", **chosen, **{"run.max_updates": 30})
-    part = trained("dqn", **chosen, **{"run.max_updates": 15})
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 30}, allow_drift=True)
-    assert whole.step == rest.step > part.step
+    whole = trained("dqn", **chosen, **{"run.max_updates": 30, "checkpoint.updates": 15})
     assert whole.metrics["rollout/two/return_mean"] == 20 + 30 + 40
-    assert difference(weights(whole), weights(rest)) == 0.0
+    expected, before = weights(whole), weights(whole, at=0)
+    assert difference(expected, before) > 0.0
+    assert difference(expected, weights(gone_on(whole))) == 0.0
 
 
 def rows(counts: list[int], *, steps: int, by_environment: bool, mask: bool) -> Experience:
