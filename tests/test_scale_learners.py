@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,14 +30,13 @@ from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.scale.ranks import differences, is_broken_connection
+from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
     as_torchrun_starts,
     blas_threads,
     command_of,
-    largest_difference,
     linucb_in_one_process_and,
-    ppo,
     threads_per_process,
 )
 
@@ -44,30 +44,6 @@ from tests.scale_runs import (
 def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
     two = linucb_in_one_process_and(**{"scale.learners": 2})
     assert two.step == 200
-
-
-def test_a_resumed_run_of_two_learners_equals_one_that_was_not_interrupted(
-    store_root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = ppo(steps=4096, **{"scale.learners": 2, "run.max_updates": 6})
-    part = ppo(steps=4096, **{"scale.learners": 2, "run.max_updates": 3})
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    # 6 updates of 32 steps of all 4 environments.
-    assert (whole.step, part.step, rest.step) == (768, 384, 768)
-    assert largest_difference(whole.module, part.module) > 1e-3
-    assert largest_difference(whole.module, rest.module) == 0.0
-    assert not [one for one in caplog.messages if "anew" in one]
-    with caplog.at_level(logging.WARNING, "rlplug"):
-        alone = rlplug.resume(
-            part.run_id,
-            options={"run.max_updates": 8, "scale.learners": 1},
-            allow_drift=True,
-        )
-    assert alone.step == 1024
-    assert (
-        "episodes start anew at step 768: the environments are not restored (the run had 2 "
-        "learners, now it has 1)." in caplog.text
-    )
 
 
 def test_each_of_two_learners_computes_with_its_share_of_the_cores(store_root: Path) -> None:
@@ -97,11 +73,16 @@ def test_two_learners_of_prioritized_replay_keep_the_same_weights(store_root: Pa
     assert (run.status, run.checkpoints) == ("FINISHED", (160,))
 
 
-def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Path) -> None:
+def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_not_interrupted(
+    store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def saved() -> list[Path]:
+        return sorted(store_root.glob("work/*/checkpoints/step-*"))
+
     def kill_one() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if list(store_root.glob("work/*/checkpoints/step-*")):
+            if len(saved()) >= 4:
                 for child in psutil.Process().children():
                     if "learner_process" in command_of(child):
                         child.kill()
@@ -110,13 +91,37 @@ def test_a_learner_that_dies_is_named_and_the_run_can_be_resumed(store_root: Pat
 
     killer = threading.Thread(target=kill_one)
     killer.start()
+    options = {**PPO, "scale.learners": 2, "checkpoint.keep": 1000}
     with pytest.raises(RunFailedError) as raised:
-        rlplug.run("ppo", "CartPole-v1", steps=10_000_000, options={**PPO, "scale.learners": 2})
+        rlplug.run("ppo", "CartPole-v1", steps=10_000_000, options=options)
     killer.join()
     said = [str(raised.value), *raised.value.__notes__]
     assert said[0].startswith("learner 1 of 2 died: its process was killed by SIGKILL.")
     assert any(line.startswith("resume it: rlplug resume ") for line in said)
     assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]
+    # Every 2 updates of 32 steps of all 4 environments. As if it had died soon after the first.
+    first, _, third, *_ = saved()
+    assert (first.name, third.name) == (f"step-{256:012d}", f"step-{768:012d}")
+    before, whole = (read_tree(one / "policy")["modules"]["default"] for one in (first, third))
+    for later in saved()[1:]:
+        shutil.rmtree(later)
+    rest = rlplug.resume("last", options={"run.max_updates": 6}, allow_drift=True)
+    assert rest.step == 768
+    after = rest.module.state_dict()
+    assert max(float((before[name] - one).abs().max()) for name, one in after.items()) > 1e-3
+    assert all(torch.equal(whole[name], one) for name, one in after.items())
+    assert not [one for one in caplog.messages if "anew" in one]
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        alone = rlplug.resume(
+            rest.run_id,
+            options={"run.max_updates": 8, "scale.learners": 1},
+            allow_drift=True,
+        )
+    assert alone.step == 1024
+    assert (
+        "episodes start anew at step 768: the environments are not restored (the run had 2 "
+        "learners, now it has 1)." in caplog.text
+    )
 
 
 def test_torchrun_gives_two_learners_and_one_run(store_root: Path) -> None:
