@@ -45,6 +45,9 @@ def cluster(site: Path, shared_cluster: ExitStack) -> Iterator[Any]:
     shared_cluster.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # How often nodes are asked if they are there; five times in vain, and they have left.
+        patch.setenv("RAY_health_check_initial_delay_ms", "1000")
+        patch.setenv("RAY_health_check_period_ms", "500")
         patch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         made = import_module("ray.cluster_utils").Cluster(
             initialize_head=True, head_node_args={**SMALL, "num_cpus": 0}
