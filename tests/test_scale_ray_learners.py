@@ -9,18 +9,18 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import refuse_unmet
+from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
     as_torchrun_starts,
     largest_difference,
-    linucb_in_one_process_and,
     ppo,
-    resumed_equals,
 )
 
 RAY = {
@@ -33,19 +33,24 @@ RAY = {
 
 
 @pytest.mark.usefixtures("cluster")
-def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_also_when_resumed(
+def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_on_sharded(
     store_root: Path,
 ) -> None:
-    local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2})
-    resumed_equals(local, **RAY)
-    fsdp = {"run.max_updates": 6, "scale.parallel": "fsdp"}
-    sharded = ppo(steps=1024, **RAY, **fsdp)
-    assert largest_difference(local.module, sharded.module) < 1e-6
-
-
-@pytest.mark.usefixtures("cluster")
-def test_linucb_over_learners_and_runners_equals_one_process(store_root: Path) -> None:
-    linucb_in_one_process_and(**RAY, **{"scale.max_staleness": 0})
+    local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2, "checkpoint.updates": 3})
+    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
+    assert (local.step, part.step) == (768, 384)
+    first = local.folder / "checkpoints" / f"step-{384:012d}"
+    expected = read_tree(first / "policy")["modules"]["default"]
+    for name, value in part.module.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert largest_difference(local.module, part.module) > 1e-3
+    options = {"run.max_updates": 6, "scale.parallel": "fsdp"}
+    rest = rlplug.resume(part.run_id, options=options, allow_drift=True)
+    assert rest.step == 768
+    assert largest_difference(local.module, rest.module) < 1e-6
+    for name, value in local.metrics.items():
+        if name.startswith("rollout/"):
+            assert rest.metrics[name] == pytest.approx(value), name
 
 
 @pytest.mark.usefixtures("cluster")
@@ -82,9 +87,11 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     rest = rlplug.resume(
         "last",
         options={
+            "scale.engine": "local",
             "scale.learners": 1,
             "scale.learner_cpus": 1.0,
             "scale.runners": 1,
+            "scale.runner_cpus": 1.0,
             "run.max_updates": 12,
         },
         allow_drift=True,
