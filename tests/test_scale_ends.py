@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,36 +18,40 @@ from rlplug.scale.cluster import _sigterm_kept
 from tests.scale_runs import PPO, as_torchrun_starts, command_of
 
 COMMAND = [
-    *("-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "10000000"),
+    *("-m", "rlplug", "run", "--algo", "ppo", "--steps", "10000000"),
     *(f"--set={name}={str(value).lower()}" for name, value in PPO.items()),
 ]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
-RAY = ["--scale=ray", "--runners=2", "--set=scale.runner_cpus=0.25"]
+LOUD = """
+import os
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Loud(CartPoleEnv):
+    def step(self, action):
+        print("a step")
+        try:
+            Path(__file__).with_name("died").touch(exist_ok=False)
+        except FileExistsError:
+            return super().step(action)
+        os.kill(os.getpid(), 9)
+
+"""
 
 
-@pytest.mark.parametrize(
-    ("command", "number", "code"),
-    [
-        ([*COMMAND, "--learners=2"], signal.SIGINT, 130),
-        # torchrun has an exit code of its own, and tells its processes of Ctrl-C once more.
-        ([*TORCHRUN, *COMMAND], signal.SIGINT, 1),
-        ([*COMMAND, *RAY], signal.SIGTERM, 143),
-    ],
-)
-def test_a_signal_ends_all_processes_with_a_checkpoint(
-    store_root: Path,
-    command: list[str],
-    number: signal.Signals,
-    code: int,
-) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def ended_by_signal(
+    store_root: Path, command: list[str], number: signal.Signals, **environment: str
+) -> tuple[int, str, str]:
+    """The exit code and the output of a run that ends with a checkpoint and all its processes."""
     run = subprocess.Popen(
         [sys.executable, *command],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env=environment,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     try:
         deadline = time.monotonic() + 120
@@ -59,11 +64,10 @@ def test_a_signal_ends_all_processes_with_a_checkpoint(
         assert [one for one in started if "rlplug" in one or "ray::Runner" in one]
         # A terminal sends Ctrl-C to all processes; `kill` sends SIGTERM to one.
         (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
-        _, err = run.communicate(timeout=30)
+        out, said = run.communicate(timeout=30)
     finally:
         run.kill()
-    assert run.returncode == code
-    said = err.decode()
+        run.communicate()
     assert "resume it: rlplug resume " in said
     (step,) = {
         line.partition("checkpoint of step ")[2].rstrip(".")
@@ -73,6 +77,38 @@ def test_a_signal_ends_all_processes_with_a_checkpoint(
     assert list(store_root.glob(f"work/*/checkpoints/step-{int(step.replace(',', '')):012d}"))
     _, left = psutil.wait_procs(processes, timeout=5)
     assert not left
+    return run.returncode, out, said
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ([*COMMAND, "--env=CartPole-v1", "--learners=2"], 130),
+        # torchrun has an exit code of its own, and tells its processes of Ctrl-C once more.
+        ([*TORCHRUN, *COMMAND, "--env=CartPole-v1"], 1),
+    ],
+)
+def test_ctrl_c_ends_all_processes_with_a_checkpoint(
+    store_root: Path, command: list[str], code: int
+) -> None:
+    assert ended_by_signal(store_root, command, signal.SIGINT)[0] == code
+
+
+def test_sigterm_ends_a_run_on_ray_and_with_json_nothing_else_is_printed(
+    store_root: Path, tmp_path: Path
+) -> None:
+    """Neither by Ray nor by an environment, nor of one whose process dies."""
+    (tmp_path / "loud_env.py").write_text(LOUD)
+    command = [*COMMAND, "--env=loud_env:Loud", "--scale=ray", "--runners=2", "--json"]
+    command += ["--set=scale.runner_cpus=0.25"]
+    code, out, said = ended_by_signal(store_root, command, signal.SIGTERM, PYTHONPATH=str(tmp_path))
+    assert code == 143
+    told = json.loads(out)
+    assert (told["status"], told["step"] > 0) == ("KILLED", True)
+    assert told["metrics"]["sampling/restarts"] == 1.0
+    assert "died and is replaced" in said
+    for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
+        assert word not in said
 
 
 def test_sigterm_that_comes_while_ray_starts_is_not_lost() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +29,6 @@ from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, refuse_unmet
 from rlplug.scale.experience import join
 from tests.scale_runs import (
-    PPO,
     blas_threads,
     largest_difference,
     linucb_in_one_process_and,
@@ -46,14 +42,9 @@ RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 
 @pytest.mark.usefixtures("cluster")
 def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
-    store_root: Path, caplog: pytest.LogCaptureFixture
+    store_root: Path,
 ) -> None:
-    local = ppo(steps=1024, **{"run.max_updates": 6})
-    whole = resumed_equals(local, **RAY)
-    options = {"run.max_updates": 7, "scale.runners": 2}
-    with caplog.at_level(logging.WARNING, "rlplug"):
-        assert rlplug.resume(whole.run_id, options=options, allow_drift=True).step == 896
-    assert "(the run had 1 runner, now it has 2)." in caplog.text
+    resumed_equals(ppo(steps=1024, **{"run.max_updates": 6}), **RAY)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -95,7 +86,7 @@ def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
         found = rlplug.run(
             "dqn",
             "CartPole-v1",
-            steps=20_000,
+            steps=10_000,
             options={
                 **RAY,
                 "scale.runners": 2,
@@ -108,51 +99,16 @@ def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
         )
     killer.join()
     assert killed
-    assert found.step >= 20_000
+    assert found.step >= 10_000
     assert "died and is replaced; its episodes start anew" in caplog.text
     assert found.metrics["sampling/restarts"] == 1.0
-
-
-def test_with_json_nothing_else_is_printed_neither_by_ray_nor_by_an_environment(
-    store_root: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "loud_env.py").write_text(LOUD)
-    command = ["-m", "rlplug", "run", "--algo=ppo", "--env=loud_env:Loud", "--steps=64"]
-    options = {**PPO, "scale.runner_cpus": 0.5, "num_envs": 2, "n_steps": 16}
-    command += [f"--set={name}={json.dumps(value)}" for name, value in options.items()]
-    done = subprocess.run(
-        [sys.executable, *command, "--scale=ray", "--runners=2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["status"], told["step"]) == ("FINISHED", 64)
-    assert told["metrics"]["sampling/restarts"] == 1.0
-    assert "died and is replaced" in done.stderr
-    for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
-        assert word not in done.stderr
-
-
-LOUD = """
-import os
-from pathlib import Path
-
-from gymnasium.envs.classic_control import CartPoleEnv
-
-class Loud(CartPoleEnv):
-    def step(self, action):
-        print("a step")
-        try:
-            Path(__file__).with_name("died").touch(exist_ok=False)
-        except FileExistsError:
-            return super().step(action)
-        os.kill(os.getpid(), 9)
-
-"""
+    steps = found.step + 200
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        rest = rlplug.resume(
+            found.run_id, steps=steps, options={"scale.runners": 1}, allow_drift=True
+        )
+    assert rest.step >= steps
+    assert "(the run had 2 runners, now it has 1)." in caplog.text
 
 
 def test_what_fails_in_a_runner_is_told_and_where(
