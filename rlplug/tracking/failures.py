@@ -42,6 +42,8 @@ class StoreUnreachableError(Exception):
 
     what = "MLflow is unreachable"
     """What has failed, for messages."""
+    lasts = False
+    """Whether the database was moved or deleted: it does not come back in seconds."""
 
 
 class StoreRefusedError(Exception):
@@ -66,6 +68,7 @@ def translated() -> Iterator[None]:
             raise StoreRefusedError(_brief(error)) from error
         unreachable = StoreUnreachableError(_brief(error))
         unreachable.what = _what(error)
+        unreachable.lasts = _is_deleted(error)
         raise unreachable from error
     finally:
         logger.removeFilter(mute)
@@ -128,6 +131,12 @@ def _what(error: BaseException) -> str:
         if isinstance(reason, OSError) and reason.errno in _OF_DISKS:
             return "MLflow's store cannot be written"
     return StoreUnreachableError.what
+
+
+def _is_deleted(error: BaseException) -> bool:
+    """Whether SQLite finds the database that it has open no longer where it was."""
+    moved = "SQLITE_READONLY_DBMOVED"
+    return any(getattr(reason, "sqlite_errorname", "") == moved for reason in _reasons(error))
 
 
 def _reasons(error: BaseException) -> Iterator[BaseException]:

@@ -63,6 +63,8 @@ class Writer:
         self.reports = QueuedReports(journal, recorded, warn, uploads=store is not None)
         self._wait = 0.0
         """Seconds before the next attempt after a failure; 0 while uploads succeed."""
+        self._lasts = False
+        """Whether the failure is one that does not go away while a run is closed."""
         self._next_upload = 0.0
         self._gone = False
         """Whether the run was deleted in MLflow."""
@@ -221,7 +223,7 @@ class Writer:
         patient = self._wait == 0.0
         self._upload()
         while patient and self._wait and time.monotonic() + self._wait < self._deadline:
-            if self._abandoned.wait(self._wait):
+            if self._lasts or self._abandoned.wait(self._wait):
                 return
             self._upload()
 
@@ -246,6 +248,7 @@ class Writer:
                     f"{self._kept_in}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
+            self._lasts = error.lasts
             self._next_upload = time.monotonic() + self._wait
         else:
             if self._wait:
