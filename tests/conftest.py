@@ -107,11 +107,14 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(
     tmp_path_factory: pytest.TempPathFactory, empty_store: Path, first_port: int
 ) -> Iterator[str]:
-    """The URI of a real MLflow server."""
+    """The URI of a real MLflow server.
+
+    It is the same for all tests of a process, as it takes seconds to start.
+    """
     from rlplug.tracking.server import UiServer, free_port
 
     folder = tmp_path_factory.mktemp("server")
