@@ -17,6 +17,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.warm import Warm
+
 
 @attrs.frozen
 class Outcome:
@@ -141,15 +143,22 @@ def store_root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatc
     return folder
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Forks processes that need not import torch and MLflow."""
+    one = Warm()
+    yield one
+    one.close()
+
+
 @pytest.fixture
-def killed(store_root: Path) -> Callable[..., Path]:
+def killed(store_root: Path, warm: Warm) -> Callable[..., Path]:
     """Make a run whose process is killed: `killed()` is its folder."""
 
     def kill(uri: str = "") -> Path:
-        command = [sys.executable, "-c", KILLED, str(store_root), uri]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        return store_root / "work" / done.stdout.strip()
+        done = warm.start(str(store_root), uri, code=KILLED)
+        assert done.wait() == -signal.SIGKILL, done.err
+        return store_root / "work" / done.out.strip()
 
     return kill
 

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from rlplug.checkpoint.manifest import best_in
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
+from tests.warm import Forked, Warm
 
 OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]
@@ -540,14 +539,12 @@ def test_a_run_that_is_not_here_is_fetched_from_mlflow(home: Path) -> None:
 
 
 def test_kill_9_at_any_moment_leaves_a_checkpoint_that_can_be_loaded(
-    site: Path, home: Path, tmp_path: Path
+    site: Path, home: Path, tmp_path: Path, warm: Warm
 ) -> None:
-    command = [sys.executable, "-m", "rlplug", "run", "--algo", "means", "--steps", "100000000"]
+    command = ["run", "--algo", "means", "--steps", "100000000"]
     command += ["--set", "checkpoint.every=1", "--set", "tracking.enabled=false", "--quiet"]
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "RLPLUG_HOME": str(home)}
     for delay in (0.0, 0.003, 0.007, 0.011):
-        process = subprocess.Popen(command, env=environment, cwd=tmp_path)
+        process = warm.start(*command, cwd=tmp_path, paths=[site])
         folder = _first_checkpoint(process, home)
         # In mid-write more often than not: nearly all the time goes into checkpoints.
         time.sleep(delay)
@@ -560,10 +557,10 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_can_be_loaded(
         folder.rename(tmp_path / f"killed-{delay}")
 
 
-def _first_checkpoint(process: subprocess.Popen[bytes], home: Path) -> Path:
+def _first_checkpoint(process: Forked, home: Path) -> Path:
     """The folder of the run, once it has written its third checkpoint."""
     while True:
-        assert process.poll() is None
+        assert process.poll() is None, process.err
         for folder in home.glob("work/*"):
             # By their names, for the run may delete one before its manifest is read.
             names = [one.name for one in checkpoints_in(folder / "checkpoints")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
     from tests.conftest import Outcome
+    from tests.warm import Warm
 
 Cli = Callable[..., "Outcome"]
 
@@ -304,16 +303,10 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
     ],
 )
 def test_what_a_killed_process_left_is_completed_exactly_once(
-    call: str, when: str, store_root: Path, client: MlflowClient, rlplug: Cli
+    call: str, when: str, store_root: Path, client: MlflowClient, rlplug: Cli, warm: Warm
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, call, when],
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    done = warm.start(call, when, code=KILLED, cwd=Path(__file__).parent.parent)
+    assert done.wait() == -signal.SIGKILL, done.err
     (folder,) = (store_root / "work").iterdir()
     if call in ("log_batch", "finalize_logged_model"):
         resume(folder, steps=120, algorithm=Rises, env=Hall)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from tests.conftest import Outcome
+    from tests.warm import Warm
 
 Command = Callable[..., "Outcome"]
 Kill = Callable[..., Path]
@@ -136,7 +138,7 @@ def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
     assert client.get_run(folder.name).info.status == "FAILED"
 
 
-def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path) -> None:
+def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path, warm: Warm) -> None:
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -148,15 +150,15 @@ def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path) -
         "tracking = open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(store_root)], check=False)
+    assert warm.start(str(store_root), code=code).wait() == -signal.SIGKILL
     assert rlplug("runs").out.splitlines()[1].split()[2] == "FAILED"
 
 
 def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
-    rlplug: Command, store_root: Path, client: MlflowClient
+    rlplug: Command, store_root: Path, client: MlflowClient, warm: Warm
 ) -> None:
     code = (
-        "import sys\n"
+        "import sys, time\n"
         "from pathlib import Path\n"
         "from rlplug.config.sections import RunConfig, RunSection\n"
         "from rlplug.plugin import NoOptions\n"
@@ -164,23 +166,23 @@ def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
         "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions())\n"
         "tracking = open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
         "print(tracking.run_id, flush=True)\n"
-        "sys.stdin.readline()\n"
+        "while not (tracking.folder / 'close').exists():\n"
+        "    time.sleep(0.01)\n"
         "tracking.close('FINISHED')\n"
     )
-    command = [sys.executable, "-c", code, str(store_root)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert child.stdin is not None
-    assert child.stdout is not None
-    folder = store_root / "work" / child.stdout.readline().strip()
+    child = warm.start(str(store_root), code=code)
+    while not child.out.endswith("\n"):
+        assert child.poll() is None, child.err
+        time.sleep(0.01)
+    folder = store_root / "work" / child.out.strip()
     with contextlib.closing(sqlite3.connect(store_root / "mlflow.db")) as database:
         # MLflow waits for it, and so does closing.
         database.execute("BEGIN EXCLUSIVE")
-        child.stdin.write("\n")
-        child.stdin.flush()
+        (folder / "close").touch()
         while '"FINISHED"' not in (folder / "status.json").read_text():
             time.sleep(0.01)
         child.kill()
-        child.communicate()
+        child.wait()
     half_written = folder / f"status.json.new-{child.pid}"
     half_written.touch()
     assert client.get_run(folder.name).info.status == "RUNNING"

@@ -11,7 +11,7 @@ import pytest
 
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
-from rlplug.tracking import Tracking, open_tracking
+from rlplug.tracking import Tracking, open_tracking, writer
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.status import RunStatus
 from rlplug.tracking.writer import SILENT_SECONDS
@@ -176,8 +176,10 @@ def test_of_a_deleted_journal_nothing_is_called_kept(
 
 
 def test_what_was_reported_while_a_request_hung_is_in_the_journal_when_the_run_has_closed(
-    proxy: Proxy, root: Path
+    proxy: Proxy, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # How long an answer is really waited for is seen above.
+    monkeypatch.setattr(writer, "SILENT_SECONDS", 2.0)
     tracking = start(proxy.uri, root, [])
     proxy.hangs.set()
     # This one is sent, and no answer comes.
