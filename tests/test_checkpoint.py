@@ -484,7 +484,7 @@ def test_what_a_run_starts_from_is_recorded_by_id_and_step_and_seeds_start_from_
     first = run("means", steps=60, options={**OFF, "checkpoint.every": 20})
     arguments = ["--algo", "means", "--steps", "20", "--set", "tracking.enabled=false"]
     for more in (
-        ("--init-from", "last", "--seeds", "3", "--jobs", "1"),
+        ("--init-from", "last", "--seeds", "2", "--jobs", "1"),
         ("--init-from", "last@20"),
     ):
         assert rlplug("run", *arguments, *more).code == 0
@@ -492,9 +492,9 @@ def test_what_a_run_starts_from_is_recorded_by_id_and_step_and_seeds_start_from_
         tomllib.loads(file.read_text())["run"].get("init_from", "")
         for file in sorted(home.glob("work/*/config.toml"), key=lambda file: file.stat().st_ctime)
     ]
-    assert named[:4] == ["", *[f"{first.run_id}@60"] * 3]
-    assert named[4].endswith("@20")
-    assert (home / "work" / named[4].partition("@")[0]).is_dir()
+    assert named[:3] == ["", *[f"{first.run_id}@60"] * 2]
+    assert named[3].endswith("@20")
+    assert (home / "work" / named[3].partition("@")[0]).is_dir()
 
 
 def test_the_newest_runs_are_shown_first(home: Path) -> None:

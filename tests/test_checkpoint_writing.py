@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from rlplug.checkpoint import (
 )
 from rlplug.errors import RequestError
 from rlplug.trees import read_tree, write_tree
+from tests.warm import Warm
 
 OFF = {"tracking.enabled": False}
 
@@ -218,7 +217,7 @@ def test_a_run_without_checkpoints_has_none_to_resume_from(failed: Path) -> None
 
 
 def test_a_file_that_cannot_be_written_whole_costs_a_checkpoint_and_not_the_run(
-    site: Path, home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, warm: Warm
 ) -> None:
     # No file may be larger than 100 kB: the tensors of the checkpoint are, its journal is not.
     source = """
@@ -227,15 +226,15 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 from rlplug.cli import main
 main(sys.argv[1:])
 """
-    command = [sys.executable, "-c", source, "run", "--algo", "dqn", "--env", "CartPole-v1"]
+    command = ["run", "--algo", "dqn", "--env", "CartPole-v1"]
     command += ["--steps", "300", "--set", "net_arch=[200, 200]", "--set", "tracking.enabled=false"]
     command += ["--set", "checkpoint.every=100", "--set", "learning_starts=50"]
     command += ["--set", "evaluation.episodes=0"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.stderr.count("no checkpoint at step 100 (File too large); the run continues") == 1
+    done = warm.start(*command, code=source, cwd=tmp_path)
     # It took all its steps, but what it learned is not on the disk.
-    assert done.returncode == 1
-    assert "the run is not complete on disk: there is no checkpoint" in done.stderr
+    assert done.wait() == 1
+    assert done.err.count("no checkpoint at step 100 (File too large); the run continues") == 1
+    assert "the run is not complete on disk: there is no checkpoint" in done.err
     (folder,) = home.glob("work/*")
     assert list((folder / "checkpoints").iterdir()) == []
     # Nor are there rows of a replay buffer that no checkpoint needs.

@@ -19,6 +19,8 @@ import attrs
 import pytest
 from safetensors.numpy import load_file
 
+from tests.warm import Forked, Warm
+
 ENDLESS = ("--steps", "1000000")
 OFFLINE = ("--set", "tracking.enabled=false")
 
@@ -27,7 +29,7 @@ OFFLINE = ("--set", "tracking.enabled=false")
 class Process:
     """`rlplug run` in a process of its own."""
 
-    popen: subprocess.Popen[str]
+    popen: subprocess.Popen[str] | Forked
     home: Path
 
     def wait_for(self, reached: Callable[[], object]) -> None:
@@ -80,11 +82,35 @@ Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(site: Path, tmp_path: Path, empty_store: Path) -> Iterator[Start]:
-    """Start `rlplug run` with options: `start("--algo", "means")`."""
-    processes: list[subprocess.Popen[str]] = []
+def home(tmp_path: Path, empty_store: Path) -> Path:
+    """The folder of runs, with a database."""
     (tmp_path / "runs").mkdir()
     shutil.copy(empty_store, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def environ(home: Path) -> dict[str, str]:
+    path = os.environ["PATH"]
+    return {"PATH": path, "HOME": str(home.parent), "RLPLUG_HOME": str(home)}
+
+
+@pytest.fixture
+def started(site: Path, home: Path, warm: Warm) -> Start:
+    """The same as `start` for tests that nothing of the start matters to."""
+
+    def starting(*options: str) -> Process:
+        folder = home.parent
+        paths = [site, folder]
+        forked = warm.start("run", *options, cwd=folder, environ=environ(home), paths=paths)
+        return Process(forked, home)
+
+    return starting
+
+
+@pytest.fixture
+def start(site: Path, home: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start `rlplug run` with options: `start("--algo", "means")`."""
+    processes: list[subprocess.Popen[str]] = []
 
     def starting(*options: str, terminal: int | None = None) -> Process:
         paths = [str(site), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -95,15 +121,10 @@ def start(site: Path, tmp_path: Path, empty_store: Path) -> Iterator[Start]:
             preexec_fn=None if terminal is None else partial(os.login_tty, terminal),
             text=True,
             cwd=tmp_path,
-            env={
-                "PYTHONPATH": os.pathsep.join(paths),
-                "PATH": os.environ["PATH"],
-                "HOME": str(tmp_path),
-                "RLPLUG_HOME": str(tmp_path / "runs"),
-            },
+            env={**environ(home), "PYTHONPATH": os.pathsep.join(paths)},
         )
         processes.append(process)
-        return Process(process, tmp_path / "runs")
+        return Process(process, home)
 
     yield starting
     for process in processes:
@@ -117,9 +138,9 @@ def start(site: Path, tmp_path: Path, empty_store: Path) -> Iterator[Start]:
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_the_run_between_updates_with_a_checkpoint_and_its_own_exit_code(
-    start: Start, name: str, code: int
+    started: Start, name: str, code: int
 ) -> None:
-    run = start("--algo", "means", "--json", *ENDLESS)
+    run = started("--algo", "means", "--json", *ENDLESS)
     run.trains()
     run.popen.send_signal(getattr(signal, name))
     out, said = run.popen.communicate(timeout=60)
@@ -219,10 +240,12 @@ def test_sigusr1_before_there_is_anything_to_save_does_not_end_a_run(start: Star
 
 
 @pytest.mark.parametrize("trial", range(3))
-def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(start: Start, trial: int) -> None:
+def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(
+    started: Start, trial: int
+) -> None:
     random = Random(trial)
     names = random.choices([signal.SIGINT, signal.SIGTERM], k=2)
-    run = start("--algo", "means", "--set", "checkpoint.every=1000", *ENDLESS)
+    run = started("--algo", "means", "--set", "checkpoint.every=1000", *ENDLESS)
     run.trains()
     for number, wait in zip(names, (1.0, 1.5), strict=True):
         time.sleep(random.uniform(0, wait))

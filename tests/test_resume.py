@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +24,10 @@ from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.runs.result import RunInterrupted
 from rlplug.tracking.status import RunStatus
+from tests.warm import Forked, Warm
 
 Cli = Callable[..., Any]
+Command = Callable[..., Forked]
 OFF = {"tracking.enabled": False}
 ALONE = {**OFF, "checkpoint.every": 100, "evaluation.episodes": 0}
 
@@ -114,31 +113,30 @@ def steps_in(folder: Path) -> list[int]:
     return [read_manifest(one).step for one in checkpoints_in(folder / "checkpoints")]
 
 
-def command(home: Path, site: Path, *arguments: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "RLPLUG_HOME": str(home)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlplug", *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def command(home: Path, site: Path, warm: Warm) -> Command:
+    """Start `rlplug` in a process of its own, with the plugins of a folder."""
+
+    def start(*arguments: str, plugins: Path = site) -> Forked:
+        return warm.start(*arguments, paths=[plugins])
+
+    return start
 
 
 # -- kill -9, and the same run in MLflow ---------------------------------------------------------
 
 
 def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
-    home: Path, site: Path, empty_store: Path, rlplug: Cli
+    home: Path, command: Command, empty_store: Path, rlplug: Cli
 ) -> None:
     shutil.copy(empty_store, home / "mlflow.db")
-    arguments = ("--algo", "means", "--steps", "40000", "--set", "checkpoint.every=1000")
-    process = command(home, site, "run", *arguments, "--quiet")
+    arguments = ("--algo", "means", "--steps", "16000", "--set", "checkpoint.every=1000")
+    process = command("run", *arguments, "--quiet")
     try:
         deadline = time.monotonic() + 120
         while not any(home.glob("work/*/checkpoints/step-0000000*/manifest.json")):
             assert time.monotonic() < deadline, "no checkpoint in two minutes"
+            assert process.poll() is None, process.err
             time.sleep(0.02)
     finally:
         process.send_signal(signal.SIGKILL)
@@ -147,14 +145,14 @@ def test_a_killed_run_goes_on_as_the_same_mlflow_run_without_a_point_twice(
     last = steps_in(folder)[-1]
     shorter = rlplug("resume", "last", "--steps", "100")
     assert shorter.code == 2
-    assert "run.steps: 40000 → 100" in shorter.err
+    assert "run.steps: 16000 → 100" in shorter.err
     with sqlite3.connect(home / "mlflow.db") as database:
         assert database.execute("select run_uuid from runs").fetchall() == [(folder.name,)]
-    process = command(home, site, "resume", "last", "--json")
+    process = command("resume", "last", "--json")
     said, _ = process.communicate(timeout=300)
     result = json.loads(said.splitlines()[-1])
     assert (result["run_id"], result["status"]) == (folder.name, "FINISHED")
-    assert result["step"] == 40_000
+    assert result["step"] == 16_000
     with sqlite3.connect(home / "mlflow.db") as database:
         (status,) = database.execute("select status from runs").fetchone()
         tags = dict(database.execute("select key, value from tags").fetchall())
@@ -457,19 +455,10 @@ def test_a_finished_run_without_its_last_checkpoint_can_be_resumed(home: Path) -
 
 
 def test_a_run_in_progress_is_not_resumed_by_a_second_process(
-    home: Path, site: Path, rlplug: Cli
+    home: Path, command: Command, rlplug: Cli
 ) -> None:
-    process = command(
-        home,
-        site,
-        "run",
-        "--algo",
-        "means",
-        "--steps",
-        "10000000",
-        "--set",
-        "tracking.enabled=false",
-    )
+    options = ("--steps", "10000000", "--set", "tracking.enabled=false")
+    process = command("run", "--algo", "means", *options)
     try:
         deadline = time.monotonic() + 120
         while not list(home.glob("work/*/status.json")):
@@ -588,7 +577,7 @@ def test_a_requeued_job_starts_resumes_and_then_has_nothing_to_do(home: Path, rl
 
 
 def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
-    home: Path, rlplug: Cli, another_site: Callable[..., Path]
+    home: Path, rlplug: Cli, command: Command, another_site: Callable[..., Path]
 ) -> None:
     options = ("--set", "tracking.enabled=false", "--set", "checkpoint.every=500")
     failing = ("--algo", "means", "--with", "scale", "--steps", "2000", "--set", "fail_at=1200")
@@ -614,8 +603,8 @@ def test_another_version_of_a_plugin_is_drift_and_a_missing_one_an_error(
         (newer, fixed, 0, "resumed at step 1,000"),
     )
     for folder, more, code, said in cases:
-        process = command(home, folder, "resume", "last", *more)
-        printed, _ = process.communicate(timeout=300)
+        process = command("resume", "last", *more, plugins=folder)
+        printed = "".join(process.communicate())
         assert process.returncode == code, printed
         assert said.format(run=next((home / "work").iterdir()).name[:8]) in printed
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +21,17 @@ from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.tracking.location import tracking_uri
 from rlplug.tracking.server import UiServer
+from tests.warm import Forked, Warm
 
 BEGIN, END = "ZQXJKVWB", "BWVKJXQZ"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path
+) -> Iterator[tuple[Path, int]]:
     folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_store, folder / "mlflow.db")
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     running = UiServer.start(
@@ -39,19 +42,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int
     running.stop()
 
 
-def rlplug_run(
-    site: Path, folder: Path, *arguments: str, **environ: str
-) -> subprocess.CompletedProcess[str]:
+Run = Callable[..., Forked]
+
+
+@pytest.fixture
+def rlplug_run(site: Path, tmp_path: Path, warm: Warm) -> Run:
+    """Run `rlplug run` in a process of its own until it ends."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    path = os.pathsep.join([str(site), kept.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "rlplug", "run", *arguments],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": path, "RLPLUG_HOME": str(folder / "runs"), **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    kept["RLPLUG_HOME"] = str(tmp_path / "runs")
+
+    def run(*arguments: str, **environ: str) -> Forked:
+        environ = {**kept, **environ}
+        done = warm.start("run", *arguments, cwd=tmp_path, environ=environ, paths=[site])
+        done.wait()
+        return done
+
+    return run
 
 
 def files_with_secrets(*folders: Path) -> list[str]:
@@ -65,21 +71,19 @@ def files_with_secrets(*folders: Path) -> list[str]:
 
 
 def test_a_server_with_a_password_is_recorded_without_it_and_used_again(
-    site: Path, server: tuple[Path, int], tmp_path: Path
+    rlplug_run: Run, server: tuple[Path, int], tmp_path: Path
 ) -> None:
     served, port = server
     uri = f"http://me:{BEGIN}a@b'c%2Fd%3Fe\"f{END}@127.0.0.1:{port}"
     options = ("--steps", "60", "--set", "checkpoint.every=20")
     first = rlplug_run(
-        site,
-        tmp_path,
         *("--algo", "means", *options, "--debug"),
         *("--set", "fail_at=50", "--set", f"tracking.uri={uri}", "--tag", f"source={uri}/x"),
     )
     # It fails, so that there is a traceback, too.
-    assert first.returncode == 1, first.stderr
-    assert "ArithmeticError: planted" in first.stderr
-    assert BEGIN not in first.stdout + first.stderr
+    assert first.returncode == 1, first.err
+    assert "ArithmeticError: planted" in first.err
+    assert BEGIN not in first.out + first.err
     (folder,) = (tmp_path / "runs" / "work").iterdir()
     facts = json.loads((folder / "run.json").read_text())
     assert facts["uri"] == f"http://***@127.0.0.1:{port}"
@@ -88,28 +92,28 @@ def test_a_server_with_a_password_is_recorded_without_it_and_used_again(
     assert (folder / "logs" / "traceback.txt").exists()
 
     again = ("--config", str(folder / "config.toml"), "--set", "fail_at=0")
-    refused = rlplug_run(site, tmp_path, *again)
+    refused = rlplug_run(*again)
     assert refused.returncode == 2
-    assert "try: set MLFLOW_TRACKING_URI to the same URI with the password" in refused.stderr
-    done = rlplug_run(site, tmp_path, *again, MLFLOW_TRACKING_URI=uri)
-    assert done.returncode == 0, done.stderr
-    assert f"http://127.0.0.1:{port}/#/experiments/" in done.stdout
-    assert BEGIN not in refused.stderr + done.stdout + done.stderr
+    assert "try: set MLFLOW_TRACKING_URI to the same URI with the password" in refused.err
+    done = rlplug_run(*again, MLFLOW_TRACKING_URI=uri)
+    assert done.returncode == 0, done.err
+    assert f"http://127.0.0.1:{port}/#/experiments/" in done.out
+    assert BEGIN not in refused.err + done.out + done.err
     assert files_with_secrets(tmp_path / "runs", served) == []
 
 
 def test_a_run_without_mlflow_records_no_secret_of_its_options_either(
-    site: Path, tmp_path: Path
+    rlplug_run: Run, tmp_path: Path
 ) -> None:
     uri = f"postgresql://me:{BEGIN} a@b/c'd?e\\f{END}@db/x?sslmode=require&password={BEGIN}"
     config = tmp_path / "mine.toml"
     values = {"run": {"algorithm": "means"}, "tracking": {"uri": uri, "enabled": False}}
     config.write_text("".join(f"[{a}]\n{_lines(b)}\n" for a, b in values.items()))
-    done = rlplug_run(site, tmp_path, "--config", str(config), "--steps", "20")
-    assert done.returncode == 0, done.stderr
+    done = rlplug_run("--config", str(config), "--steps", "20")
+    assert done.returncode == 0, done.err
     assert files_with_secrets(tmp_path / "runs") == []
-    shown = rlplug_run(site, tmp_path, "--config", str(config), "--steps", "20", "--dry-run")
-    assert 'uri = "postgresql://***@db/x?sslmode=require&password=***"' in shown.stdout
+    shown = rlplug_run("--config", str(config), "--steps", "20", "--dry-run")
+    assert 'uri = "postgresql://***@db/x?sslmode=require&password=***"' in shown.out
 
 
 def _lines(values: dict[str, object]) -> str:
