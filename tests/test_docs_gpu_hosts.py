@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,11 +52,14 @@ def test_every_run_on_the_page_has_valid_options(rlplug: Command) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, first_port: int) -> Iterator[str]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, first_port: int, empty_store: Path
+) -> Iterator[str]:
     """The URI of the page's server, on a free port and with folders of this test."""
     if find_spec("flask_wtf") is None:
         pytest.skip("MLflow's login app needs Flask-WTF")
     folder = tmp_path_factory.mktemp("login")
+    shutil.copy(empty_store, folder / "mlflow.db")
     port = free_port("127.0.0.1", first_port + 40)
     script = block("--app-name basic-auth")
     script = script.replace("--port 5000", f"--port {port}").replace("/srv/mlflow", str(folder))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rlplug.cli.main import cli
+from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -132,25 +133,27 @@ def changed(file: Path, title: str, code: str) -> None:
     file.write_text(new, encoding="utf-8")
 
 
-def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
+def test_the_tutorial_works_word_for_word(tmp_path: Path, warm: Warm) -> None:
     """All but installation, for which the suite has no environment to spare."""
     environ = {name: value for name, value in os.environ.items() if "MLFLOW" not in name}
     # As with an editable installation, changes of the sources are seen at once.
     paths = os.pathsep.join(map(str, (tmp_path / "rlplug-reinforce", tmp_path / "site")))
     environ |= {"PYTHONPATH": paths, "RLPLUG_HOME": str(tmp_path / "runs")}
     environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUTF8": "1"}
-    rlplug = [sys.executable, "-m", "rlplug"]
 
     def do(line: str) -> str:
         words = shlex.split(line)
+        if words[0] == "rlplug":
+            command = warm.start(*words[1:], cwd=tmp_path, environ=environ)
+            assert command.wait() == 0, f"{line}\n{command.out}\n{command.err}"
+            return command.out
         if words[:2] == ["pip", "install"]:
             flags = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--upgrade"]
             target = ["--root-user-action=ignore", "--target", str(tmp_path / "site")]
             words = [sys.executable, "-m", "pip", "install", *flags, *target, words[-1]]
-        elif words[0] == "pytest":
-            words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", words[-1]]
         else:
-            words = [*rlplug, *words[1:]]
+            assert words[0] == "pytest"
+            words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", words[-1]]
         done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,23 +16,11 @@ from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.search import tracked_files
-from rlplug.tracking.server import UiServer, free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
 
 Cli = Callable[..., "Outcome"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, first_port: int) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    port = free_port("127.0.0.1", first_port)
-    store = f"sqlite:///{folder / 'mlflow.db'}"
-    running = UiServer.start(store, folder, host="127.0.0.1", port=port)
-    running.wait_until_ready()
-    yield f"http://127.0.0.1:{port}"
-    running.stop()
 
 
 def started(uri: str, root: Path, seed: int, alpha: float, score: float) -> Tracking:
@@ -61,22 +49,22 @@ def started(uri: str, root: Path, seed: int, alpha: float, score: float) -> Trac
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: str) -> Path:
     """The runs folder of another machine, which has none of the runs."""
     folder = tmp_path / "here"
     monkeypatch.setenv("RLPLUG_HOME", str(folder))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", served)
     return folder
 
 
 def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress(
-    server: str, home: Path, tmp_path: Path, rlplug: Cli
+    served: str, home: Path, tmp_path: Path, rlplug: Cli
 ) -> None:
     there = tmp_path / "there"
-    ended = started(server, there, 0, 1.0, 80.0)
+    ended = started(served, there, 0, 1.0, 80.0)
     ended.close("FINISHED")
-    running = started(server, there, 1, 2.0, 90.0)
-    _wait_until_uploaded(server, running.run_id)
+    running = started(served, there, 1, 2.0, 90.0)
+    _wait_until_uploaded(served, running.run_id)
     # Their folders are not on this machine.
     there.rename(tmp_path / "gone")
     env = f"Hall-{tmp_path.name}"
@@ -91,7 +79,7 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
         assert running.run_id in shown
         assert "RUNNING at step 20 of 40" in shown
         assert "20 (90, best, last)" in shown
-        assert f"{server}/#/experiments/" in shown
+        assert f"{served}/#/experiments/" in shown
         page = f"/runs/{running.run_id}?"
         assert page in rlplug("ui", running.run_name).out
         printed = rlplug("show", ended.run_name, "--metrics", "eval/return_mean").out

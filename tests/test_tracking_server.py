@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -39,8 +40,11 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server_of_module(tmp_path_factory: pytest.TempPathFactory, first_port: int) -> Iterator[Server]:
+def server_of_module(
+    tmp_path_factory: pytest.TempPathFactory, first_port: int, empty_store: Path
+) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server"), free_port("127.0.0.1", first_port))
+    shutil.copy(empty_store, server.folder / "mlflow.db")
     yield server
     server.stop()
 
