@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from tests.warm import Warm
+
+Printed = Callable[[str], str]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def printed(name: str, folder: Path) -> str:
+@pytest.fixture
+def printed(tmp_path: Path, warm: Warm) -> Printed:
     """What an example prints, run from an empty folder."""
     environ = {name: value for name, value in os.environ.items() if "MLFLOW" not in name}
     environ.pop("RLPLUG_HOME", None)
     environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUTF8": "1"}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def run(name: str) -> str:
+        code = (EXAMPLES / name).read_text(encoding="utf-8")
+        done = warm.start(code=code, cwd=tmp_path, environ=environ)
+        assert done.wait() == 0, done.err
+        return done.out
+
+    return run
 
 
 def shares(text: str) -> list[float]:
@@ -33,16 +37,20 @@ def shares(text: str) -> list[float]:
     return [float(one) for one in re.findall(r"([\d.]+)%", text)]
 
 
-def test_news_page_gets_more_clicks_than_chance_and_is_recorded(tmp_path: Path) -> None:
-    text = printed("news.py", tmp_path)
+def test_news_page_gets_more_clicks_than_chance_and_is_recorded(
+    tmp_path: Path, printed: Printed
+) -> None:
+    text = printed("news.py")
     by_chance, learned = shares(text)
     assert learned > 1.3 * by_chance
     assert "look at it: rlplug ui" in text
     assert (tmp_path / "rlplug_runs" / "mlflow.db").is_file()
 
 
-def test_table_is_learned_from_offers_alone_and_is_not_recorded(tmp_path: Path) -> None:
-    by_chance, greedy, exploring, after = shares(printed("table.py", tmp_path))
+def test_table_is_learned_from_offers_alone_and_is_not_recorded(
+    tmp_path: Path, printed: Printed
+) -> None:
+    by_chance, greedy, exploring, after = shares(printed("table.py"))
     assert by_chance == 33.0
     assert greedy > 60.0
     assert exploring > 80.0
@@ -50,8 +58,10 @@ def test_table_is_learned_from_offers_alone_and_is_not_recorded(tmp_path: Path) 
     assert not (tmp_path / "rlplug_runs" / "mlflow.db").exists()
 
 
-def test_service_goes_on_after_a_restart_and_knows_who_wants_which_banner(tmp_path: Path) -> None:
-    text = printed("service.py", tmp_path)
+def test_service_goes_on_after_a_restart_and_knows_who_wants_which_banner(
+    tmp_path: Path, printed: Printed
+) -> None:
+    text = printed("service.py")
     first, restarted = shares(text)
     # Shown at random, banners sell to (0.25 + 0.25 + 0.2) / 3 of the visitors: 23.3 %.
     assert first > 25.0
@@ -67,8 +77,10 @@ def test_every_example_is_in_the_readme() -> None:
         assert f"`python examples/{example.name}`" in readme
 
 
-def test_a_league_renews_its_copies_and_wins_more_than_it_did(tmp_path: Path) -> None:
-    text = printed("league.py", tmp_path)
+def test_a_league_renews_its_copies_and_wins_more_than_it_did(
+    tmp_path: Path, printed: Printed
+) -> None:
+    text = printed("league.py")
     (steps,) = re.findall(r"copies of steps (.*)", text)
     assert len(steps.split(", ")) > 3
     (rating,) = re.findall(r"rating ([\d,]+),", text)

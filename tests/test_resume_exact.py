@@ -94,13 +94,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SHORT = {"evaluation.episodes": 1, "evaluation.every": 100}
+
 CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", 2048, 512, 1300, {"n_steps": 128, "evaluation.episodes": 2}),
     "a2c": ("CartPole-v1", 1000, 300, 700, {"sampling.num_envs": 2}),
-    "dqn": ("CartPole-v1", 1500, 500, 1200, {"learning_starts": 200}),
-    "rainbow": ("CartPole-v1", 900, 300, 700, {"learning_starts": 200, "sampling.num_envs": 3}),
-    "sac": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], "evaluation.episodes": 2}),
-    "td3": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], "policy_delay": 3}),
+    "dqn": ("CartPole-v1", 1000, 300, 800, {"learning_starts": 200, **SHORT}),
+    "rainbow": (
+        "CartPole-v1",
+        *(700, 200, 500),
+        {"learning_starts": 200, "sampling.num_envs": 3, **SHORT},
+    ),
+    "sac": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], **SHORT}),
+    "td3": ("Pendulum-v1", 500, 150, 380, {"net_arch": [16], "policy_delay": 3, **SHORT}),
     "neural-linucb": ("", 900, 300, 700, {}),
 }
 """Algorithm → environment, steps, steps between checkpoints, where it is cut off, options."""
@@ -139,7 +145,9 @@ def test_settings_that_keep_state_of_their_own_resume_exactly(
     home: Path, algorithm: str, env: str, options: dict[str, Any]
 ) -> None:
     few = {"evaluation.episodes": 0, **options}
-    resumed_equals(home, algorithm, env, steps=2048, every=512, at=1100, options=few)
+    # An update of PPO takes up to 1,024 of them.
+    steps, every, at = (2048, 512, 1100) if algorithm == "ppo" else (1024, 256, 600)
+    resumed_equals(home, algorithm, env, steps=steps, every=every, at=at, options=few)
 
 
 def test_a_run_that_is_cut_off_twice_resumes_exactly(home: Path) -> None:

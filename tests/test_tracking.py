@@ -35,6 +35,7 @@ from rlplug.tracking.location import check_writable
 from rlplug.tracking.record import record_of
 from rlplug.tracking.source_code import git_state
 from rlplug.tracking.store import Store
+from tests.warm import Warm
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -408,8 +409,13 @@ def spawn(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_processes_that_start_together_in_an_empty_folder_all_succeed(tmp_path: Path) -> None:
-    processes = [spawn(tmp_path, str(seed), "on", "go") for seed in range(3)]
+def test_processes_that_start_together_in_an_empty_folder_all_succeed(
+    tmp_path: Path, warm: Warm
+) -> None:
+    environ = {**os.environ, "RLPLUG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    processes = [
+        warm.start(str(seed), "on", "go", code=SCRIPT, environ=environ) for seed in range(3)
+    ]
     outcomes = [(*process.communicate(timeout=120), process.returncode) for process in processes]
     # Nothing on stderr: also not the lines that a first migration logs.
     assert [(code, errors) for _, errors, code in outcomes] == [(0, "")] * 3

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rlplug.config.sections import RunConfig, RunSection
 from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
+from tests.warm import Warm
 
 OPEN = """
 import sys
@@ -48,9 +48,9 @@ def change(database: Path, statement: str) -> None:
 
 
 def test_a_process_that_is_killed_while_it_creates_the_database_breaks_nothing(
-    root: Path, empty_store: Path
+    root: Path, empty_store: Path, warm: Warm
 ) -> None:
-    child = subprocess.Popen([sys.executable, "-c", OPEN, str(root)])
+    child = warm.start(str(root), code=OPEN)
     try:
         # Amid the migrations: the file has half of its final size.
         half = empty_store.stat().st_size / 2

@@ -9,7 +9,6 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.store import Store
 from rlplug.tracking.upload import upload_run
 from tests.proxy import Gate, Proxy
+from tests.warm import Warm
 
 
 def start(root: Path, said: list[str], options: Any = None, **tracking: Any) -> Tracking:
@@ -254,7 +254,10 @@ def wait_for(said: list[str], count: int = 1) -> None:
 
 
 ON_A_HOST = """
-import json, socket, sys
+import ctypes, json, socket, sys
+CLONE_NEWUTS = 0x04000000
+assert ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS) == 0, ctypes.get_errno()
+socket.sethostname(sys.argv[3])
 from pathlib import Path
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
@@ -276,22 +279,12 @@ print(json.dumps([tracking.run_id, socket.gethostname()]))
     or subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode != 0,
     reason="a second host name needs the permission for it",
 )
-def test_two_hosts_write_one_experiment_at_once(served: str, tmp_path: Path) -> None:
+def test_two_hosts_write_one_experiment_at_once(served: str, tmp_path: Path, warm: Warm) -> None:
     running = []
     environ = {key: value for key, value in os.environ.items() if "MLFLOW" not in key}
     for host in ("host-one", "host-two"):
-        rename = f'hostname {host} && exec "$@"'
-        command = ["unshare", "--uts", "sh", "-c", rename, "sh", sys.executable, "-c", ON_A_HOST]
-        command += [served, str(tmp_path / host)]
-        running.append(
-            subprocess.Popen(
-                command,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        arguments = (served, str(tmp_path / host), host)
+        running.append(warm.start(*arguments, code=ON_A_HOST, environ=environ))
     answers = [one.communicate(timeout=120) for one in running]
     assert [one.returncode for one in running] == [0, 0], answers
     made = dict(json.loads(out) for out, _ in answers)

@@ -96,6 +96,8 @@ class Warm:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
+                # Read at the start, so that it cannot be asked for with a process.
+                env={**os.environ, "PYTHONUTF8": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 # Ctrl-C ends the tests, and with them this process.
