@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 import torch
+from mlflow import MlflowClient
 
 import rlplug as library
+from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.envs.agents.tasks import shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
 from rlplug.tracking.evaluations import LaterEvaluation
@@ -23,6 +25,7 @@ from tests.agent_runs import (
     RELAY,
     UNLIKE,
     assert_same,
+    checkpoint,
     served,
     told,
     trained,
@@ -159,6 +162,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 # -- policies --------------------------------------------------------------------------------------
+
+
+def test_of_evaluations_that_are_equal_the_latest_is_used_everywhere(store_root: Path) -> None:
+    # What one wins the other loses: the mean over agents is always 0.
+    run = trained(
+        MATRIX,
+        steps=192,
+        n_steps=8,
+        batch_size=16,
+        tracking__enabled=True,
+        evaluation__every=64,
+        checkpoint__every=64,
+        checkpoint__keep=1,
+        checkpoint__keep_best=1,
+    )
+    assert run.metrics["eval/best_step"] == run.step
+    assert library.load(run.folder, checkpoint="best").step == run.step
+    assert checkpoints_in(run.folder / "checkpoints") == [checkpoint(run)]
+    client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (model,) = client.search_logged_models(experiments)
+    assert model.tags["rlplug.marks"] == "best, last"
 
 
 def test_a_policy_takes_and_gives_mappings_by_agent(home: Path) -> None:

@@ -307,23 +307,22 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
 # -- what a checkpoint is -----------------------------------------------------------------------
 
 
-def manifest(step: int, score: float = 0.0) -> Manifest:
-    return Manifest(
-        run_id="r", step=step, updates=step, plugins={}, evaluation={"eval/return_mean": score}
-    )
+def manifest(step: int, score: float = 0.0, **more: float) -> Manifest:
+    evaluation = {"eval/return_mean": score, **more}
+    return Manifest(run_id="r", step=step, updates=step, plugins={}, evaluation=evaluation)
 
 
-def snapshot_at(step: int, score: float = 0.0) -> Snapshot:
+def snapshot_at(step: int, score: float = 0.0, **more: float) -> Snapshot:
     return Snapshot(
-        manifest=manifest(step, score),
+        manifest=manifest(step, score, **more),
         config="[run]\n",
         policy={"weights": torch.arange(step)},
         training={"optimizer": {}},
     )
 
 
-def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
-    return checkpoints.write(snapshot_at(step, score))
+def write(checkpoints: Checkpoints, step: int, score: float = 0.0, **more: float) -> Path:
+    return checkpoints.write(snapshot_at(step, score, **more))
 
 
 def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
@@ -388,6 +387,20 @@ def test_a_score_that_is_not_a_number_is_below_all_others(tmp_path: Path) -> Non
     for step, score in ((1, float("nan")), (2, -5.0), (3, float("nan"))):
         write(checkpoints, step, score)
     assert [one.name for one in best_in(checkpoints_in(tmp_path))] == ["step-000000000002"]
+
+
+@pytest.mark.parametrize(("of_agents", "best"), [(False, 1), (True, 3)])
+def test_of_equal_scores_the_first_is_the_best_and_of_several_agents_the_latest(
+    tmp_path: Path, of_agents: bool, best: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    more = {"eval/agents/one/return_mean": 1.0} if of_agents else {}
+    for step, score in ((1, 0.0), (2, -1.0), (3, 0.0), (4, -1.0)):
+        write(checkpoints, step, score, **more)
+    checkpoints.prune()
+    # The best one is kept beside the last one.
+    assert [read_manifest(one).step for one in checkpoints_in(tmp_path)] == [best, 4]
+    assert [read_manifest(one).step for one in best_in(checkpoints_in(tmp_path))] == [best]
 
 
 @pytest.mark.parametrize("name", ["config.toml", "policy/state.json"])

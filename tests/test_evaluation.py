@@ -331,6 +331,15 @@ def test_a_mean_that_is_not_a_number_is_never_the_best() -> None:
     assert (other.best, other.best_step, other.without_better) == (1.0, 0, 0)
 
 
+def test_of_equal_evaluations_the_first_is_the_best_and_of_several_agents_the_latest() -> None:
+    of_agents = {"eval/agents/one/return_mean": 3.0, "eval/agents/two/return_mean": -3.0}
+    for more, best_step in (({}, 10), (of_agents, 20)):
+        tracker = BestTracker(EvaluationSection())
+        for step, value in ((10, 0.0), (20, 0.0), (30, -1.0)):
+            tracker.update(step, {"eval/return_mean": value, **more})
+        assert tracker.best_evaluation == (best_step, 0.0)
+
+
 def test_a_video_of_what_cannot_be_drawn_is_refused_as_a_video() -> None:
     def plain() -> Any:
         return gymnasium.make("CartPole-v1")

@@ -15,6 +15,7 @@ import attrs
 
 from rlplug.config.strict import structure
 from rlplug.errors import RequestError
+from rlplug.review.record import rank
 
 __all__ = [
     "CONFIG",
@@ -76,10 +77,9 @@ class Manifest:
     format: int = FORMAT
 
     @property
-    def score(self) -> float:
-        """Mean return of the evaluation, by which the best is chosen; -inf without one."""
-        value = float(self.evaluation.get("eval/return_mean", "-inf"))
-        return value if value == value else float("-inf")
+    def rank(self) -> tuple[float, int]:
+        """By which the best is found."""
+        return rank(self.evaluation, self.step)
 
     def content(self) -> bytes:
         """The file content."""
@@ -98,15 +98,15 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def best_in(found: Sequence[Path], count: int = 1) -> list[Path]:
-    """The checkpoints with the best evaluations, of equal ones the first; best first.
+    """The checkpoints with the best evaluations, best first.
 
     If none was evaluated, the last one; none at all where no checkpoint has finite weights.
     """
-    scores = {one: manifest.score for one in found if (manifest := read_manifest(one)).finite}
-    evaluated = [one for one in scores if scores[one] > float("-inf")]
+    ranks = {one: manifest.rank for one in found if (manifest := read_manifest(one)).finite}
+    evaluated = [one for one in ranks if ranks[one][0] > float("-inf")]
     if not evaluated:
-        return list(scores)[-1:]
-    return sorted(evaluated, key=lambda one: -scores[one])[:count]
+        return list(ranks)[-1:]
+    return sorted(evaluated, key=ranks.__getitem__, reverse=True)[:count]
 
 
 def replay_folder(checkpoint: Path) -> Path:

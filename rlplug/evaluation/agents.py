@@ -17,6 +17,7 @@ from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import FAILURES, RlplugError
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.plugin import Acted, ActInput, Module
+from rlplug.review.record import OF_AGENT
 from rlplug.sampling.agent_inputs import AgentInputs
 from rlplug.sampling.agents import agent_inputs
 
@@ -82,7 +83,7 @@ class AgentResult(EvaluationResult):
         metrics = super().metrics()
         means = self.agent_returns.mean(0)
         for agent, mean in zip(self.agents, means, strict=True):
-            metrics[f"eval/agents/{agent}/return_mean"] = float(mean)
+            metrics[f"{OF_AGENT}{agent}/return_mean"] = float(mean)
         for module_id in dict.fromkeys(self.agents.values()):
             own = [
                 mean

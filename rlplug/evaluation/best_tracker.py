@@ -8,6 +8,7 @@ from typing import Any
 
 from rlplug.config.sections import EvaluationSection
 from rlplug.quantities import format_number
+from rlplug.review.record import rank
 
 __all__ = ["BestTracker"]
 
@@ -15,10 +16,8 @@ __all__ = ["BestTracker"]
 class BestTracker:
     """The best evaluation so far, and the criteria that end a run early."""
 
-    def __init__(self, section: EvaluationSection, *, latest: bool = False) -> None:
+    def __init__(self, section: EvaluationSection) -> None:
         self._section = section
-        self._latest = latest
-        """Whether the later of equal evaluations is better: what one agent wins, another loses."""
         self.best = -math.inf
         self.best_step = 0
         self.without_better = 0
@@ -31,9 +30,10 @@ class BestTracker:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Returns whether this evaluation is the best so far; NaN never is."""
-        value = metrics["eval/return_mean"]
-        if value > self.best or (self._latest and value == self.best):
-            self.best, self.best_step, self.without_better = value, step, 0
+        ranked = rank(metrics, step)
+        best = rank({**metrics, "eval/return_mean": self.best}, self.best_step)
+        if ranked[0] > -math.inf and ranked > best:
+            self.best, self.best_step, self.without_better = ranked[0], step, 0
             return True
         self.without_better += 1
         return False

@@ -17,6 +17,7 @@ __all__ = [
     "RunRecord",
     "Trial",
     "best_evaluation",
+    "rank",
 ]
 
 PRUNED = "pruned: "
@@ -159,6 +160,21 @@ HEADLINES = ("eval/return_mean", RETURN, REWARD)
 
 BEST_RETURN, BEST_STEP = "eval/best_return_mean", "eval/best_step"
 """The metrics of the best evaluation so far, reported with each evaluation."""
+
+
+OF_AGENT = "eval/agents/"
+"""How the names of metrics begin that an evaluation of several agents has of each of them."""
+
+
+def rank(evaluation: Mapping[str, float], step: int) -> tuple[float, int]:
+    """What the best of several evaluations has the largest of: its mean return, -inf without one.
+
+    Of equal ones, the first is the best; of several agents the latest: where some win what others
+    lose, all are equal.
+    """
+    score = float(evaluation.get(HEADLINES[0], "-inf"))
+    of_agents = any(name.startswith(OF_AGENT) for name in evaluation)
+    return (score if score == score else float("-inf")), step if of_agents else -step
 
 
 def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:

@@ -89,8 +89,7 @@ class PeriodicTasks:
     due: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        several = isinstance(self.environments, AgentEnvironments)
-        self.best = BestTracker(self.config.evaluation, latest=several)
+        self.best = BestTracker(self.config.evaluation)
         self.weights = WeightCheck(
             self.learner.modules, self.learner.extra, lambda: self._divergence.terms()
         )

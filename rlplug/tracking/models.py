@@ -15,7 +15,7 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.quantities import format_number
-from rlplug.review.record import RunAbout
+from rlplug.review.record import RunAbout, rank
 from rlplug.tracking.artifacts import CHECKPOINTS
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
 from rlplug.tracking.journal import Report, Row
@@ -55,9 +55,15 @@ class _Model:
 
     entity: LoggedModel
     step: int
-    score: float | None
+    evaluation: Mapping[str, float]
+    """The metrics of its evaluation; empty without one."""
     shown: str
     """What MLflow's table says of it."""
+
+    @property
+    def score(self) -> float | None:
+        """The mean return of its evaluation."""
+        return self.evaluation.get(SCORE)
 
 
 class LoggedModels:
@@ -140,7 +146,8 @@ class LoggedModels:
             return
         models = self._models()
         scored = [name for name in models if models[name].score is not None]
-        best = max(sorted(scored), key=lambda name: models[name].score or 0.0, default="")
+        ranks = {name: rank(models[name].evaluation, models[name].step) for name in scored}
+        best = max(scored, key=ranks.__getitem__, default="")
         last = max(models, default="")
         for name, model in models.items():
             marks = ", ".join(word for word, at in (("best", best), ("last", last)) if name == at)
@@ -183,7 +190,7 @@ class LoggedModels:
                     if name and name not in known:
                         scores = {one.key: one.value for one in entity.metrics or ()}
                         shown = entity.tags.get(SOURCE_TAG, "")
-                        known[name] = _Model(entity, _step(name), scores.get(SCORE), shown)
+                        known[name] = _Model(entity, _step(name), scores, shown)
             self._known = known
         return self._known
 
@@ -216,7 +223,7 @@ class LoggedModels:
                 tags=tags,
                 model_type="rlplug-checkpoint",
             )
-        model = self._models()[checkpoint] = _Model(entity, step, None, "")
+        model = self._models()[checkpoint] = _Model(entity, step, {}, "")
         return model
 
     def _upload(
@@ -258,7 +265,7 @@ class LoggedModels:
                 client.log_outputs(run_id, [LoggedModelOutput(model_id, model.step)])
             model.entity = client.finalize_logged_model(model_id, "READY")
         if SCORE in scores:
-            model.score = scores[SCORE][1]
+            model.evaluation = {name: row[1] for name, row in scores.items()}
 
     def _is_output(self, model_id: str) -> bool:
         """Whether an earlier process has told; telling it twice would list it twice."""
