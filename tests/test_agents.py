@@ -181,6 +181,25 @@ def test_ids_import_paths_and_callables_make_environments() -> None:
         found.close()
 
 
+def imports_late(cells: int) -> Any:
+    from pettingzoo import ParallelEnv
+
+    made = Meeting(cells=cells)
+    assert isinstance(made, ParallelEnv)
+    return made
+
+
+def test_a_function_may_take_arguments_and_be_the_first_to_import_pettingzoo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "pettingzoo")
+    assert agent_environments("CartPole-v1", 1, EnvSection(), {}) is None
+    assert "pettingzoo" not in sys.modules
+    found = agent_environments(imports_late, 1, EnvSection(arguments={"cells": 4}), {})
+    assert found is not None
+    found.close()
+
+
 def test_an_unknown_id_is_refused() -> None:
     assert "does not exist" in refused("pettingzoo:mpe/simple_spread_v99")
     assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")

@@ -170,6 +170,14 @@ def test_an_agent_that_is_listed_twice_is_refused() -> None:
             ),
             "it gave agent 'first' a reward of shape (2,), expected a number",
         ),
+        (
+            None,
+            lambda game, seen, *others: (
+                {agent: numpy.zeros(7, numpy.float32) for agent in seen},
+                *others,
+            ),
+            "for agent 'first', it gave an observation of shape (7,), its space has (1,)",
+        ),
     ],
 )
 def test_answers_of_another_form_are_told_with_the_one_that_was_expected(

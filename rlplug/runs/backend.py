@@ -45,7 +45,7 @@ def with_backend(prepared: Prepared, maker: EnvMaker) -> tuple[Prepared, str]:
     )
     # What is timed is made and thrown away: the run's environments begin as without it.
     with forked(derive(prepared.config.run.seed, "timing")):
-        if game_maker(maker) is None:
+        if game_maker(maker, prepared.config.env.arguments) is None:
             reason, is_faster = _compare(make, in_workers)
         else:
             reason, is_faster = "the environment has several agents", False

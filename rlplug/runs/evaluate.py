@@ -289,7 +289,7 @@ def _environments(
                 "try: an environment with the agents of the run",
             )
         return _with_spaces_of(loaded, games)
-    if env and game_maker(env) is not None:
+    if env and game_maker(env, arguments) is not None:
         raise RequestError(
             f"run {loaded.manifest.run_id} has one agent, and {describe_env(env)!r} has several.",
             "try: an environment with one agent",

@@ -206,7 +206,7 @@ def agent_environments(
     follows, unless `agents` has it. With `workers`, they are in worker processes with these
     options, whose generators are seeded from `seed`.
     """
-    maker = game_maker(env)
+    maker = game_maker(env, section.arguments)
     if maker is None:
         return None
     name = describe_env(env)

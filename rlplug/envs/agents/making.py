@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -27,10 +30,10 @@ _FAMILIES = {"mpe": "mpe2"}
 _INSTALL = "try: pip install 'rlplug[multiagent]'"
 
 
-def game_maker(env: EnvMaker) -> Callable[..., Any] | None:
+def game_maker(env: EnvMaker, arguments: Mapping[str, Any]) -> Callable[..., Any] | None:
     """What makes one environment with several agents; None for all other environments.
 
-    A callable is called once to see what it makes, if anything has imported PettingZoo.
+    A callable is called once to see what it makes, where PettingZoo is used.
     """
     if isinstance(env, str) and env.startswith(PREFIX):
         return _by_id(env)
@@ -41,12 +44,12 @@ def game_maker(env: EnvMaker) -> Callable[..., Any] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             maker = imported_maker(env) or ""
-    if not callable(maker) or "pettingzoo" not in sys.modules or makes_vector(maker):
+    if not callable(maker) or makes_vector(maker) or not _uses_games(maker):
         return None
     kinds = _kinds()
     if isinstance(maker, type):
         return maker if issubclass(maker, kinds) else None
-    return maker if _makes_games(maker, kinds) else None
+    return maker if _makes_games(maker, kinds, arguments) else None
 
 
 def make_game(maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Game:
@@ -144,11 +147,28 @@ def _import(module: str, needs: str, install: str = _INSTALL) -> ModuleType:
         raise RequestError(f"{needs} more: {error}.", install) from error
 
 
-def _makes_games(maker: Callable[..., Any], kinds: tuple[type[Any], ...]) -> bool:
+def _uses_games(maker: Callable[..., Any]) -> bool:
+    """Whether PettingZoo was imported, or will be: a function or its module speaks of it."""
+    if "pettingzoo" in sys.modules:
+        return True
+    if find_spec("pettingzoo") is None:
+        return False
+    for one in (maker, inspect.getmodule(maker)):
+        # Neither has a text where there is no file, and classes of notebooks have none.
+        with contextlib.suppress(OSError, TypeError):
+            text = inspect.getsource(one)  # type: ignore[arg-type] # no module is a TypeError
+            if any(word in text for word in ("pettingzoo", *_FAMILIES.values())):
+                return True
+    return False
+
+
+def _makes_games(
+    maker: Callable[..., Any], kinds: tuple[type[Any], ...], arguments: Mapping[str, Any]
+) -> bool:
     try:
-        made = maker()
+        made = maker(**arguments)
     except Exception:
-        # With arguments it may work; what is wrong with it is told where it is made.
+        # What is wrong with it is told where it is made.
         return False
     found = isinstance(made, kinds)
     close = getattr(made, "close", None)

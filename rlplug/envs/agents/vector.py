@@ -306,9 +306,9 @@ class AgentVector(VectorEnv[Any, Any, Any]):
                 rows.show(row, observations[agent], infos.get(agent, _NOTHING), answer.state)
         except KeyError as error:
             raise _lie(error.args[0], places, answer) from None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             _refuse_values(answer)
-            raise
+            raise ValueError(f"for agent {agent!r}, {error}") from error
         self._acting[index] = answer.agents
         if ended or len(answer.agents) != len(answer.answered):
             self._refuse_lies(answer, self._ended[index])
