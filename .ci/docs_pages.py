@@ -16,9 +16,7 @@ import attrs
 
 import rlplug.nn
 from rlplug import Loss
-from rlplug.config.options_table import markdown
-from rlplug.config.sections import CORE_SECTIONS
-from rlplug.config.tune_section import TuneSection
+from rlplug.config.options_table import markdown, sections
 from rlplug.feeds import Logged, Replay, Rollout, Stream
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +33,7 @@ def options() -> str:
     parts = ["# Options of every run", "", MADE, ""]
     parts += ["`--set section.name=value`, or a TOML file with these sections. Those of a plugin:"]
     parts += ["`rlplug plugins show NAME`.", ""]
-    for name, section in {**CORE_SECTIONS, "tune": TuneSection}.items():
+    for name, section in sections().items():
         parts += [f"## [{name}]", "", inspect.cleandoc(section.__doc__ or ""), ""]
         parts += [markdown(section).rstrip(), ""]
     return "\n".join(parts).rstrip() + "\n"

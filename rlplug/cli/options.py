@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 from click.shell_completion import CompletionItem
 
@@ -18,15 +16,9 @@ __all__ = ["options"]
 def _complete_sections(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in _sections() if name.startswith(incomplete)]
+    from rlplug.config.options_table import sections
 
-
-def _sections() -> dict[str, type[Any]]:
-    """Those of every run, and that of a study."""
-    from rlplug.config.sections import CORE_SECTIONS
-    from rlplug.config.tune_section import TuneSection
-
-    return {**CORE_SECTIONS, "tune": TuneSection}
+    return [CompletionItem(name) for name in sections() if name.startswith(incomplete)]
 
 
 @click.command(cls=Command)
@@ -39,18 +31,18 @@ def options(section: str) -> None:
     rlplug options
     rlplug options evaluation
     """
-    from rlplug.config.options_table import rows
+    from rlplug.config.options_table import rows, sections
 
-    sections = _sections()
-    if section and section not in sections:
+    known = sections()
+    if section and section not in known:
         raise RequestError(
             f"there is no section {section!r}. "
-            f"{did_you_mean(section, sections, sentence=True)}".rstrip(),
-            f"sections: {', '.join(sections)}",
+            f"{did_you_mean(section, known, sentence=True)}".rstrip(),
+            f"sections: {', '.join(known)}",
         )
     shown = console()
-    for name in [section] if section else sections:
-        kind = sections[name]
+    for name in [section] if section else known:
+        kind = known[name]
         about = (kind.__doc__ or "").strip().partition("\n")[0]
         shown.print(f"[bold]\\[{name}][/bold]  {about}")
         print_options(shown, rows(kind))

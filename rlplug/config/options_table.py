@@ -7,10 +7,12 @@ from typing import Any, get_type_hints
 
 import attrs
 
+from rlplug.config.sections import CORE_SECTIONS, ModuleSection
 from rlplug.config.strict import type_name
 from rlplug.config.toml import plain
+from rlplug.config.tune_section import TuneSection
 
-__all__ = ["OptionRow", "markdown", "rows"]
+__all__ = ["OptionRow", "markdown", "rows", "sections"]
 
 
 @attrs.frozen
@@ -21,6 +23,11 @@ class OptionRow:
     type: str
     default: str
     help: str
+
+
+def sections() -> dict[str, type[Any]]:
+    """The sections of every run by name, of each of its modules, and of a study."""
+    return {**CORE_SECTIONS, "modules.NAME": ModuleSection, "tune": TuneSection}
 
 
 def rows(config: type[Any]) -> list[OptionRow]:

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy
 
+from rlplug.plugin import DEFAULT_MODULE
+
 __all__ = ["EpisodeStats", "Lists", "metrics_of_modules"]
 
 Lists: TypeAlias = tuple[list[Any], list[Any], list[float], list[int]]
@@ -212,9 +214,9 @@ class EpisodeStats:
 
 
 def metrics_of_modules(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of each module, and their means over modules; of one, its own."""
-    if len(found) == 1:
-        return dict(next(iter(found.values())))
+    """The metrics of each module, and their means over modules; of the default alone, its own."""
+    if list(found) == [DEFAULT_MODULE]:
+        return dict(found[DEFAULT_MODULE])
     metrics: dict[str, float] = {}
     for module_id, own in found.items():
         for name, value in own.items():
