@@ -324,6 +324,11 @@ def test_unknown_keys_and_sections_get_suggestions() -> None:
     }
 
 
+def test_a_section_is_no_option() -> None:
+    said = "is a section: name an option of it, as in 'sampling.OPTION'"
+    assert problems("sampling=2") == {"sampling": said}
+
+
 @pytest.mark.parametrize("path", ["num_envs", "samplin.num_envs"])
 def test_a_default_of_an_algorithm_that_no_section_takes_is_refused(path: str) -> None:
     strays = type("Strays", (Learns,), {"defaults": {path: 8}})

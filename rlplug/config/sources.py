@@ -180,8 +180,8 @@ def locate(
     A key without a section is the algorithm's option, or that of the only section that has it.
     """
     first, *others = setting.key.split(".")
+    known = [*CORE_SECTIONS, "algorithm", "addons", "modules"]
     if others:
-        known = [*CORE_SECTIONS, "algorithm", "addons", "modules"]
         if first in known:
             return (first, *others)
         guess = did_you_mean(first, known)
@@ -202,4 +202,7 @@ def locate(
         paths = " and ".join(".".join((*home, first)) for home in homes)
         return Problem(first, f"is ambiguous: {paths}; name the section")
     options = [name for kind in (algorithm, *kinds.values()) for name in names(kind)]
-    return Problem(first, unknown_option(first, options, owners))
+    said = unknown_option(first, options, owners)
+    if first in known and ":" not in said:
+        said = f"is a section: name an option of it, as in '{first}.OPTION'"
+    return Problem(first, said)

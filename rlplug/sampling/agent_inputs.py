@@ -45,7 +45,7 @@ class AgentChecks(EnvironmentChecks):
         return EnvironmentFailedError(
             f"environment {self.name!r}{which} failed in {method} after {timestep:,} "
             f"steps{self.during}: {type(error).__name__}: {error}",
-            "try: fix the environment (--debug shows where); what was recorded stays",
+            "try: fix the environment (--debug shows where)",
         )
 
 

@@ -48,7 +48,7 @@ class EnvironmentChecks:
         return EnvironmentFailedError(
             f"environment {self.name!r}{which} failed in {method} "
             f"{self._when(timestep)}: {type(error).__name__}: {error}",
-            "try: fix the environment (--debug shows where); what was recorded stays",
+            "try: fix the environment (--debug shows where)",
         )
 
     def check_step_format(

@@ -115,7 +115,7 @@ class TensorChecks:
             raise EnvironmentFailedError(
                 f"environment {self.name!r} gave {_BAD[which]} between steps "
                 f"{since:,} and {step:,}.",
-                "try: fix the environment; what was recorded stays",
+                "try: fix the environment",
             )
 
     def _note(self, which: int, leaf: Tensor) -> None:

@@ -310,7 +310,7 @@ class TensorSampler:
         return EnvironmentFailedError(
             f"environment {self._environments.name!r} failed in {method} after {step:,} steps: "
             f"{type(error).__name__}: {error}",
-            "try: fix the environment (--debug shows where); what was recorded stays",
+            "try: fix the environment (--debug shows where)",
         )
 
     def _moved(self, leaf: Any) -> Tensor:

@@ -39,7 +39,7 @@ class Lost:
         after = f"after {restarts:,} replacements of workers, " if restarts else ""
         error = EnvironmentFailedError(
             after + self.what,
-            "try: fix the environment (--debug shows where); what was recorded stays",
+            "try: fix the environment (--debug shows where)",
         )
         if self.where:
             error.add_note(self.where)
