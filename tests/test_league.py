@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rlplug as library
+from rlplug.cli.outcome import print_result
 from rlplug.config.sections import EnvSection, LeagueSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.envs.agents.tasks import MatrixGame
@@ -364,7 +365,9 @@ def test_the_copies_of_a_run_are_policies(home: Path) -> None:
         library.load_league(trained(steps=64).folder)
 
 
-def test_evaluations_play_against_random_and_against_the_pool(home: Path) -> None:
+def test_evaluations_play_against_random_and_against_the_pool(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = trained(RELAY, steps=128, league__every=64, evaluation__episodes=6)
     # first gets 3 and second 90, whoever acts for them: each player wins one side of two.
     assert run.metrics["eval/random/win_rate"] == 0.5
@@ -374,6 +377,11 @@ def test_evaluations_play_against_random_and_against_the_pool(home: Path) -> Non
     assert 900 < run.metrics["league/elo"] < 1500
     plot = run.folder / "plots" / "league.png"
     assert plot.read_bytes().startswith(b"\x89PNG")
+    print_result(run)
+    said = re.search(r"^league +(Elo .*)$", capsys.readouterr().out, re.MULTILINE)
+    assert said is not None
+    rate = f"{run.metrics['league/win_rate']:.0%}"
+    assert said[1].endswith(f", win rate {rate} against the pool; see plots/league.png")
 
 
 def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:

@@ -125,6 +125,10 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
         step, value = result.best
         there = "used by eval and load" if step in result.checkpoints else "no checkpoint of it"
         yield "best eval", f"{format_number(value)} at step {step:,} ({there})"
+    if "league/elo" in metrics:
+        rate = metrics.get("league/win_rate")
+        won = "" if rate is None else f", win rate {rate:.0%} against the pool"
+        yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
     seconds = metrics.get("time/seconds", 0.0)
