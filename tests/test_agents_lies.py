@@ -312,8 +312,19 @@ class Failing(Relay):
         raise AttributeError("no action_spaces")
 
 
+class Numbered(Relay):
+    """Its agents are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents: Any = ["zero", 1, 2]
+
+
 def test_agents_and_spaces_that_are_none_are_refused_before_the_run() -> None:
     assert "does not say which agents there may be" in refused(Named)
+    said = refused(Numbered)
+    assert "has agents whose names are no strings in possible_agents: 1, 2." in said
+    assert "name them as PettingZoo does, such as 'agent_1'" in said
     said = refused(Spaceless)
     assert "has no observation space for agent 'first', but NoneType" in said
     assert "return a gymnasium.spaces.Space from observation_space(agent)" in said

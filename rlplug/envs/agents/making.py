@@ -84,6 +84,13 @@ def agent_spaces_of(game: Game, name: str) -> dict[str, tuple[AnySpace, AnySpace
             f"environment {name!r} does not say which agents there may be.",
             "give it possible_agents, the names of all of them",
         )
+    unnamed = [agent for agent in agents if not isinstance(agent, str)]
+    if unnamed:
+        raise RequestError(
+            f"environment {name!r} has agents whose names are no strings in possible_agents: "
+            f"{', '.join(map(str, unnamed))}.",
+            f"name them as PettingZoo does, such as 'agent_{unnamed[0]}'",
+        )
     if len(set(agents)) < len(agents):
         raise RequestError(
             f"environment {name!r} has agents of the same name in possible_agents: "
