@@ -213,6 +213,11 @@ def test_opponents_can_act_at_random(home: Path) -> None:
         ({"agent_7": "random"}, "there is no agent 'agent_7'"),
         ({"agent_1": "clever"}, "unknown opponent 'clever'"),
         ({"agent_0": "random", "agent_1": "random"}, "all agents are opponents"),
+        ({"agent_1": ""}, r"opponent 'agent_1' is played by '', which is no run\."),
+        (
+            {"agent_1": library.load(run.folder)},
+            "'agent_1' is played by AgentPolicy, which is no run",
+        ),
     ):
         with pytest.raises(RequestError, match=said):
             library.evaluate(run.folder, episodes=4, opponents=opponents)
@@ -232,6 +237,15 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
     assert "later_eval/opponents/return_mean" in names
     assert "later_eval/return_mean" not in names
     assert rlplug("show", "last").code == 0
+    for given, said in (
+        (("second",), "--opponent takes AGENT=WHO, got 'second'."),
+        (("second=",), "--opponent takes AGENT=WHO, got 'second='."),
+        (("=random",), "--opponent takes AGENT=WHO, got '=random'."),
+        (("second=random", "second=last"), "the opponent 'second' is given twice."),
+    ):
+        options = (part for one in given for part in ("--opponent", one))
+        wrong = rlplug("eval", "last", "--episodes", "2", *options)
+        assert (wrong.code, said in wrong.err) == (2, True), wrong.err
     wrong = rlplug("eval", "last", "--record", "log")
     assert wrong.code == 2
     assert "logs are of one" in wrong.err

@@ -18,6 +18,7 @@ from rlplug.cli.parameters import (
 )
 from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
+from rlplug.errors import RequestError
 from rlplug.quantities import format_number, format_path
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def evaluate(
     """
     from rlplug.checkpoint import find_checkpoint
 
+    played = _parsed(opponents)
     # Before the import of torch, so that a wrong name is answered at once.
     path = find_checkpoint(run, checkpoint)
     from rlplug.tracking.console import console_for
@@ -101,7 +103,7 @@ def evaluate(
         record=not no_record,
         console=console,
         recording=recording,
-        opponents={agent: kind for agent, _, kind in (one.partition("=") for one in opponents)},
+        opponents=played,
     )
     if done.not_tracked:
         where = "recorded" if done.recorded is None else "in MLflow"
@@ -110,6 +112,25 @@ def evaluate(
         click.echo(json.dumps(_as_json(done)))
     else:
         _print(done)
+
+
+def _parsed(opponents: tuple[str, ...]) -> dict[str, str]:
+    """Who plays each agent of the `--opponent` options."""
+    played: dict[str, str] = {}
+    for text in opponents:
+        agent, _, who = text.partition("=")
+        if not (agent and who):
+            raise RequestError(
+                f"--opponent takes AGENT=WHO, got {text!r}.",
+                f"try: --opponent {agent or 'AGENT'}={who or 'random'}",
+            )
+        if agent in played:
+            raise RequestError(
+                f"the opponent {agent!r} is given twice.",
+                f"leave out --opponent {agent}={played[agent]}, or --opponent {text}",
+            )
+        played[agent] = who
+    return played
 
 
 def _print(done: Evaluated) -> None:

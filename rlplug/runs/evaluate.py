@@ -88,6 +88,7 @@ def evaluate(
     `{"player_2": "RUN@STEP"}`.
     """
     console = console or SilentConsole()
+    _check_opponents(opponents or {})
     path = find_checkpoint(str(run), checkpoint)
     parts = ("algorithm", "addons", "env", *(() if env else ("run.env",)))
     refuse_foreign_imports(path, parts, trust=trust)
@@ -166,6 +167,17 @@ def evaluate(
         recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
+
+
+def _check_opponents(opponents: Mapping[str, Any]) -> None:
+    """Refuse opponents that are neither random nor the name of a run."""
+    for agent, who in opponents.items():
+        if not (who and isinstance(who, str)):
+            found = repr(who) if isinstance(who, str) else type(who).__name__
+            raise RequestError(
+                f"opponent {agent!r} is played by {found}, which is no run.",
+                f"try: {{{agent!r}: {RANDOM!r}}}, or the name of a run: {{{agent!r}: 'RUN@STEP'}}",
+            )
 
 
 def _by_agent(result: EvaluationResult) -> dict[str, Any]:
