@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 import rlplug as library
 from rlplug.checkpoint.manifest import checkpoints_in
-from rlplug.envs.agents.tasks import shortest_meeting
+from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
 from rlplug.tracking.evaluations import LaterEvaluation
 from tests.agent_runs import (
@@ -249,6 +249,21 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
     wrong = rlplug("eval", "last", "--record", "log")
     assert wrong.code == 2
     assert "logs are of one" in wrong.err
+
+
+class Slashed(MatrixGame):
+    """Agents with slashes in their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["red/1", "blue/1"]
+
+
+def test_the_return_of_an_agent_has_its_whole_name(rlplug: Command, home: Path) -> None:
+    trained(f"{__name__}:Slashed", steps=32)
+    shown = rlplug("eval", "last", "--episodes", "2")
+    assert shown.code == 0, shown.err
+    assert "return of red/1 " in shown.out
 
 
 def test_a_policy_of_several_agents_is_served(home: Path) -> None:

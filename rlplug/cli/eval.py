@@ -146,7 +146,9 @@ def _print(done: Evaluated) -> None:
     }
     for name, value in shown.items():
         if name.startswith("eval/agents/"):
-            rows[f"return of {name.split('/')[2]}"] = value
+            # The name of an agent may have slashes.
+            agent = name.removeprefix("eval/agents/").removesuffix("/return_mean")
+            rows[f"return of {agent}"] = value
     if done.opponents:
         rows["opponents"] = ", ".join(f"{agent}={who}" for agent, who in done.opponents.items())
     if done.video is not None:
