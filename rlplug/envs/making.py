@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug.envs.pool import PREFIX, register_pool
 from rlplug.envs.wrappers import Wrap
-from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
+from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, closest, did_you_mean
 
 __all__ = [
     "EnvMaker",
@@ -49,11 +49,12 @@ def find_spec(env: str) -> EnvSpec:
     if env.startswith(PREFIX):
         register_pool(env)
     package, _, env_id = env.rpartition(":")
-    if package:
-        _import(env, package)
+    module = _import(env, package) if package else None
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
+        if module is not None and env_id.isidentifier():
+            raise _not_in(module, package, env_id) from error
         prefix = f"{package}:" if package else ""
         known = [prefix + one for one in sorted(gymnasium.registry)]
         guess = did_you_mean(env, known, sentence=True)
@@ -63,6 +64,37 @@ def find_spec(env: str) -> EnvSpec:
         raise RequestError(
             f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
         ) from error
+
+
+def _not_in(module: ModuleType, package: str, name: str) -> RequestError:
+    """What is wrong with `package:name`, which may be an import path or an id without a version."""
+    if hasattr(module, name):
+        kind = type(getattr(module, name)).__name__
+        said = f"{name!r} of module {package!r} is a {kind}, which makes no environments."
+    else:
+        own = _of_package(module, package.partition(".")[0])
+        guess = closest(name, own)
+        said = f"module {package!r} has no attribute {name!r}."
+        said += f" Did you mean '{package}:{guess}'?" if guess else ""
+    return RequestError(
+        f"unknown environment '{package}:{name}': {said}",
+        "try: the name of a class or function in that module, or an id that it registers",
+    )
+
+
+def _of_package(module: ModuleType, top: str) -> list[str]:
+    """What a module has of its own package that may be called, and the ids of the package."""
+
+    def is_own(one: Any) -> bool:
+        where = one if isinstance(one, str) else getattr(one, "__module__", None) or ""
+        return str(where).partition(":")[0].partition(".")[0] == top
+
+    names = [
+        name
+        for name, one in vars(module).items()
+        if callable(one) and not name.startswith("_") and is_own(one)
+    ]
+    return names + [name for name, spec in gymnasium.registry.items() if is_own(spec.entry_point)]
 
 
 def imported_maker(env: str) -> Callable[..., Any] | None:
