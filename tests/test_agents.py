@@ -201,7 +201,13 @@ def test_a_function_may_take_arguments_and_be_the_first_to_import_pettingzoo(
 
 
 def test_an_unknown_id_is_refused() -> None:
-    assert "does not exist" in refused("pettingzoo:mpe/simple_spread_v99")
+    said = refused("pettingzoo:mpe/simple_spread_v99")
+    assert "needs 'mpe2.simple_spread_v99', which does not exist. Did you mean" in said
+    assert "Did you mean 'pettingzoo:mpe/simple_spread_v3'?" in said
+    said = refused("pettingzoo:mpe/zzz")
+    assert "'mpe2.zzz', which does not exist.\n" in said
+    assert "environments of mpe2:" in said
+    assert "simple_reference_v3, simple_speaker_listener_v4," in said
     assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
 
 

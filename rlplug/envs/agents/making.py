@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ from gymnasium import Space
 
 from rlplug.envs.agents.games import AecGame, Game, ParallelGame
 from rlplug.envs.making import EnvMaker, imported_maker, makes_vector
-from rlplug.errors import RequestError, RlplugError
+from rlplug.errors import RequestError, RlplugError, closest
 from rlplug.spaces import AnySpace
 
 __all__ = ["PREFIX", "agent_spaces_of", "game_maker", "make_game"]
@@ -132,14 +134,40 @@ def _by_id(env: str) -> Callable[..., Any]:
     _kinds()
     package = _FAMILIES.get(family, f"pettingzoo.{family}")
     install = _INSTALL if family in _FAMILIES else f"try: pip install 'pettingzoo[{family}]'"
-    module = _import(f"{package}.{name.replace('-', '_')}", f"environment {env!r} needs", install)
+    name = name.replace("-", "_")
+    module = _import(
+        f"{package}.{name}",
+        f"environment {env!r} needs",
+        install,
+        lambda: _others(family, package, name),
+    )
     maker: Any = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if maker is None:
         raise RequestError(f"unknown environment {env!r}.", f"see: the environments of {package}")
     return maker  # type: ignore[no-any-return] # whatever PettingZoo has there
 
 
-def _import(module: str, needs: str, install: str = _INSTALL) -> ModuleType:
+def _others(family: str, package: str, name: str) -> tuple[str, str]:
+    """What is meant by a name that a package does not have, and what it has."""
+    try:
+        parts = [one.name for one in iter_modules(import_module(package).__path__)]
+    except ImportError:
+        return "", f"try: --env {PREFIX}mpe/simple_spread_v3"
+    # Those of environments have a version.
+    known = [one for one in parts if re.search(r"_v\d+$", one)]
+    guess = closest(name, known)
+    return (
+        f"Did you mean '{PREFIX}{family}/{guess}'?" if guess else "",
+        f"environments of {package}: {', '.join(known)}",
+    )
+
+
+def _import(
+    module: str,
+    needs: str,
+    install: str = _INSTALL,
+    others: Callable[[], tuple[str, str]] = lambda: ("", "see: its name"),
+) -> ModuleType:
     try:
         with warnings.catch_warnings():
             # PettingZoo's modules warn of a registry that older versions do not have.
@@ -148,8 +176,9 @@ def _import(module: str, needs: str, install: str = _INSTALL) -> ModuleType:
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing == module.partition(".")[0] and error.name != missing:
+            guess, hint = others()
             raise RequestError(
-                f"{needs} {module!r}, which does not exist.", "see: its name"
+                f"{needs} {module!r}, which does not exist. {guess}".rstrip(), hint
             ) from error
         raise RequestError(f"{needs} more: {error}.", install) from error
 
