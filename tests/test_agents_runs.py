@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 
 import numpy
 import pytest
@@ -209,6 +210,7 @@ def test_opponents_can_act_at_random(home: Path) -> None:
     run = trained(MEETING)
     found = library.evaluate(run.folder, episodes=4, opponents={"agent_1": "random"})
     assert len(found.agent_returns["agent_0"]) == 4
+    opponents: Any
     for opponents, said in (
         ({"agent_7": "random"}, "there is no agent 'agent_7'"),
         ({"agent_1": "clever"}, "unknown opponent 'clever'"),
@@ -270,6 +272,15 @@ def test_a_policy_of_several_agents_is_served(home: Path) -> None:
     with served(trained(COUNTDOWN)) as answer:
         seen = {"observation": [0.0], "action_mask": [1, 0]}
         assert answer({"observation": {"left": seen}}) == {"action": {"left": 0}}
+        for asked in (
+            {"observation": {"left": seen}, "action_mask": {"right": [1, 0]}},
+            {"observations": [{"left": seen}], "action_masks": [{"left": [1, 0], "right": [1, 0]}]},
+        ):
+            with pytest.raises(HTTPError) as refused:
+                answer(asked)
+            assert refused.value.code == 400
+            said = json.load(refused.value)["error"]
+            assert "a mask is given for agent 'right', of which there is no observation." in said
         assert answer(None)["agents"] == {"left": "default", "right": "default"}
 
 

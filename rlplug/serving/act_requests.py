@@ -57,7 +57,7 @@ class ActRequests:
         else:
             n = 1
             self._refuse_several(observation)
-        mask = self._mask(fields, several, n)
+        mask = self._mask(fields, several, n, observation)
         reset = _checked_reset(fields.get("reset", False), several, n)
         with self._lock, numpy.errstate(all="ignore"):
             policy, new = self._policy_of(fields.get("session", ""), reset is True)
@@ -100,12 +100,21 @@ class ActRequests:
                 "observation holds several observations.", "try: the field 'observations'"
             )
 
-    def _mask(self, fields: Mapping[str, Any], several: bool, n: int) -> Any:
+    def _mask(self, fields: Mapping[str, Any], several: bool, n: int, observation: Any) -> Any:
         name = "action_masks" if several else "action_mask"
         given = fields.get(name)
         if given is None:
             return None
-        return read_masks(self._policy, name, given, n if several else None)
+        masks = read_masks(self._policy, name, given, n if several else None)
+        if isinstance(self._policy, AgentPolicy) and isinstance(observation, Mapping):
+            for agent in masks:
+                if agent not in observation:
+                    raise RequestError(
+                        f"{name}: a mask is given for agent {agent!r}, of which there is no "
+                        "observation.",
+                        f"leave out the mask of {agent!r}, or give its observation",
+                    )
+        return masks
 
 
 def plain(value: Any) -> Any:
