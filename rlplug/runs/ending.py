@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from rlplug.checkpoint import checkpoints_in, save_module
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import FAILURES
 from rlplug.evaluation.agents import AgentModules
+from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.runs.components import Components
 from rlplug.runs.periodic import PeriodicTasks
@@ -146,7 +147,7 @@ class Ending:
             stopped=trainer.stopped,
             best=None if periodic is None else periodic.best.best_evaluation,
             nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
-            engine=_engine(learner.engines),
+            engine=_engine(learner),
             where=where,
             lost=self._tracking.lost,
             time_split=trainer.time_split,
@@ -154,11 +155,14 @@ class Ending:
         )
 
 
-def _engine(engines: Mapping[str, tuple[str, str]]) -> str:
+def _engine(learner: Learner) -> str:
     """What computed gradients, and why; of several modules that differ, with their names."""
     told: dict[str, list[str]] = {}
-    for module_id, (name, reason) in engines.items():
-        told.setdefault(f"{name} ({reason})", []).append(module_id)
+    wanted = learner.modules_to_train
+    for module_id, (name, reason) in learner.engines.items():
+        trained = wanted is None or callable(wanted) or module_id in wanted
+        trained = trained and learner.member(module_id).trainable
+        told.setdefault(f"{name} ({reason})" if trained else "not trained", []).append(module_id)
     if len(told) < 2:
         return "".join(told)
     return "; ".join(f"{', '.join(ids)}: {said}" for said, ids in told.items())
