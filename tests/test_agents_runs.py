@@ -298,7 +298,11 @@ def test_an_algorithm_for_bandits_is_refused_with_those_that_do() -> None:
     said = told(MEETING, "linucb")
     assert "it is for bandits, which have one agent; here there are several" in said
     assert "ppo" in said
+    assert "vdn" in said
     assert "bc" not in said
+    said = told(COUNTDOWN, "linucb")
+    assert "ppo" in said
+    assert "vdn" not in said
     said = told(MEETING, "ucb1")
     assert "it is for bandits, which have one agent" in said
     assert "ignore_context" not in said

@@ -34,6 +34,8 @@ class Compatibility:
         several = isinstance(self.environments, AgentEnvironments)
         # First, as other options for the spaces would not help.
         reason = _no_agents(feed) if several else None
+        if reason is None and self._in_turn and getattr(feed, "team", False):
+            reason = "it learns from what agents do at once, and here they act in turn"
         for own in self.environments.modules.values():
             reason = reason or self._unsupported_spaces(found, algorithm, own)
         if several:
@@ -45,6 +47,10 @@ class Compatibility:
                 self.maker, self.config.env, self.config.run.seed, self.environments.told
             )
         return reason
+
+    @property
+    def _in_turn(self) -> bool:
+        return isinstance(self.environments, AgentEnvironments) and self.environments.in_turn
 
     def _unsupported_spaces(
         self, found: FoundPlugin, algorithm: Any, environments: Environments
