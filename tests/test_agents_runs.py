@@ -352,6 +352,13 @@ def test_options_of_a_module_are_checked() -> None:
     assert "modules.one.gamma" not in said or "expected" in said
 
 
+def test_a_module_has_no_algorithm_of_its_own() -> None:
+    given = {"modules__one__agents": "*", "modules__one__algorithm": "dqn"}
+    said = told(RELAY, modules__one__gamma=7.0, **given)
+    assert "modules.one.algorithm   all modules learn with the algorithm of [run]" in said
+    assert "2 problems" in said
+
+
 def test_modules_are_refused_where_there_is_one_agent() -> None:
     said = told("CartPole-v1", modules__one__agents="*", learner__modules_to_train=["one"])
     assert "2 problems" in said

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlplug.config.module_section import ModuleSection
-from rlplug.config.names import Owners
+from rlplug.config.names import Owners, names
 from rlplug.config.sources import Layers
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
@@ -14,6 +14,8 @@ from rlplug.errors import Problem
 from rlplug.plugin import ALL_MODULES
 
 __all__ = ["module_sections", "options_of"]
+
+_ALGORITHM = "algorithm"
 
 
 def module_sections(
@@ -36,7 +38,12 @@ def module_sections(
         problems += found
         if section is None:
             continue
-        _, found = structure(algorithm, {**base, **section.options}, path, owners)
+        options = dict(section.options)
+        if _ALGORITHM in options and _ALGORITHM not in names(algorithm):
+            del options[_ALGORITHM]
+            why = "all modules learn with the algorithm of [run]: leave it out"
+            problems.append(Problem(f"{path}.{_ALGORITHM}", why))
+        _, found = structure(algorithm, {**base, **options}, path, owners)
         own = {f"{path}.{option}" for option in section.options}
         # What is wrong in [algorithm] is told of [algorithm].
         problems += [one for one in found if one.path.partition("[")[0] in {path, *own}]
