@@ -385,7 +385,12 @@ def test_memory_is_refused_where_agents_act_in_turn() -> None:
 
 def test_the_module_is_named_whose_feed_is_refused() -> None:
     sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
-    assert "module 'one': batch_size = 1,024 is larger" in told(RELAY, batch_size=1024, **sections)
+    said = told(RELAY, batch_size=1024, **sections)
+    assert "module 'one': batch_size = 1,024 is larger" in said
+    assert "its environments are its rows: 1 agent in 8 environments" in said
+    said = told(RELAY, batch_size=1024, sampling__num_envs=1)
+    assert "n_steps = 32 of 2 environments are 64 rows" in said
+    assert "its environments are its rows: 2 agents in 1 environment" in said
 
 
 def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:

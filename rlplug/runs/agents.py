@@ -132,7 +132,12 @@ def agent_feeds(
             feed = feed if ranks is None else feed.shared(ranks.size)
             feeds[module_id] = feed.open(setting(own, module))
         except RequestError as error:
-            rows = f"an environment of it is one of its {own.num_envs} agents"
+            agents = sum(one == module_id for one in environments.agents.values())
+            games = own.num_envs // agents
+            rows = (
+                f"its environments are its rows: {agents} agent{'s' if agents > 1 else ''} in "
+                f"{games} environment{'s' if games > 1 else ''}"
+            )
             if described[module_id].team:
                 rows = f"it has {own.num_envs} environments"
             raise RequestError(
