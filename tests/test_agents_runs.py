@@ -398,7 +398,9 @@ def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path)
     said = told(MEETING, run__init_from=single.run_id)
     assert "'default'" in said
     several = trained(RELAY, modules__one__agents="first", modules__two__agents="second")
-    assert "lacks module 'default'" in told("CartPole-v1", run__init_from=several.run_id)
+    said = told("CartPole-v1", run__init_from=several.run_id)
+    assert "the checkpoint lacks module 'default'; it has the modules one, two." in said
+    assert "try: a checkpoint of a run with the same [modules]" in said
     with pytest.raises(RlplugError, match="has several agents, and 'CartPole-v1' has one"):
         library.evaluate(several.folder, env="CartPole-v1", episodes=1)
     with pytest.raises(RlplugError, match="has one agent: there are no opponents"):

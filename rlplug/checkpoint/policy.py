@@ -136,7 +136,11 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
 def _set_modules(learner: Learner, saved: SavedPolicy) -> None:
     for module_id, module in learner.modules.items():
         if module_id not in saved.modules:
-            raise _lacking(f"module {module_id!r}")
+            raise RequestError(
+                f"the checkpoint lacks module {module_id!r}; it has the modules "
+                f"{', '.join(map(str, saved.modules)) or '(none)'}.",
+                "try: a checkpoint of a run with the same [modules]",
+            )
         for name, own in module.state_dict().items():
             there = saved.modules[module_id].get(name, own)
             # Other precisions are converted; what is no weight at all must not become one.
