@@ -486,6 +486,15 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
     assert "league   is empty: set every or win_rate" in done.err
 
 
+def test_a_league_in_which_a_team_would_play_itself_is_refused(home: Path) -> None:
+    said = told(MATRIX, "vdn", league__every=64)
+    assert "league   module 'default' learns as a team, and agents of it would play each" in said
+    assert "other: agent_0, agent_1" in said
+    assert "try: give each side modules of its own, or leave out [league]" in said
+    sides = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
+    assert trained(MATRIX, "vdn", steps=64, league__every=32, **sides).status == "FINISHED"
+
+
 def test_a_league_of_one_agent_is_refused() -> None:
     said = told("CartPole-v1", league__every=10)
     assert "is for environments with several agents; 'CartPole-v1' has one" in said

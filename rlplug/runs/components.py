@@ -41,7 +41,7 @@ from rlplug.runs.environments import (
     training_environments,
 )
 from rlplug.runs.from_log import feed_of, sampler_of
-from rlplug.runs.league import evaluator_for, roster_of
+from rlplug.runs.league import evaluator_for, refuse_split_teams, roster_of
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
 from rlplug.runs.learners.sharding import sharding
 from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
@@ -212,6 +212,8 @@ def make_components(
     setting = partial(_setting, prepared, ranks)
     if isinstance(environments, AgentEnvironments):
         opened = agent_feeds(described, environments, learner, setting, ranks)
+        teams = [module_id for module_id in opened.by_module if described[module_id].team]
+        refuse_split_teams(config, environments.agents, teams)
     else:
         told = setting(environments, learner.modules[DEFAULT_MODULE])
         if ranks is not None:

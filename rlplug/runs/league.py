@@ -29,6 +29,7 @@ __all__ = [
     "evaluator_for",
     "league_listeners",
     "league_of",
+    "refuse_split_teams",
     "roster_for",
     "roster_of",
 ]
@@ -73,6 +74,24 @@ def roster_for(
         raise ConfigError("[league]", problems, f"agents, and their modules: {told}")
     own = {name: one for name, one in modules.items() if name in trained}
     return Roster(config.league, agents, own, sides)
+
+
+def refuse_split_teams(
+    config: RunConfig, agents: Mapping[str, str], teams: Collection[str]
+) -> None:
+    """Refuse a league in which agents of a module in `teams`, which learns as a team, are apart."""
+    if not config.league.is_used:
+        return
+    sides, _ = _sides(agents, config.league.sides)
+    problems = []
+    for module_id in teams:
+        own = [agent for agent, one in agents.items() if one == module_id]
+        if not any(set(own) <= set(side) for side in sides):
+            said = f"module {module_id!r} learns as a team, and agents of it would play each other"
+            problems.append(Problem("league", f"{said}: {', '.join(own)}"))
+    if problems:
+        hint = "try: give each side modules of its own, or leave out [league]"
+        raise ConfigError("[league]", problems, hint)
 
 
 def roster_of(sampler: Sampler) -> Roster | None:
