@@ -208,6 +208,9 @@ def test_an_unknown_id_is_refused() -> None:
     assert "'mpe2.zzz', which does not exist.\n" in said
     assert "environments of mpe2:" in said
     assert "simple_reference_v3, simple_speaker_listener_v4," in said
+    for family in ("utils", "mp"):
+        said = refused(f"pettingzoo:{family}/simple_v3")
+        assert "which does not exist.\n  try: --env pettingzoo:mpe/simple_spread_v3" in said
     assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
 
 

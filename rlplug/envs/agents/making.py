@@ -150,11 +150,13 @@ def _by_id(env: str) -> Callable[..., Any]:
 def _others(family: str, package: str, name: str) -> tuple[str, str]:
     """What is meant by a name that a package does not have, and what it has."""
     try:
-        parts = [one.name for one in iter_modules(import_module(package).__path__)]
+        folders = getattr(import_module(package), "__path__", [])
     except ImportError:
-        return "", f"try: --env {PREFIX}mpe/simple_spread_v3"
+        folders = []
     # Those of environments have a version.
-    known = [one for one in parts if re.search(r"_v\d+$", one)]
+    known = [one.name for one in iter_modules(folders) if re.search(r"_v\d+$", one.name)]
+    if not known:
+        return "", f"try: --env {PREFIX}mpe/simple_spread_v3"
     guess = closest(name, known)
     return (
         f"Did you mean '{PREFIX}{family}/{guess}'?" if guess else "",
