@@ -217,6 +217,7 @@ def test_opponents_can_act_at_random(home: Path) -> None:
         ({"agent_7": "random"}, "there is no agent 'agent_7'"),
         ({"agent_1": "clever"}, "unknown opponent 'clever'"),
         ({"agent_0": "random", "agent_1": "random"}, "all agents are opponents"),
+        (["agent_1"], "opponents must be a mapping by agent, found list"),
         ({"agent_1": ""}, r"opponent 'agent_1' is played by '', which is no run\."),
         (
             {"agent_1": library.load(run.folder)},

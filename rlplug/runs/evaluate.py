@@ -169,8 +169,13 @@ def evaluate(
     )
 
 
-def _check_opponents(opponents: Mapping[str, Any]) -> None:
+def _check_opponents(opponents: Any) -> None:
     """Refuse opponents that are neither random nor the name of a run."""
+    if not isinstance(opponents, Mapping):
+        raise RequestError(
+            f"opponents must be a mapping by agent, found {type(opponents).__name__}.",
+            f"try: {{'agent_1': {RANDOM!r}}}",
+        )
     for agent, who in opponents.items():
         if not (who and isinstance(who, str)):
             found = repr(who) if isinstance(who, str) else type(who).__name__
