@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,51 @@ def test_an_address_at_which_something_else_answers_is_refused(
         with pytest.raises(RequestError, match=rf"cannot be reached \(.*{reason}"):
             _connect(None, ScaleSection(engine="ray", address=address))
         answering.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "mode", "said"),
+    [
+        (b"\x0216", "disabled", "asks for a token, but RAY_AUTH_MODE is 'disabled'.\n  try: RAY_A"),
+        (
+            b"\x0216",
+            None,
+            "asks for a token, and none was found here.\n  try: RAY_AUTH_TOKEN_PATH=",
+        ),
+        (b"\x010", "token", "does not use tokens, but RAY_AUTH_MODE is 'token'.\n  try: RAY_AUTH_"),
+    ],
+)
+def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_at_once(
+    status: bytes, mode: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray 2.60 answers to the call of a client without a token."""
+    tokens = import_module("ray._raylet").AuthenticationTokenLoader.instance()
+    with socket.create_server(("127.0.0.1", 0)) as server, monkeypatch.context() as patch:
+        for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
+            patch.delenv(name, raising=False)
+        patch.setenv("HOME", str(tmp_path))
+        tokens.reset_cache()
+        if mode is not None:
+            patch.setenv("RAY_AUTH_MODE", mode)
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(bytes(3) + b"\x04" + bytes(5))
+                connection.sendall(
+                    b"\x00\x00\x1e\x01\x05\x00\x00\x00\x01\x88@\x0bgrpc-status" + status
+                )
+                while connection.recv(1000):
+                    pass
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RequestError) as raised:
+            _connect(None, ScaleSection(engine="ray", address=address))
+        answering.join()
+    tokens.reset_cache()
+    assert str(raised.value).startswith(f"the Ray cluster at scale.address = {address!r} {said}")
 
 
 def test_resources_that_can_never_be_met_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -22,6 +23,32 @@ _SETTINGS = b"\x04"
 """The type of HTTP/2's frame of settings, with which a gRPC server greets its clients."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
 """How a client begins: by the preface of HTTP/2 and settings of its own, here none."""
+
+
+def _frame(kind: int, flags: int, body: bytes) -> bytes:
+    """A frame of the first stream of an HTTP/2 connection."""
+    return len(body).to_bytes(3, "big") + bytes((kind, flags, 0, 0, 0, 1)) + body
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    return bytes((0, len(name))) + name + bytes((len(value),)) + value
+
+
+_QUESTION = _frame(
+    1,
+    4,
+    # POST over http.
+    b"\x83\x86"
+    + _header(b":path", b"/ray.rpc.NodeInfoGcsService/GetClusterId")
+    + _header(b":authority", b"ray")
+    + _header(b"content-type", b"application/grpc")
+    + _header(b"te", b"trailers"),
+) + _frame(0, 1, bytes(5))
+"""The first call of Ray's clients, without a token, which some clusters ask for."""
+_STATUS = re.compile(rb"grpc-status[\x01\x02](\d+)")
+_WANTS_TOKEN = {b"0": False, b"16": True}
+"""What the statuses of gRPC say: OK and UNAUTHENTICATED."""
+_TOKEN_HINT = "try: RAY_AUTH_TOKEN_PATH=FILE, a copy of ~/.ray/auth_token of the cluster's host"
 
 
 @contextmanager
@@ -60,7 +87,9 @@ def _connect(ray: Any, section: ScaleSection) -> None:
                 f"scale.address = {address!r} is no address of a Ray cluster.",
                 "try: --set scale.address=HOST:PORT, which `ray start --head` prints, or auto",
             )
-        _reach(address, host, int(port))
+        wants_token = _reach(address, host, int(port))
+        if wants_token is not None:
+            _agree_on_tokens(address, wants_token)
     # What concerns a person is said by the run; Ray's log files have the rest.
     logging.getLogger("ray").setLevel(logging.ERROR)
     shared: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
@@ -73,12 +102,60 @@ def _connect(ray: Any, section: ScaleSection) -> None:
                 ray.init(address=address, **shared)
             else:
                 ray.init(address="local", include_dashboard=False, **shared)
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+    except (
+        *(ConnectionError, RuntimeError, ValueError, OSError, TimeoutError),
+        ray.exceptions.RayError,
+    ) as error:
         where = address or "a local cluster"
+        if _is_about_tokens(error):
+            raise RequestError(
+                f"Ray at {where} asks for a token, and accepts none that was found here.",
+                _TOKEN_HINT,
+            ) from error
         raise RequestError(
             f"Ray cannot be reached at {where}: {str(error).splitlines()[0]}.",
             "try: ray status on that host, or leave scale.address out for a local cluster",
         ) from error
+
+
+def _agree_on_tokens(address: str, wants_token: bool) -> None:
+    """Use a token where the cluster asks for one, which `ray start` makes it do if it finds one.
+
+    `ray.init` uses none for an address that it is given, and fails after many seconds; with one,
+    a cluster that does not ask for it loses all runners.
+    """
+    mode = os.environ.get("RAY_AUTH_MODE")
+    uses_token = (mode or "").lower() == "token"
+    cluster = f"the Ray cluster at scale.address = {address!r}"
+    if uses_token and not wants_token:
+        raise RequestError(
+            f"{cluster} does not use tokens, but RAY_AUTH_MODE is 'token'.",
+            "try: RAY_AUTH_MODE=disabled",
+        )
+    if uses_token or not wants_token:
+        return
+    if mode is not None:
+        raise RequestError(
+            f"{cluster} asks for a token, but RAY_AUTH_MODE is {mode!r}.",
+            "try: RAY_AUTH_MODE=token",
+        )
+    try:
+        setup: Any = import_module("ray._private.authentication.authentication_token_setup")
+        found = setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    except (ImportError, AttributeError, TypeError):
+        # Ray's own, and not in all versions.
+        found = False
+    if not found:
+        raise RequestError(f"{cluster} asks for a token, and none was found here.", _TOKEN_HINT)
+
+
+def _is_about_tokens(error: BaseException | None) -> bool:
+    """Whether Ray, or what its error comes from, says that a token is wrong or missing."""
+    while error is not None:
+        if type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -101,19 +178,31 @@ def _sigterm_kept() -> Iterator[None]:
             signal.raise_signal(signal.SIGTERM)
 
 
-def _reach(address: str, host: str, port: int) -> None:
-    """Refuse a cluster that does not answer; Ray itself would wait for minutes."""
+def _reach(address: str, host: str, port: int) -> bool | None:
+    """Refuse a cluster that does not answer; Ray itself would wait for minutes.
+
+    Tells whether it asks for a token; None: it does not say.
+    """
+    answer = b""
     try:
         with socket.create_connection((host, port), _REACH_SECONDS) as connection:
             if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
                 # Greetings are encrypted there.
-                return
-            connection.sendall(_GREETING)
-            answer = connection.recv(9)
+                return None
+            connection.sendall(_GREETING + _QUESTION)
+            while more := connection.recv(4096):
+                answer += more
+                status = _STATUS.search(answer)
+                if status is not None:
+                    return _WANTS_TOKEN.get(status[1])
+                if len(answer) > 3 and answer[3:4] != _SETTINGS:
+                    break
     except OSError as error:
-        raise _unreachable(address, error.strerror or str(error)) from error
+        if answer[3:4] != _SETTINGS:
+            raise _unreachable(address, error.strerror or str(error)) from error
     if answer[3:4] != _SETTINGS:
         raise _unreachable(address, "what answers there is not Ray")
+    return None
 
 
 def _unreachable(address: str, reason: str) -> RequestError:
