@@ -274,9 +274,59 @@ def test_resources_that_can_never_be_met_are_named() -> None:
         "3 runners with CPU 2.5 each can never be placed: the cluster has CPU 6 on 2 nodes, room "
         "for 1.\n  try: --set scale.runners=1, or a smaller scale.runner_cpus"
     )
+    with pytest.raises(RequestError, match=r"runners=1, or a smaller scale.runner_resources$"):
+        refuse_unmet(nodes, ScaleSection(engine="ray", runners=2, runner_resources={"big": 1.0}))
     section = ScaleSection(engine="ray", runners=2, runner_resources={"big": 1.0}, runner_gpus=1)
     with pytest.raises(RequestError, match=r"CPU 1, GPU 1, big 1 each .* CPU 6, GPU 0, big 1 on 2"):
         refuse_unmet(nodes, section)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "there", "lacking", "hint"),
+    [
+        (
+            {"runner_gpus": 1},
+            "CPU 1, GPU 1",
+            "CPU 6, GPU 0",
+            "GPU 1",
+            "--set scale.runner_gpus=0",
+        ),
+        ({"runner_cpus": 5}, "CPU 5", "CPU 6", "CPU 5", "--set scale.runner_cpus=4"),
+        (
+            {"runner_resources": {"nix": 1.0}},
+            "CPU 1, nix 1",
+            "CPU 6, nix 0",
+            "nix 1",
+            "scale.runner_resources without nix",
+        ),
+        (
+            {"runner_resources": {"big": 3.0}},
+            "CPU 1, big 3",
+            "CPU 6, big 2",
+            "big 3",
+            "scale.runner_resources with big = 2",
+        ),
+        # Each is there, but not on one node.
+        (
+            {"runner_cpus": 3, "runner_resources": {"big": 1.0}},
+            "CPU 3, big 1",
+            "CPU 6, big 2",
+            "CPU 3, big 1",
+            "a smaller scale.runner_cpus or scale.runner_resources",
+        ),
+    ],
+)
+def test_a_resource_of_which_no_node_has_enough_for_one_is_named(
+    options: dict[str, Any], asked: str, there: str, lacking: str, hint: str
+) -> None:
+    nodes = [{"CPU": 2.0, "big": 2.0}, {"CPU": 4.0}]
+    for who, whole_runs in (("1 runner", False), ("a run", True)):
+        with pytest.raises(RequestError) as raised:
+            refuse_unmet(nodes, ScaleSection(engine="ray", **options), whole_runs=whole_runs)
+        assert str(raised.value) == (
+            f"{who} with {asked} can never be placed: the cluster has {there} on 2 nodes, none "
+            f"with {lacking}.\n  try: {hint}"
+        )
 
 
 def test_what_other_hosts_cannot_make_is_refused(store_root: Path) -> None:

@@ -123,7 +123,10 @@ def test_learners_that_can_never_be_placed_are_named_with_the_runners() -> None:
     refuse_unmet([{"CPU": 2.0}, {"CPU": 2.0}], fitting)
     with pytest.raises(RequestError, match="placed together"):
         refuse_unmet([{"CPU": 1.0}, {"CPU": 2.0}], fitting)
-    with pytest.raises(RequestError, match=r"the first learner is in this process, .* has GPU 0:"):
+    with pytest.raises(
+        RequestError,
+        match=r"(?s)the first learner is in this process, .* has GPU 0:.*scale.learner_gpus=0$",
+    ):
         refuse_unmet(
             [{"CPU": 2.0}, {"GPU": 8.0}], section(learners=2, learner_cpus=0, learner_gpus=1)
         )

@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -19,6 +19,8 @@ from rlplug.errors import RequestError
 __all__ = ["connected", "learner_resources", "refuse_unmet", "this_node"]
 
 _REACH_SECONDS = 5.0
+_NAMES = {"CPU": "cpus", "GPU": "gpus"}
+"""How options name what Ray names so; they have others in a mapping."""
 _SETTINGS = b"\x04"
 """The type of HTTP/2's frame of settings, with which a gRPC server greets its clients."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
@@ -52,8 +54,11 @@ _TOKEN_HINT = "try: RAY_AUTH_TOKEN_PATH=FILE, a copy of ~/.ray/auth_token of the
 
 
 @contextmanager
-def connected(section: ScaleSection) -> Iterator[Any]:
-    """The module `ray`, connected to the cluster of the run, which can hold all runners."""
+def connected(section: ScaleSection, *, whole_runs: bool = False) -> Iterator[Any]:
+    """The module `ray`, connected to the cluster of the run, which can hold all runners.
+
+    `whole_runs`: what the runners reserve is for runs that are placed as a whole.
+    """
     # Asked before the first import: a run does not phone home.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -71,7 +76,7 @@ def connected(section: ScaleSection) -> Iterator[Any]:
         alive = sorted(
             (one for one in ray.nodes() if one["Alive"]), key=lambda one: one["NodeID"] != here
         )
-        refuse_unmet([one["Resources"] for one in alive], section)
+        refuse_unmet([one["Resources"] for one in alive], section, whole_runs=whole_runs)
         yield ray
     finally:
         if started:
@@ -228,7 +233,9 @@ def _resources(cpus: float, gpus: float, others: Mapping[str, float]) -> dict[st
     return {name: amount for name, amount in wanted.items() if amount}
 
 
-def refuse_unmet(nodes: list[Mapping[str, float]], section: ScaleSection) -> None:
+def refuse_unmet(
+    nodes: list[Mapping[str, float]], section: ScaleSection, *, whole_runs: bool = False
+) -> None:
     """Refuse learners and runners that the nodes, when idle, could not hold: Ray would wait.
 
     The first node is that of this process, which one of several learners is.
@@ -239,12 +246,27 @@ def refuse_unmet(nodes: list[Mapping[str, float]], section: ScaleSection) -> Non
     there = ", ".join(f"{name} {sum(node.get(name, 0) for node in nodes):g}" for name in names)
     cluster = f"the cluster has {there} on {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
     runners = f"{section.runners} runners with {_told(runner)} each"
+    if section.runners == 1:
+        runners = f"{'a run' if whole_runs else '1 runner'} with {_told(runner)}"
+    room = sum(_room(node, runner) for node in nodes)
+    if not room:
+        lacking = _lacking(nodes, runner)
+        raise RequestError(
+            f"{runners} can never be placed: {cluster}, none with {_told(lacking)}.",
+            f"try: {_less(nodes, lacking, 'runner')}",
+        )
     if section.learners == 1:
-        room = sum(_room(node, runner) for node in nodes)
         if room < section.runners:
+            # What has no room for all of them even by itself.
+            short = [
+                name
+                for name, amount in runner.items()
+                if sum(_room(node, {name: amount}) for node in nodes) < section.runners
+            ]
             raise RequestError(
                 f"{runners} can never be placed: {cluster}, room for {room}.",
-                f"try: --set scale.runners={max(room, 1)}, or a smaller scale.runner_cpus",
+                f"try: --set scale.runners={room}, or a smaller "
+                f"{_options(short or runner, 'runner')}",
             )
         return
     if not _room(nodes[0], learner):
@@ -252,7 +274,8 @@ def refuse_unmet(nodes: list[Mapping[str, float]], section: ScaleSection) -> Non
         raise RequestError(
             f"the first learner is in this process, whose node has {there}: there is no room for "
             f"{_told(learner)}.",
-            "try: start the run on another node, or a smaller scale.learner_cpus",
+            "try: start the run on another node, or "
+            f"{_less(nodes[:1], _lacking(nodes[:1], learner), 'learner')}",
         )
     # Learners placed so far → the most runners that fit beside them.
     most = {0: 0}
@@ -272,8 +295,44 @@ def refuse_unmet(nodes: list[Mapping[str, float]], section: ScaleSection) -> Non
         raise RequestError(
             f"{section.learners} learners with {_told(learner)} each and {runners} can never be "
             f"placed together: {cluster}.",
-            "try: fewer of them, or a smaller scale.runner_cpus or scale.learner_cpus",
+            f"try: fewer of them, or a smaller {_options(runner, 'runner')} or "
+            f"{_options(learner, 'learner')}",
         )
+
+
+def _lacking(
+    nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, float]
+) -> Mapping[str, float]:
+    """What no node has enough of; all, if nodes only lack one or another."""
+    lacking = {
+        name: amount
+        for name, amount in wanted.items()
+        if not any(_room(node, {name: amount}) for node in nodes)
+    }
+    return lacking or wanted
+
+
+def _less(nodes: Sequence[Mapping[str, float]], lacking: Mapping[str, float], who: str) -> str:
+    """How to ask for no more of these than a node has."""
+    most = {name: max(node.get(name, 0) for node in nodes) for name in lacking}
+    if all(most[name] >= amount for name, amount in lacking.items()):
+        return f"a smaller {_options(lacking, who)}"
+    parts = [
+        f"--set {_options([name], who)}={amount:g}"
+        for name, amount in most.items()
+        if name in _NAMES
+    ]
+    for name, amount in most.items():
+        if name not in _NAMES:
+            asked = f"{name} = {amount:g}" if amount else f"without {name}"
+            parts.append(f"{_options([name], who)} {'with ' if amount else ''}{asked}")
+    return " ".join(parts)
+
+
+def _options(names: Iterable[str], who: str) -> str:
+    """The options that ask for these resources for a runner or a learner."""
+    options = (f"scale.{who}_{_NAMES.get(name, 'resources')}" for name in names)
+    return " or ".join(dict.fromkeys(options))
 
 
 def _room(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:

@@ -69,7 +69,7 @@ def placed(
         yield Placement(each=each, launch=launch_here(each.environ()))
         return
     found = find_plugins(layers_of(request), Registry.installed())
-    with connected(section) as ray:
+    with connected(section, whole_runs=True) as ray:
         nodes = [one for one in ray.nodes() if one["Alive"]]
         hosts = {one["NodeManagerHostname"] for one in nodes}
         if hosts - {socket.gethostname()}:
