@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from rlplug.runs.signals import Interrupts
+import rlplug
+from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.scale.cluster import _sigterm_kept
 from tests.scale_runs import PPO, as_torchrun_starts, command_of
 
@@ -130,6 +132,47 @@ def test_sigterm_that_comes_while_ray_starts_is_not_lost() -> None:
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_sigterm_that_comes_in_a_call_of_ray_is_not_taken_for_ctrl_c(
+    store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray replaces what a handler raises in its calls, as while runners make environments."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "waiting_env.py").write_text(WAITING.format(tests=os.getpid()))
+
+    def end() -> None:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "waiting").exists():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    killer = threading.Thread(target=end)
+    killer.start()
+    options = {**PPO, "scale.engine": "ray", "scale.runner_cpus": 0.5}
+    with pytest.raises(Interrupted) as raised:
+        rlplug.run("ppo", "waiting_env:Waiting", options=options)
+    killer.join()
+    assert raised.value.exit_code == 143
+
+
+WAITING = """
+import os
+import time
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Waiting(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        if os.getpid() != {tests}:
+            Path(__file__).with_name("waiting").touch()
+            time.sleep(60)
+"""
 
 
 def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

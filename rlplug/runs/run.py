@@ -293,10 +293,13 @@ def carry_out(
                     listeners=listeners,
                 )
                 return ending.of(train, interrupts)
-        except Interrupted as error:
-            # While the run started, or while its environments were closed.
-            if ending is None:
-                raise
+        except KeyboardInterrupt as error:
+            # While the run started, or while its environments were closed. Ray makes a plain one of
+            # what a handler raises in its calls.
+            if type(error) is KeyboardInterrupt and interrupts.at_once:
+                error = interrupts.received()
+            if ending is None or not isinstance(error, Interrupted):
+                raise error
             raise ending.at_once(error) from ending.error
 
 
