@@ -27,7 +27,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
-from rlplug.scale.cluster import _connect, refuse_unmet
+from rlplug.scale.cluster import _connect, refuse_unmet, why_gone
 from rlplug.scale.experience import join
 from tests.scale_runs import (
     blas_threads,
@@ -101,7 +101,7 @@ def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
     killer.join()
     assert killed
     assert found.step >= 10_000
-    assert "died and is replaced; its episodes start anew" in caplog.text
+    assert "died and is replaced; its episodes start anew (killed or crashed)." in caplog.text
     assert found.metrics["sampling/restarts"] == 1.0
     steps = found.step + 200
     with caplog.at_level(logging.WARNING, "rlplug"):
@@ -353,6 +353,17 @@ def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
     )
     with pytest.raises(RequestError, match="runners would have no effect with engine = 'local'"):
         rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
+
+
+def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:
+    import ray
+
+    lost = ray.exceptions.ActorUnavailableError(
+        "RpcError: RPC error: Socket closed rpc_code: 14", None
+    )
+    assert why_gone(ray, lost) == "it cannot be reached"
+    left = "The actor died because its node has died. Node Id: 0ab, Ip address: 10.0.0.2, Port: 7."
+    assert why_gone(ray, ray.exceptions.RayError(left)) == "its node has left"
 
 
 def experience(envs: range, *, by_environment: bool) -> Experience:

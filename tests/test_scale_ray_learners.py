@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ RAY = {
 
 @pytest.mark.usefixtures("cluster")
 def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_on_sharded(
-    store_root: Path,
+    store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2, "checkpoint.updates": 3})
     part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
@@ -51,6 +52,10 @@ def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_o
     for name, value in local.metrics.items():
         if name.startswith("rollout/"):
             assert rest.metrics[name] == pytest.approx(value), name
+    options = {"run.max_updates": 7, "scale.runners": 4}
+    with caplog.at_level(logging.WARNING, "rlplug"):
+        assert rlplug.resume(part.run_id, options=options, allow_drift=True).step == 896
+    assert "(the run had 2 runners, now it has 4)." in caplog.text
 
 
 @pytest.mark.usefixtures("cluster")
@@ -82,7 +87,7 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     killer.join()
     assert killed == ["ray::Runner", "ray::Runner", "ray::Learner"]
     said = [str(raised.value), *raised.value.__notes__]
-    assert said[0].startswith("learner 1 of 2 died: its process is gone (")
+    assert said[0].startswith("learner 1 of 2 died: its process is gone (killed or crashed).\n")
     assert any(line.startswith("resume it: rlplug resume ") for line in said)
     rest = rlplug.resume(
         "last",

@@ -16,7 +16,7 @@ from typing import Any
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError
 
-__all__ = ["connected", "learner_resources", "refuse_unmet", "this_node"]
+__all__ = ["connected", "learner_resources", "refuse_unmet", "this_node", "why_gone"]
 
 _REACH_SECONDS = 5.0
 _NAMES = {"CPU": "cpus", "GPU": "gpus"}
@@ -221,6 +221,24 @@ def this_node(ray: Any) -> str:
     """The id of the node that this process is on."""
     node: str = ray.get_runtime_context().get_node_id()
     return node
+
+
+def why_gone(ray: Any, error: Exception) -> str:
+    """Why an actor is gone, without the ids of Ray's text and what it guesses at."""
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return "it cannot be reached"
+    if isinstance(error, ray.exceptions.ObjectLostError):
+        return "what it sent is lost"
+    said = str(error).strip()
+    if "its node has died" in said:
+        return "its node has left"
+    code = re.search(r"Worker exits with an (exit code -?\d+)", said)
+    if code is not None:
+        return code[1]
+    if "its worker process has died" in said:
+        return "killed or crashed"
+    # The first line says that it is gone; the last one is the exception where there is one.
+    return said.splitlines()[-1].strip().rstrip(".:")
 
 
 def learner_resources(section: ScaleSection) -> dict[str, float]:

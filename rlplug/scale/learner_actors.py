@@ -10,7 +10,7 @@ import attrs
 
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError
-from rlplug.scale.cluster import learner_resources, this_node
+from rlplug.scale.cluster import learner_resources, this_node, why_gone
 from rlplug.scale.launcher import Place
 
 __all__ = ["LearnerActors"]
@@ -110,5 +110,4 @@ class LearnerActors:
         try:
             return f"ended with exit code {self._ray.get(run)}"
         except self._ray.exceptions.RayError as error:
-            lines: list[str] = [one.strip() for one in str(error).strip().splitlines()]
-            return f"is gone ({(lines[-1] if len(lines) > 1 else lines[0]).rstrip('.:')})"
+            return f"is gone ({why_gone(self._ray, error)})"

@@ -15,7 +15,7 @@ from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
 from rlplug.sampling.league_roster import Roster
-from rlplug.scale.cluster import this_node
+from rlplug.scale.cluster import this_node, why_gone
 from rlplug.scale.experience import join
 
 __all__ = ["RaySampler"]
@@ -35,7 +35,8 @@ class RaySampler:
     `make_runner` makes the runner of an index; `life` counts those that were made later, and
     `beside` is a node on which it reserves nothing, if there is no room for it. Weights of all
     modules and normalisation go through the object store once per version; `collecting` has the
-    modules that learn from what runners collect, with the number of rows of all runners.
+    modules that learn from what runners collect, with the number of rows of all runners. Each of
+    the `learners` of a run has as many runners.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class RaySampler:
         collecting: Mapping[str, int],
         *,
         runners: int,
+        learners: int = 1,
         ahead: int = 0,
         max_restarts: int = 3,
         placement_timeout: float = 300.0,
@@ -60,6 +62,7 @@ class RaySampler:
         self._make_runner = make_runner
         self._normalization = environments.normalization
         self._modules = modules
+        self._learners = learners
         self._ahead = ahead
         self._max_restarts = max_restarts
         self._placement_timeout = placement_timeout
@@ -159,9 +162,10 @@ class RaySampler:
         if states is None or len(states) != len(self._runners):
             before = "no runners"
             if states is not None:
-                before = f"{len(states)} runner{'s' if len(states) > 1 else ''}"
+                count = len(states) * self._learners
+                before = f"{count} runner{'s' if count > 1 else ''}"
             self.start(seed)
-            return f"the run had {before}, now it has {len(self._runners)}"
+            return f"the run had {before}, now it has {len(self._runners) * self._learners}"
         for name, one in self._stats.items():
             one.set_state(saved["stats"][name])
         if self.roster is not None:
@@ -241,7 +245,7 @@ class RaySampler:
         node = self._nodes[index] if self._nodes else ""
         while True:
             self._lost.append(node)
-            reason = str(error).strip().splitlines()[0].rstrip(".:")
+            reason = why_gone(self._ray, error)
             if self._deaths() > self._max_restarts:
                 raise RunFailedError(
                     f"runner {index} died ({reason}), after {self._max_restarts} others.",

@@ -124,6 +124,7 @@ def runner_sampler(
         modules,
         {module_id: parts[module_id].num_envs for module_id in collecting},
         runners=section.runners,
+        learners=section.learners,
         ahead=ahead,
         max_restarts=section.max_restarts,
         placement_timeout=section.placement_timeout,

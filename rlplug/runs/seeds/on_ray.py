@@ -18,6 +18,7 @@ from rlplug.errors import RlplugError
 from rlplug.registry import Registry
 from rlplug.runs.seeds.process import Event, SeedProcess
 from rlplug.runs.versions import installed_versions, refuse_other_versions
+from rlplug.scale.cluster import why_gone
 
 __all__ = ["Host", "RayProcess"]
 
@@ -112,7 +113,7 @@ class RayProcess:
         except self._ray.exceptions.RayError as error:
             code = 128 + self._ended_by if self._ended_by else _KILLED
             if not self._ended_by:
-                reason = str(error).strip().splitlines()[0].rstrip(".:")
+                reason = why_gone(self._ray, error)
                 self._say(f"rlplug: error: its host on the Ray cluster was lost ({reason}).")
         self._put(Event(self._name, "ended", code))
         with contextlib.suppress(self._ray.exceptions.RayError):
