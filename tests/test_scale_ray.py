@@ -351,8 +351,11 @@ def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
     assert "scale.runners × envs_per_runner = 4 is not sampling.num_envs = 2" in refused(
         **{"scale.envs_per_runner": 4}
     )
-    with pytest.raises(RequestError, match="runners would have no effect with engine = 'local'"):
+    with pytest.raises(RequestError) as raised:
         rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
+    assert str(raised.value).endswith(
+        "runners would have no effect with engine = 'local': add --scale ray\n  see: rlplug options"
+    )
 
 
 def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:

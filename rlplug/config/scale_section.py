@@ -105,7 +105,8 @@ class ScaleSection:
         if self.engine == "local":
             if changed:
                 problems.append(
-                    f"{' and '.join(changed)} would have no effect with engine = 'local'"
+                    f"{' and '.join(changed)} would have no effect with engine = 'local': "
+                    "add --scale ray"
                 )
         elif self.learners == 1:
             idle = [name for name in changed if name.startswith("learner_")]

@@ -265,6 +265,9 @@ def _hints(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[st
     named = []
     for one in found:
         prefix = "algorithm" if one.kind == ALGORITHM else f"addons.{one.name}"
-        if any(path.startswith(prefix) or "." not in path for path in paths):
+        if any(
+            path.startswith(prefix) or ("." not in path and path not in CORE_SECTIONS)
+            for path in paths
+        ):
             named.append(f"see: rlplug plugins show {one.name}")
     return named or ["see: rlplug options"]
