@@ -1,6 +1,6 @@
 """DQN in a maze whose only reward is at its end, with and without `--with rnd`.
 
-    python benchmarks/rnd.py [--seeds 1-5] [--steps 20000] [--rooms 5]
+    python benchmarks/rnd.py [--seeds 1-5] [--steps 60000] [--rooms 6]
 
 Random actions reach the end in hardly any of a thousand episodes. The bonus ends before the run
 does, so that the policy of the end looks for the reward alone. A seed has solved the maze if the
@@ -29,7 +29,7 @@ class Maze(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": []}
 
-    def __init__(self, rooms: int = 5, size: int = 5, limit: int = 200) -> None:
+    def __init__(self, rooms: int = 6, size: int = 5, limit: int = 200) -> None:
         self.width, self.height = rooms * (size + 1) - 1, size
         self.walls = numpy.zeros((self.width, self.height), bool)
         for wall in range(size, self.width, size + 1):
@@ -108,8 +108,8 @@ def main() -> int:
     """Run all seeds and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1-5", help="for example 1-5")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--rooms", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=60_000)
+    parser.add_argument("--rooms", type=int, default=6)
     given = parser.parse_args()
     print(f"random actions: {random_successes(given.rooms)} of 1,000 episodes reach the end")
     counts = {}
