@@ -50,6 +50,15 @@ class TensorBoard(AddOn):
         """Closes the file."""
         self._close()
 
+    @hookimpl
+    def save_state(self) -> Mapping[str, Any]:
+        """Nothing: what was written is in the files. The writer has a thread, which changes it."""
+        return {}
+
+    @hookimpl
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """A resumed run writes into a file of its own."""
+
     def _close(self) -> None:
         # None where the run failed before it started.
         if self._writer is not None:

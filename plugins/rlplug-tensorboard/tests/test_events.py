@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event
 
-from rlplug import resume, run
+from rlplug import AddOn, hookimpl, resume, run
 
 
 def events(file: Path) -> list[Event]:
@@ -51,13 +53,35 @@ def test_a_resumed_run_goes_on_in_a_second_file(home: Path) -> None:
     assert min(step for _, step in scalars(events(files[1]))) > 1_000
 
 
+def test_what_the_thread_of_the_writer_does_meanwhile_is_no_state_of_the_plugin(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_text = SummaryWriter.add_text
+    writers: list[Any] = []
+
+    def kept(self: Any, *told: Any) -> None:
+        writers.append(self)
+        add_text(self, *told)
+
+    class Meanwhile(AddOn):
+        @hookimpl
+        def additional_update(self) -> None:
+            # As a thread that is slow would, in the middle of an update.
+            for one in writers:
+                one.changed = getattr(one, "changed", 0) + 1
+
+    monkeypatch.setattr(SummaryWriter, "add_text", kept)
+    addons = ["tensorboard", Meanwhile()]
+    result = run("linucb", steps=100, seed=1, addons=addons)
+    assert result.status == "FINISHED"
+    assert writers[0].changed > 1
+
+
 def test_a_run_that_fails_keeps_its_events(home: Path) -> None:
     options = {"tracking.enabled": False}
 
     class FailsError(Exception):
         pass
-
-    from rlplug import AddOn
 
     class Fails(AddOn):
         def metrics_reported(self, step):  # type: ignore[no-untyped-def]
