@@ -20,6 +20,7 @@ from rlplug.cli.process import starting
 from rlplug.cli.terminal import in_columns
 from rlplug.errors import RequestError
 from rlplug.quantities import format_number, format_path
+from rlplug.review.record import OF_AGENT
 
 if TYPE_CHECKING:
     from rlplug.runs.evaluate import Evaluated
@@ -145,9 +146,9 @@ def _print(done: Evaluated) -> None:
         "checkpoint": f"of step {done.step:,}, {format_path(done.checkpoint)}",
     }
     for name, value in shown.items():
-        if name.startswith("eval/agents/"):
+        if name.startswith(OF_AGENT):
             # The name of an agent may have slashes.
-            agent = name.removeprefix("eval/agents/").removesuffix("/return_mean")
+            agent = name.removeprefix(OF_AGENT).removesuffix("/return_mean")
             rows[f"return of {agent}"] = value
     if done.opponents:
         rows["opponents"] = ", ".join(f"{agent}={who}" for agent, who in done.opponents.items())

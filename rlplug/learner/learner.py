@@ -379,12 +379,17 @@ class Learner(ByHand):
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
         """Whether this batch trains this module."""
         wanted = self.modules_to_train
+        if not self.can_module_be_updated(module_id):
+            return False
+        return bool(wanted(module_id, batch)) if callable(wanted) else True
+
+    def can_module_be_updated(self, module_id: str) -> bool:
+        """Whether any batch can train this module."""
+        wanted = self.modules_to_train
         if not self.member(module_id).trainable:
             return False
-        if wanted is None:
+        if wanted is None or callable(wanted):
             return True
-        if callable(wanted):
-            return bool(wanted(module_id, batch))
         # A set that names nobody would train nothing, and say nothing.
         return module_id in {self.member(one).module_id for one in wanted}
 

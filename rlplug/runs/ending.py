@@ -158,10 +158,8 @@ class Ending:
 def _engine(learner: Learner) -> str:
     """What computed gradients, and why; of several modules that differ, with their names."""
     told: dict[str, list[str]] = {}
-    wanted = learner.modules_to_train
     for module_id, (name, reason) in learner.engines.items():
-        trained = wanted is None or callable(wanted) or module_id in wanted
-        trained = trained and learner.member(module_id).trainable
+        trained = learner.can_module_be_updated(module_id)
         told.setdefault(f"{name} ({reason})" if trained else "not trained", []).append(module_id)
     if len(told) < 2:
         return "".join(told)
