@@ -8,10 +8,12 @@ from functools import partial
 from operator import is_
 from typing import Any
 
+import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.func import vmap
 from torch.optim import LBFGS
 
@@ -52,11 +54,15 @@ class VmapEngine:
         self._constants: dict[str, Any] = {}
         """Metrics that are plain numbers."""
         self._places = {n: (table, key) for n, _, table, key in _tensors(self._member.module)}
-        self._linears = [
-            part
-            for part in self._member.module.modules()
-            if type(part) is nn.Linear and part.bias is not None and "forward" not in vars(part)
-        ]
+        self._forwards: list[tuple[nn.Module, Callable[[Tensor], Tensor]]] = []
+        """What layers do in place of their own."""
+        for part in self._member.module.modules():
+            if "forward" in vars(part):
+                continue
+            if type(part) is nn.Linear and part.bias is not None:
+                self._forwards.append((part, partial(_linear, part)))
+            elif type(part) is nn.Tanh:
+                self._forwards.append((part, _tanh))
         self._params: dict[str, list[Any]] = {}
         self._fixed: dict[str, list[Tensor]] = {}
         for update in updates:
@@ -150,8 +156,8 @@ class VmapEngine:
         try:
             for name, (table, key) in self._places.items():
                 table[key] = tensors[name]
-            for part in self._linears:
-                vars(part)["forward"] = partial(_linear, part)
+            for part, forward in self._forwards:
+                vars(part)["forward"] = forward
             names = tuple(one.name for one in self._member.optimizers)
             loss = self._losses(self._member, batch, names, connected=False)
             if any(table[key] is not tensors[n] for n, (table, key) in self._places.items()):
@@ -159,7 +165,7 @@ class VmapEngine:
         finally:
             for table, key, tensor in own:
                 table[key] = tensor
-            for part in self._linears:
+            for part, _ in self._forwards:
                 vars(part).pop("forward", None)
         if loss is None or loss.named:
             raise ValueError("no loss and named losses are for one module at a time")
@@ -295,6 +301,33 @@ def _linear(part: nn.Linear, rows: Tensor) -> Tensor:
     weight, bias = map(_functorch.get_unwrapped, (part.weight, part.bias))
     found = torch.baddbmm(bias.unsqueeze(1), _functorch.get_unwrapped(rows), weight.transpose(1, 2))
     return _functorch._add_batch_dim(found, 0, level)
+
+
+def _tanh(rows: Tensor) -> Tensor:
+    """tanh of all modules in NumPy, which takes a tenth of the time of torch's with AVX-512."""
+    level = _functorch.maybe_get_level(rows)
+    whole = _functorch.get_unwrapped(rows) if level >= 0 else rows
+    if level < 0 or not whole.is_cpu or whole.dtype is not torch.float32:
+        return torch.tanh(rows)
+    dim = _functorch.maybe_get_bdim(rows)
+    # Outside of vmap, a function with a gradient of its own costs a fraction.
+    apply: Callable[[Tensor], Tensor] = _Tanh.apply
+    with temporarily_pop_interpreter_stack():
+        found = apply(whole)
+    return _functorch._add_batch_dim(found, dim, level)
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        found = torch.from_numpy(numpy.tanh(rows.detach().numpy()))
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, below: Tensor) -> Tensor:
+        found: Tensor = torch.ops.aten.tanh_backward(below, *ctx.saved_tensors)
+        return found
 
 
 def _on_arrays(group: Sequence[ModuleUpdate]) -> bool:

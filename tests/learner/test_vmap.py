@@ -119,21 +119,23 @@ def test_state_loaded_into_modules_updated_together_is_used(make: Any) -> None:
 
 
 class Folded(Net):
-    """Linear layers of rows in fragments, of a constant, and without a bias."""
+    """Layers of rows in fragments, of a constant, of other dimensions, and without a bias."""
 
     def __init__(self) -> None:
         super().__init__()
         self.of_constant = torch.nn.Linear(1, 3)
         self.plain = torch.nn.Linear(2, 2, bias=False)
+        self.bound = torch.nn.Tanh()
 
     def forward_train(self, batch: Any) -> Any:
-        x = batch["x"] + self.of_constant(torch.ones(1, 1))
+        x = batch["x"] + self.of_constant(self.bound(torch.ones(1, 1)))
+        x = x + self.bound(x.double()).float()
         found = super().forward_train({"x": x.reshape(2, 3, 3)})["out"].reshape(6, 2)
         # Its rows lie in the second dimension of what vmap sees.
-        return {"out": self.plain(found.T.flip(0).T)}
+        return {"out": self.plain(self.bound(found.T.flip(0).T))}
 
 
-def test_linear_layers_of_other_inputs_equal_those_of_one_module(make: Any) -> None:
+def test_layers_of_other_inputs_equal_those_of_one_module(make: Any) -> None:
     known = {"build": lambda self: Folded()}
     apart, together = make(**settings(0, **known)), make(**settings(4, **known))
     for step in range(3):

@@ -240,7 +240,8 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: Activation(
         _tanh,
         _tanh_gradient,
-        torch.tanh_,
+        # With AVX-512 NumPy takes a tenth of the time of torch's.
+        lambda block: numpy.tanh(block.numpy(), block.numpy()),
         lambda out, below: _aten.tanh_backward(below, out),
     ),
     nn.ReLU: Activation(
