@@ -48,6 +48,13 @@ class LeaksAcrossFragments(PPO):
         return super().prepare_batch(module, config, batch.with_columns({"continued": joined}))
 
 
+class TakesTheNextRowForTheEnd(PPO):
+    def prepare_batch(self, module, config, batch):
+        after = batch["fragments"][:, 1] % batch.rows
+        finals = {"final_observations": batch["observations"][after]}
+        return super().prepare_batch(module, config, batch.with_columns(finals))
+
+
 class WrongSign(PPO):
     def compute_loss_for_module(self, module, config, batch, fwd_out):
         turned = {"advantages": -batch["advantages"]}
@@ -155,6 +162,7 @@ MUTANTS = [
     (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap", "after a terminated step"),
     (TakesTimeLimitsForFailures, "truncated_steps_bootstrap", "like steps in mid-episode"),
     (LeaksAcrossFragments, "fragments_do_not_leak", "'advantages' of the first 6 rows"),
+    (TakesTheNextRowForTheEnd, "fragments_do_not_leak", "the last of them truncated"),
     (WrongSign, "solves_reward_by_action", "action 0 after"),
     (SumsTheLoss, "loss_is_a_mean", "summed over rows"),
     (ForgetsTheCritic, "every_parameter_learns", "network.critic_body"),

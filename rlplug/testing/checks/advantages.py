@@ -39,13 +39,13 @@ def check_advantages_are_sums_of_td_errors(subject: Subject) -> None:
             raised = rewards + 0.5 * (torch.arange(len(rewards)) == row).to(rewards.dtype)
             changed = trial.prepare(trial.batch.with_columns({"rewards": raised}))
             error, sign = _misfit(usual["advantages"], changed["advantages"], shares)
-            if error > 1e-3 or sign < 0:
+            if error > 1e-3 or sign <= 0:
                 raise CheckFailed(
                     f"advantages that grow by (gamma · lambda)^k of a reward k steps later, "
                     f"with gamma = {gamma:g} and lambda = {weight:g}" + named(trial.setting),
                     f"for a higher reward in row {row} they differ from that by {error:.2g} of it"
                     if sign > 0
-                    else f"for a higher reward in row {row} they are lower",
+                    else f"for a higher reward in row {row} they are no higher",
                     location(subject.kind, "prepare_batch")
                     + ": from which row to which the sums go, and what decays them",
                 )
@@ -71,8 +71,8 @@ def check_advantages_are_normalized(subject: Subject) -> None:
         if (in_loss or in_column) is not bool(wanted):
             mean, spread = _mean_and_spread(prepared["advantages"])
             raise CheckFailed(
-                f"{'normalized' if wanted else 'the same'} advantages with normalize_advantage = "
-                f"{wanted}" + named(trial.setting),
+                f"{'normalized advantages' if wanted else 'advantages as they are'}, as "
+                f"normalize_advantage is {wanted}" + named(trial.setting),
                 f"prepare_batch gives a mean of {mean:.2g} and a standard deviation of "
                 f"{spread:.2g}, and gradients of the loss differ by {error:.2g} of their size for "
                 "advantages 3 · A + 2",
@@ -114,8 +114,10 @@ def _misfit(usual: Tensor, changed: Tensor, shares: Tensor) -> tuple[float, floa
     known = torch.stack([one, shares, torch.ones_like(one)], 1)
     found = torch.linalg.lstsq(known, two[:, None]).solution
     size = float(found[1].abs())
+    if size < 1e-9:
+        return 0.0, 0.0
     rest = float((known @ found - two[:, None]).abs().max())
-    return (rest / size if size > 1e-9 else 0.0), float(found[1])
+    return rest / size, float(found[1])
 
 
 def _is_normalized(advantages: Tensor) -> bool:

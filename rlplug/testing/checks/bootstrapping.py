@@ -69,22 +69,22 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
         if not trial.harness.calls.implements("prepare_batch"):
             continue
         applies = True
-        batch = trial.batch
-        stop = _end_of_fragment(batch) if trial.of_fragments else batch.rows // 2
-        one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
-        for name in one:
-            if name in batch or not isinstance(one[name], Tensor) or one[name].dim() != 1:
-                continue
-            left, right = one[name][:stop].double(), other[name][:stop].double()
-            if not torch.allclose(left, right, 1e-4, 1e-5) and not _is_rescaled(left, right):
-                raise CheckFailed(
-                    "columns of an episode that do not depend on later ones in the batch"
-                    + named(trial.setting),
-                    f"{name!r} of the first {stop} rows is {_text(left)}, with others after them "
-                    f"{_text(right)}",
-                    location(subject.kind, "prepare_batch")
-                    + ": mind fragments and their final observations",
-                )
+        stop = _end_of_fragment(trial.batch) if trial.of_fragments else trial.batch.rows // 2
+        for how, batch in _endings(trial.batch, stop - 1):
+            one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
+            for name in one:
+                if name in batch or not isinstance(one[name], Tensor) or one[name].dim() != 1:
+                    continue
+                left, right = one[name][:stop].double(), other[name][:stop].double()
+                if not torch.allclose(left, right, 1e-4, 1e-5) and not _is_rescaled(left, right):
+                    raise CheckFailed(
+                        "columns of an episode that do not depend on later ones in the batch"
+                        + named(trial.setting),
+                        f"{name!r} of the first {stop} rows, the last of them {how}, is "
+                        f"{_text(left)}, with others after them {_text(right)}",
+                        location(subject.kind, "prepare_batch")
+                        + ": mind fragments and their final observations",
+                    )
     if not applies:
         raise DoesNotApply("it prepares no columns")
 
@@ -104,6 +104,16 @@ def _chosen(subject: Subject, trial: Trial) -> bool:
         "trunc" in name and isinstance(value, bool) and value != getattr(defaults, name)
         for name, value in trial.setting.items()
     )
+
+
+def _endings(batch: Batch, row: int) -> Iterator[tuple[str, Batch]]:
+    """The batch with each way in which that row can end a fragment."""
+    for how in ("terminated", "truncated", "cut in mid-episode"):
+        columns = {}
+        for name in ("terminated", "truncated"):
+            columns[name] = batch[name].clone()
+            columns[name][row] = how == name
+        yield how, batch.with_columns(columns)
 
 
 def _end_of_fragment(batch: Batch) -> int:

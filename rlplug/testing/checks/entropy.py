@@ -43,7 +43,7 @@ def check_entropy_bonus_keeps_policies_random(subject: Subject) -> None:
                 f"both actions drawn with ent_coef = {LARGE:g}, where rewards are −1 and 1: action "
                 "1 in 66 %",
                 f"action 1 in {share:.1%} of {DRAWS:,} draws",
-                f"{where}: the sign of the entropy in the loss of the policy",
+                f"{where}: the entropy in the loss of the policy: its sign, its axis, its gradient",
             )
     if subject.accepts({"ent_coef": 0.2}) and _supports(subject, NoReward):
         applies = True
@@ -110,7 +110,8 @@ def check_entropy_bonus_keeps_imitation_random(subject: Subject) -> None:
         raise CheckFailed(
             f"an entropy that hardly falls in 100 updates with ent_coef = {LARGE:g}",
             f"{found[1]:.3g} after {first:.3g} at first; {found[0]:.3g} with ent_coef = 0",
-            locations(subject.kind, *_WHERE) + ": the sign of the entropy in the loss",
+            locations(subject.kind, *_WHERE)
+            + ": the entropy in the loss: its sign, its axis, its gradient",
         )
 
 
