@@ -167,7 +167,12 @@ def test_the_tutorial_works_word_for_word(tmp_path: Path, warm: Warm) -> None:
             for line in code.splitlines():
                 printed[line] = do(line)
             continue
-        changed(tmp_path / "rlplug-reinforce" / title.split()[-1], title, code)
+        changed(tmp_path / title.split()[-1], title, code)
+    with (tmp_path / "rlplug-reinforce" / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    (install,) = [line for line in printed if line.startswith("pip install")]
+    assert "[test]" in install
+    assert any(one.startswith("pytest") for one in extras["test"])
     assert re.search(r"reinforce +rlplug-reinforce 0.1.0 +ok", printed["rlplug plugins list"])
     assert "normalize_advantage" in printed["rlplug plugins show reinforce"]
     assert re.search(r"\d\d passed, \d+ do not apply", printed["rlplug plugins check reinforce"])
