@@ -333,6 +333,8 @@ def _remedy(error: BaseException, plugin: FoundPlugin) -> str:
         top = error.name.partition(".")[0]
         if top != plugin.target.partition(":")[0].partition(".")[0]:
             return f"try: pip install {top}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"try: mend line {error.lineno} of {error.filename}"
     return f"try: pip install --force-reinstall --no-deps {plugin.distribution}"
 
 

@@ -168,6 +168,15 @@ def test_a_failing_import_names_the_plugin_the_cause_and_the_missing_package(
     assert isinstance(raised.value.__cause__, ModuleNotFoundError)
 
 
+def test_an_error_of_syntax_is_to_be_mended_not_installed_again(installed: Path) -> None:
+    (file,) = installed.rglob("raises_plugin.py")
+    file.write_text("class X:\n    def\n")
+    registry = Registry.installed()
+    with pytest.raises(PluginError) as raised:
+        registry.load(registry.find(ALGORITHM, "raises"))
+    assert f"try: mend line 2 of {file}" in str(raised.value)
+
+
 def test_a_plugin_that_exits_on_import_does_not_end_the_program(installed: Path) -> None:
     registry = Registry.installed()
     with pytest.raises(PluginError, match="SystemExit: 7"):

@@ -180,7 +180,18 @@ def test_a_failed_check_leaves_with_code_1(rlplug: Callable[..., Any], installed
     assert "unknown hook 'compute_loss_for_modul'" in done.out
 
 
+def test_what_several_checks_find_is_printed_once(
+    rlplug: Callable[..., Any], installed: Path
+) -> None:
+    only = ("--only", "acting_is_repeatable", "--only", "masks_are_respected")
+    done = rlplug("plugins", "check", "typo", *only)
+    assert done.code == 1
+    assert done.out.count("unknown hook 'compute_loss_for_modul'") == 1
+    assert "found       the same as: acting is repeatable\n" in done.out
+
+
 def test_an_unknown_check_is_refused_with_a_guess(rlplug: Callable[..., Any]) -> None:
     done = rlplug("plugins", "check", "linucb", "--only", "masks_are_respectd")
     assert done.code == 2
     assert "Did you mean 'masks_are_respected'?" in done.err
+    assert "fragments_do_not_leak" not in done.err

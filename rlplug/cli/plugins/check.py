@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -45,10 +46,11 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], jobs: int, 
         subject = Subject.of(name, seed=seed)
         click.echo(click.style(subject.label, bold=True))
         chosen = [check_named(one) for one in only] or checks_for(subject.found.kind, slow=slow)
-        outcomes = []
+        outcomes: list[Outcome] = []
+        first_that_found: dict[str, Outcome] = {}
         for outcome in _outcomes(subject, [one.name for one in chosen], jobs):
+            _show(outcome, first_that_found.setdefault(_found(outcome), outcome))
             outcomes.append(outcome)
-            _show(outcome)
         _print_summary(outcomes)
         failed += sum(one.status == "failed" for one in outcomes)
     return 1 if failed else 0
@@ -76,7 +78,15 @@ def _outcome(name: str, seed: int, check: str) -> Outcome:
     return check_named(check).outcome(Subject.of(name, seed=seed))
 
 
-def _show(outcome: Outcome) -> None:
+def _found(outcome: Outcome) -> str:
+    """What a failed check found, in whichever spaces; empty for all others."""
+    if outcome.status != "failed":
+        return ""
+    return re.sub(r" \(in '[^']*'\)", "", outcome.text.partition("\nfound ")[2])
+
+
+def _show(outcome: Outcome, first: Outcome) -> None:
+    """Print an outcome; of what another check was the `first` to find, only that."""
     sign, colour = _SIGNS[outcome.status]
     mark = click.style(f"{sign:<6}", fg=colour or None)
     words = outcome.check.replace("_", " ")
@@ -84,7 +94,10 @@ def _show(outcome: Outcome) -> None:
         click.echo(f"  {mark}  {words}: {outcome.text}")
         return
     click.echo(f"  {mark}  {words}  ({outcome.seconds:.1f} s)")
-    for line in outcome.text.splitlines():
+    text = outcome.text
+    if first is not outcome and _found(outcome):
+        text = f"found       the same as: {first.check.replace('_', ' ')}"
+    for line in text.splitlines():
         click.echo(f"            {line}")
 
 

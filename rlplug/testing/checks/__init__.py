@@ -228,7 +228,8 @@ def check_named(name: str) -> Check:
         if one.name == name:
             return one
     known = [one.name for one in CHECKS]
+    near = did_you_mean(name, known, sentence=True)
     raise PluginError(
-        f"there is no check {name!r}. {did_you_mean(name, known, sentence=True)}".rstrip(),
-        f"there are: {', '.join(known)}",
+        f"there is no check {name!r}. {near}".rstrip(),
+        *(() if near else (f"there are: {', '.join(known)}",)),
     )
