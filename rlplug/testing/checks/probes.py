@@ -37,7 +37,9 @@ __all__ = [
 
 NUM_ENVS = 8
 ATTEMPTS = (0.5, 2.0)
-"""Trainings of a probe, in multiples of its steps: most need half, and one seed is no proof."""
+"""Trainings of a task, in multiples of its steps: most need half, and one seed is no proof."""
+CAREFUL = ((0.5, False), (2.0, True), (2.0, False))
+"""Trainings of a probe, and whether with smaller steps, for which some algorithms take too long."""
 RIGHT = 0.9
 """Rounds in which the best arm that is present must be chosen; half by chance."""
 VARIANT_SECONDS = 40.0
@@ -96,14 +98,14 @@ def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
         if _values(harness.module, batch) is None:
             raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
     largest = max((abs(answer.value or 0.0) for answer in answers), default=1.0)
-    for attempt, times in enumerate(ATTEMPTS):
+    for attempt, (times, careful) in enumerate(CAREFUL):
         steps = int(probe.steps * times)
         module = train(
             subject,
             probe.make,
             steps=steps,
             seed=attempt,
-            config=_more_careful(subject, changes) if attempt else subject.changed(changes),
+            config=_more_careful(subject, changes) if careful else subject.changed(changes),
         )
         try:
             for answer in answers:
@@ -113,7 +115,7 @@ def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
                     _compare(subject, probe, module, answer, tolerance, setting, steps)
             return
         except CheckFailed:
-            if attempt == len(ATTEMPTS) - 1:
+            if attempt == len(CAREFUL) - 1:
                 raise
 
 
@@ -198,7 +200,7 @@ def _options_for(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> 
 
 
 def _more_careful(subject: Subject, changes: Mapping[str, Any]) -> Any:
-    """The options with smaller steps, for the second run."""
+    """The options with smaller steps."""
     usual = subject.changed(changes)
     rate = getattr(usual, "learning_rate", None)
     if isinstance(rate, float):
