@@ -215,7 +215,7 @@ class ArraysTrial:
                 return found
             self._reason = "its hooks keep what they compute"
         except UnsupportedError as error:
-            self._reason = str(error)
+            self._reason = f"not on arrays: {error}"
         except Exception as error:
             # If the plugin itself is wrong, torch raises what it raises.
             self._reason = f"its hooks need tensors: {error}".partition("\n")[0]
