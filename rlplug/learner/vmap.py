@@ -18,6 +18,7 @@ from torch.func import vmap
 from torch.optim import LBFGS
 
 from rlplug.batch import Batch
+from rlplug.batch.nested import to_tensors
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
 from rlplug.learner.state import update_digest
@@ -75,15 +76,15 @@ class VmapEngine:
         """Whether the minibatches have the same columns of the same shapes."""
         if not self.works or any(len(update.minibatches) != 1 for update in self.updates):
             return False
-        first, *others = [update.minibatches[0] for update in self.updates]
-        shapes = [(name, getattr(first[name], "shape", None)) for name in first]
+        first, *others = [update.minibatches[0].columns for update in self.updates]
+        shapes = [(name, getattr(column, "shape", None)) for name, column in first.items()]
         return all(shape is not None for _, shape in shapes) and all(
-            len(batch) == len(shapes)
+            len(columns) == len(shapes)
             and all(
-                name in batch and getattr(batch[name], "shape", None) == shape
+                name in columns and getattr(columns[name], "shape", None) == shape
                 for name, shape in shapes
             )
-            for batch in others
+            for columns in others
         )
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
@@ -98,7 +99,7 @@ class VmapEngine:
         for tensor in stacked.values():
             tensor.requires_grad_()
         fixed = {name: torch.stack(held) for name, held in self._fixed.items()}
-        columns = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        columns = {name: _column(batches, name) for name in batches[0]}
         names, columns_of = [*stacked, *fixed], list(columns)
 
         def one(tensors: tuple[Tensor, ...], rows: tuple[Tensor, ...]) -> Any:
@@ -291,6 +292,15 @@ class VmapGroups:
         return list(map(len, self._tables)) != self._sizes or not all(
             map(is_, map(dict.get, self._holders, self._keys), self._values)
         )
+
+
+def _column(batches: Sequence[Batch], name: str) -> Tensor:
+    """A column of all modules; arrays become one tensor, not one each."""
+    columns: list[Any] = [batch.columns[name] for batch in batches]
+    if all(type(column) is numpy.ndarray for column in columns):
+        stacked: Tensor = to_tensors(numpy.stack(columns))
+        return stacked
+    return torch.stack([batch[name] for batch in batches])
 
 
 def _linear(part: nn.Linear, rows: Tensor) -> Tensor:
