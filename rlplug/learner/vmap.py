@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from operator import is_
 from typing import Any
 
@@ -12,8 +11,6 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.func import vmap
 from torch.optim import LBFGS
 
@@ -22,6 +19,7 @@ from rlplug.batch.nested import to_tensors
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
 from rlplug.learner.state import update_digest
+from rlplug.learner.vmap_layers import forwards_together
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
@@ -55,15 +53,7 @@ class VmapEngine:
         self._constants: dict[str, Any] = {}
         """Metrics that are plain numbers."""
         self._places = {n: (table, key) for n, _, table, key in _tensors(self._member.module)}
-        self._forwards: list[tuple[nn.Module, Callable[[Tensor], Tensor]]] = []
-        """What layers do in place of their own."""
-        for part in self._member.module.modules():
-            if "forward" in vars(part):
-                continue
-            if type(part) is nn.Linear and part.bias is not None:
-                self._forwards.append((part, partial(_linear, part)))
-            elif type(part) is nn.Tanh:
-                self._forwards.append((part, _tanh))
+        self._forwards = list(forwards_together(self._member.module))
         self._params: dict[str, list[Any]] = {}
         self._fixed: dict[str, list[Tensor]] = {}
         for update in updates:
@@ -301,43 +291,6 @@ def _column(batches: Sequence[Batch], name: str) -> Tensor:
         stacked: Tensor = to_tensors(numpy.stack(columns))
         return stacked
     return torch.stack([batch[name] for batch in batches])
-
-
-def _linear(part: nn.Linear, rows: Tensor) -> Tensor:
-    """A linear layer of all modules in one product, which vmap makes of a product and a sum."""
-    level = _functorch.maybe_get_level(rows)
-    if level < 0 or rows.dim() != 2 or _functorch.maybe_get_bdim(rows) != 0:
-        return nn.functional.linear(rows, part.weight, part.bias)
-    weight, bias = map(_functorch.get_unwrapped, (part.weight, part.bias))
-    found = torch.baddbmm(bias.unsqueeze(1), _functorch.get_unwrapped(rows), weight.transpose(1, 2))
-    return _functorch._add_batch_dim(found, 0, level)
-
-
-def _tanh(rows: Tensor) -> Tensor:
-    """tanh of all modules in NumPy, which takes a tenth of the time of torch's with AVX-512."""
-    level = _functorch.maybe_get_level(rows)
-    whole = _functorch.get_unwrapped(rows) if level >= 0 else rows
-    if level < 0 or not whole.is_cpu or whole.dtype is not torch.float32:
-        return torch.tanh(rows)
-    dim = _functorch.maybe_get_bdim(rows)
-    # Outside of vmap, a function with a gradient of its own costs a fraction.
-    apply: Callable[[Tensor], Tensor] = _Tanh.apply
-    with temporarily_pop_interpreter_stack():
-        found = apply(whole)
-    return _functorch._add_batch_dim(found, dim, level)
-
-
-class _Tanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        found = torch.from_numpy(numpy.tanh(rows.detach().numpy()))
-        ctx.save_for_backward(found)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, below: Tensor) -> Tensor:
-        found: Tensor = torch.ops.aten.tanh_backward(below, *ctx.saved_tensors)
-        return found
 
 
 def _on_arrays(group: Sequence[ModuleUpdate]) -> bool:
