@@ -41,7 +41,7 @@ class _LinearBandit(Algorithm):
     }
     reference: ClassVar[str] = "rlplug_linucb.algorithm:plain_ridge"
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
-        {"discount": 0.9},
+        {"discount": 0.9, "l2_lambda": 0.5},
         {"discount": 0.9, "squared_discount": True},
         {"model": "hybrid"},
         {"l2_lambda": 0.0},
