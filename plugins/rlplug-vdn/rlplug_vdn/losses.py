@@ -37,7 +37,8 @@ def team_loss(
 ) -> Loss:
     """The loss between the values of what teams did and their TD targets."""
     actions = module.by_agent(module.indices(batch["actions"]))
-    values = module.by_agent(fwd_out["q_values"])
+    (found,) = fwd_out.values()
+    values = module.by_agent(found)
     predicted = module.total(of_actions(values, actions), batch["observations"])
     targets = batch["targets"]
     losses = td_loss(predicted, targets, config.loss)

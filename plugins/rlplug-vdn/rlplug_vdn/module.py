@@ -75,9 +75,13 @@ class TeamModule(DQNModule):
             self.mixer_target: TargetNetwork = make_target(own).init(self.mixer)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`q_values` of every action, shape (n, agents, actions); of one agent, (n, actions)."""
-        values = self.each(self.network, batch["observations"])
-        return {"q_values": values if self.is_team else values.squeeze(1)}
+        """`q_values` of every action, shape (n, agents, actions); of one agent, (n, actions).
+
+        QMIX has `utilities`: only what the mixer makes of them are values.
+        """
+        found = self.each(self.network, batch["observations"])
+        name = "q_values" if self.mixer is None else "utilities"
+        return {name: found if self.is_team else found.squeeze(1)}
 
     def each(self, network: nn.Module, observations: Any) -> Tensor:
         """Action values of each agent of a team, shape (n, agents, actions)."""

@@ -120,6 +120,9 @@ def test_one_agent_is_a_team_of_one() -> None:
     module = TeamModule(OBSERVATIONS, ACTIONS, VDNConfig(net_arch=(4,)), 0, OBSERVATIONS)
     rows = Batch({"observations": torch.zeros(5, 2)})
     assert module.forward_train(rows)["q_values"].shape == (5, 2)
+    mixed = VDNConfig(net_arch=(4,), mixing="qmix")
+    module = TeamModule(OBSERVATIONS, ACTIONS, mixed, 0, OBSERVATIONS)
+    assert module.forward_train(rows)["utilities"].shape == (5, 2)
 
 
 def test_options_for_the_values_of_one_agent_are_unknown() -> None:
