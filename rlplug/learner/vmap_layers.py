@@ -38,19 +38,24 @@ def _linear(part: nn.Linear, rows: Tensor) -> Tensor:
 
 def _tanh(rows: Tensor) -> Tensor:
     """tanh of all modules in NumPy, which takes a tenth of the time of torch's with AVX-512."""
-    level = _functorch.maybe_get_level(rows)
-    whole = _functorch.get_unwrapped(rows) if level >= 0 else rows
-    if level < 0 or not whole.is_cpu or whole.dtype is not torch.float32:
+    level, dim = _functorch.maybe_get_level(rows), _functorch.maybe_get_bdim(rows)
+    # Without a dimension of modules it is a constant, or inside of a derivative.
+    if level < 0 or dim < 0:
         return torch.tanh(rows)
-    dim = _functorch.maybe_get_bdim(rows)
-    # Outside of vmap, a function with a gradient of its own costs a fraction.
+    whole = _functorch.get_unwrapped(rows)
+    wrapped = _functorch.maybe_get_level(whole) >= 0
+    if wrapped or not whole.is_cpu or whole.dtype is not torch.float32:
+        return torch.tanh(rows)
     apply: Callable[[Tensor], Tensor] = _Tanh.apply
+    # Outside of vmap, a function with a gradient of its own costs a fraction.
     with temporarily_pop_interpreter_stack():
         found = apply(whole)
     return _functorch._add_batch_dim(found, dim, level)
 
 
 class _Tanh(torch.autograd.Function):
+    """tanh in NumPy, with its gradient."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
         found = torch.from_numpy(numpy.tanh(rows.detach().numpy()))

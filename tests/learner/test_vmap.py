@@ -135,8 +135,22 @@ class Folded(Net):
         return {"out": self.plain(self.bound(found.T.flip(0).T))}
 
 
-def test_layers_of_other_inputs_equal_those_of_one_module(make: Any) -> None:
-    known = {"build": lambda self: Folded()}
+class Sloped(Net):
+    """Takes derivatives of tanh within its forward pass: at a constant, and at its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound = torch.nn.Tanh()
+
+    def forward_train(self, batch: Any) -> Any:
+        slope = torch.func.grad(lambda x: self.bound(x).sum())
+        x = batch["x"] * slope(torch.full((1, 3), 0.5)) + slope(batch["x"])
+        return super().forward_train({"x": x})
+
+
+@pytest.mark.parametrize("build", [Folded, Sloped])
+def test_layers_of_other_inputs_equal_those_of_one_module(make: Any, build: Any) -> None:
+    known = {"build": lambda self: build()}
     apart, together = make(**settings(0, **known)), make(**settings(4, **known))
     for step in range(3):
         for learner in (apart, together):
