@@ -153,7 +153,7 @@ class ArraysTrial:
         try:
             self._arrays = ArraysEngine(update, losses, copies=copies)
         except UnsupportedError as error:
-            self._reason = str(error)
+            self._reason = error.reason
 
     def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` both ways; what torch computes is used."""
@@ -215,7 +215,7 @@ class ArraysTrial:
                 return found
             self._reason = "its hooks keep what they compute"
         except UnsupportedError as error:
-            self._reason = f"not on arrays: {error}"
+            self._reason = error.reason
         except Exception as error:
             # If the plugin itself is wrong, torch raises what it raises.
             self._reason = f"its hooks need tensors: {error}".partition("\n")[0]

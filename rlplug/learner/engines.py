@@ -107,7 +107,7 @@ class Engines:
                 update.engine = ArraysEngine(update, self._losses, copies=self._hooks.used)
                 update.engine_reason = reason
             except UnsupportedError as error:
-                update.engine, update.engine_reason = self._torch, str(error)
+                update.engine, update.engine_reason = self._torch, error.reason
 
     def prepare(self, update: ModuleUpdate, prepare: Prepare, batch: Batch) -> Batch:
         """Run `prepare_batch` on the module's engine."""
@@ -160,7 +160,8 @@ class Engines:
                 self._leave(update, error)
 
     def _leave(self, update: ModuleUpdate, error: Exception) -> None:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        text = error.reason if isinstance(error, UnsupportedError) else str(error)
+        reason = text.strip().partition("\n")[0] or type(error).__name__
         if update.engine.name.startswith("compiled"):
             _warn_uncompiled(update, reason)
         update.engine, update.engine_reason = self._torch, reason

@@ -23,7 +23,11 @@ class EntropyIsPunished(BC):
 
 MUTANTS = [
     (WeightsForgotten, "importance_weights_scale_the_loss", "twice as large"),
-    (EntropyIsPunished, "entropy_bonus_keeps_imitation_random", "the entropy in the loss"),
+    (
+        EntropyIsPunished,
+        "entropy_bonus_keeps_imitation_random",
+        "the entropy in the loss: its sign",
+    ),
 ]
 
 

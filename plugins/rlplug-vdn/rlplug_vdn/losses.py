@@ -37,8 +37,7 @@ def team_loss(
 ) -> Loss:
     """The loss between the values of what teams did and their TD targets."""
     actions = module.by_agent(module.indices(batch["actions"]))
-    (found,) = fwd_out.values()
-    values = module.by_agent(found)
+    values = module.by_agent(fwd_out[module.output])
     predicted = module.total(of_actions(values, actions), batch["observations"])
     targets = batch["targets"]
     losses = td_loss(predicted, targets, config.loss)

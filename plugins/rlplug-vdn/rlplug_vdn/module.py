@@ -70,18 +70,17 @@ class TeamModule(DQNModule):
             (self.agents,) = training_space["present"].shape or ()
             state_space = training_space.spaces.get("state", state_space)
         self.mixer: Mixer | None = None
+        self.output = "q_values"
+        """What `forward_train` gives; values of QMIX are what the mixer makes of utilities."""
         if config.mixing == "qmix":
+            self.output = "utilities"
             self.mixer = Mixer(state_space, self.agents, config.mixing_width)
             self.mixer_target: TargetNetwork = make_target(own).init(self.mixer)
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`q_values` of every action, shape (n, agents, actions); of one agent, (n, actions).
-
-        QMIX has `utilities`: only what the mixer makes of them are values.
-        """
+        """`output` of every action, shape (n, agents, actions); of one agent, (n, actions)."""
         found = self.each(self.network, batch["observations"])
-        name = "q_values" if self.mixer is None else "utilities"
-        return {name: found if self.is_team else found.squeeze(1)}
+        return {self.output: found if self.is_team else found.squeeze(1)}
 
     def each(self, network: nn.Module, observations: Any) -> Tensor:
         """Action values of each agent of a team, shape (n, agents, actions)."""

@@ -46,11 +46,13 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], jobs: int, 
         subject = Subject.of(name, seed=seed)
         click.echo(click.style(subject.label, bold=True))
         chosen = [check_named(one) for one in only] or checks_for(subject.found.kind, slow=slow)
-        outcomes: list[Outcome] = []
-        first_that_found: dict[str, Outcome] = {}
+        outcomes = []
+        found_by: dict[str, str] = {}
         for outcome in _outcomes(subject, [one.name for one in chosen], jobs):
-            _show(outcome, first_that_found.setdefault(_found(outcome), outcome))
             outcomes.append(outcome)
+            found = _found(outcome)
+            _show(outcome, found_by.get(found, "") if found else "")
+            found_by.setdefault(found, outcome.check)
         _print_summary(outcomes)
         failed += sum(one.status == "failed" for one in outcomes)
     return 1 if failed else 0
@@ -85,8 +87,8 @@ def _found(outcome: Outcome) -> str:
     return re.sub(r" \(in '[^']*'\)", "", outcome.text.partition("\nfound ")[2])
 
 
-def _show(outcome: Outcome, first: Outcome) -> None:
-    """Print an outcome; of what another check was the `first` to find, only that."""
+def _show(outcome: Outcome, first: str) -> None:
+    """Print an outcome; what the check `first` has found before is not repeated."""
     sign, colour = _SIGNS[outcome.status]
     mark = click.style(f"{sign:<6}", fg=colour or None)
     words = outcome.check.replace("_", " ")
@@ -94,9 +96,7 @@ def _show(outcome: Outcome, first: Outcome) -> None:
         click.echo(f"  {mark}  {words}: {outcome.text}")
         return
     click.echo(f"  {mark}  {words}  ({outcome.seconds:.1f} s)")
-    text = outcome.text
-    if first is not outcome and _found(outcome):
-        text = f"found       the same as: {first.check.replace('_', ' ')}"
+    text = f"found       the same as: {first.replace('_', ' ')}" if first else outcome.text
     for line in text.splitlines():
         click.echo(f"            {line}")
 

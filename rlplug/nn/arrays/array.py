@@ -34,6 +34,11 @@ Back: TypeAlias = Callable[[Value], object]
 class UnsupportedError(Exception):
     """What arrays cannot do: the module runs on torch."""
 
+    @property
+    def reason(self) -> str:
+        """Why the module runs on torch."""
+        return f"not on arrays: {self}"
+
 
 class UnsupportedAttributeError(UnsupportedError, AttributeError):
     """A part of torch's interface that arrays do not have."""

@@ -71,20 +71,15 @@ def check_fragments_do_not_leak(subject: Subject) -> None:
         applies = True
         stop = _end_of_fragment(trial.batch) if trial.of_fragments else trial.batch.rows // 2
         for how, batch in _endings(trial.batch, stop - 1):
-            one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
-            for name in one:
-                if name in batch or not isinstance(one[name], Tensor) or one[name].dim() != 1:
-                    continue
-                left, right = one[name][:stop].double(), other[name][:stop].double()
-                if not torch.allclose(left, right, 1e-4, 1e-5) and not _is_rescaled(left, right):
-                    raise CheckFailed(
-                        "columns of an episode that do not depend on later ones in the batch"
-                        + named(trial.setting),
-                        f"{name!r} of the first {stop} rows, the last of them {how}, is "
-                        f"{_text(left)}, with others after them {_text(right)}",
-                        location(subject.kind, "prepare_batch")
-                        + ": mind fragments and their final observations",
-                    )
+            for name, left, right in _leaks(trial, batch, stop):
+                raise CheckFailed(
+                    "columns of an episode that do not depend on later ones in the batch"
+                    + named(trial.setting),
+                    f"{name!r} of the first {stop} rows, the last of them {how}, is "
+                    f"{_text(left)}, with others after them {_text(right)}",
+                    location(subject.kind, "prepare_batch")
+                    + ": mind fragments and their final observations",
+                )
     if not applies:
         raise DoesNotApply("it prepares no columns")
 
@@ -104,6 +99,17 @@ def _chosen(subject: Subject, trial: Trial) -> bool:
         "trunc" in name and isinstance(value, bool) and value != getattr(defaults, name)
         for name, value in trial.setting.items()
     )
+
+
+def _leaks(trial: Trial, batch: Batch, stop: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Columns that are others up to `stop` if rows after it are: with both."""
+    one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
+    for name in one:
+        if name in batch or not isinstance(one[name], Tensor) or one[name].dim() != 1:
+            continue
+        left, right = one[name][:stop].double(), other[name][:stop].double()
+        if not torch.allclose(left, right, 1e-4, 1e-5) and not _is_rescaled(left, right):
+            yield name, left, right
 
 
 def _endings(batch: Batch, row: int) -> Iterator[tuple[str, Batch]]:
