@@ -87,7 +87,8 @@ def test_show_has_everything_to_use_a_plugin(rlplug: Cli, installed: Path) -> No
     assert "Learns well enough for a test." in done.out
     assert "  build\n" in done.out
     words = [line.split() for line in done.out.splitlines()]
-    assert ["learning_rate", "float", "or", "schedule", "0.1", "Step", "size."] in words
+    typed = ["float", "or", "schedule,", "at", "least", "0"]
+    assert ["learning_rate", *typed, "0.1", "Step", "size."] in words
     assert '[run]\nalgorithm = "good"\nenv = "LinearBandit-v0"\n' in done.out
     assert "[algorithm]\nlearning_rate = 0.1\n" in done.out
     assert "# sampling.num_envs = 4" in done.out

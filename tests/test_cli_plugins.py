@@ -28,11 +28,11 @@ Hooks
   build
 
 Options
-  name           type               default
-  learning_rate  float or schedule  0.1       Step size.
-  gamma          float              0.99      Weight of the future.
-  double         bool               true      Use two networks.
-  hidden         list of int        [64, 64]  Units per layer.
+  name           type                           default
+  learning_rate  float or schedule, at least 0  0.1       Step size.
+  gamma          float, between 0 and 1         0.99      Weight of the future.
+  double         bool                           true      Use two networks.
+  hidden         list of int                    [64, 64]  Units per layer.
   options of every run: rlplug options
 
 Presets, named sets of options: rlplug run --algo good --preset small

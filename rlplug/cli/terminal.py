@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["console", "in_columns", "print_options"]
 
 _UNBROKEN = 4000
+_TYPE_WIDTH = 32
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -60,8 +61,11 @@ def print_options(shown: Console, rows: Iterable[OptionRow]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("  name", "type", "default", ""):
-        table.add_column(heading, no_wrap=heading != "", overflow="fold")
+    table.add_column("  name", no_wrap=True)
+    # Long lists of choices are broken where lines have an end, so that the help has room.
+    table.add_column("type", max_width=_TYPE_WIDTH if shown.is_terminal else None)
+    table.add_column("default", no_wrap=True, overflow="fold")
+    table.add_column("", overflow="fold")
     for row in rows:
         table.add_row(f"  {row.name}", row.type, row.default, row.help)
     with shown.capture() as printed:

@@ -27,6 +27,18 @@ Check = Callable[[Any], str | None]
 """Takes a value and returns an error message, or None."""
 
 
+@attrs.frozen
+class Limit:
+    """A check whose words are shown beside the option's type."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __call__(self, value: Any) -> str | None:
+        """The error message of a value beyond the limit."""
+        return None if self.holds(value) else f"must be {self.words}, got {value!r}"
+
+
 def option(
     default: Any,
     help: str,
@@ -53,7 +65,8 @@ def option(
                 if problem is not None:
                     raise ValueError(problem)
 
-    metadata = {"help": help, "schedulable": schedulable, "rest": rest}
+    limits = tuple(check.words for check in checks if isinstance(check, Limit))
+    metadata = {"help": help, "schedulable": schedulable, "rest": rest, "limits": limits}
     if factory:
         return attrs.field(factory=default, validator=validate, metadata=metadata, kw_only=True)
     return attrs.field(default=default, validator=validate, metadata=metadata, kw_only=True)
@@ -81,38 +94,34 @@ def config_class_error(config: Any) -> str | None:
 
 def at_least(lowest: float) -> Check:
     """Value >= `lowest`."""
-    return lambda value: None if value >= lowest else f"must be at least {lowest}, got {value!r}"
+    return Limit(f"at least {lowest}", lambda value: value >= lowest)
 
 
 def at_most(highest: float) -> Check:
     """Value <= `highest`."""
-    return lambda value: None if value <= highest else f"must be at most {highest}, got {value!r}"
+    return Limit(f"at most {highest}", lambda value: value <= highest)
 
 
 def above(bound: float) -> Check:
     """Value > `bound`."""
-    return lambda value: None if value > bound else f"must be greater than {bound}, got {value!r}"
+    return Limit(f"greater than {bound}", lambda value: value > bound)
 
 
 def below(bound: float) -> Check:
     """Value < `bound`."""
-    return lambda value: None if value < bound else f"must be less than {bound}, got {value!r}"
+    return Limit(f"less than {bound}", lambda value: value < bound)
 
 
 def between(lowest: float, highest: float) -> Check:
     """Value in the closed interval."""
-    return lambda value: (
-        None
-        if lowest <= value <= highest
-        else f"must be between {lowest} and {highest}, got {value!r}"
-    )
+    return Limit(f"between {lowest} and {highest}", lambda value: lowest <= value <= highest)
 
 
 def one_of(choices: Iterable[Any]) -> Check:
     """Value among the choices."""
     allowed = tuple(choices)
     words = ", ".join(repr(choice) for choice in allowed)
-    return lambda value: None if value in allowed else f"must be one of {words}, got {value!r}"
+    return Limit(f"one of {words}", lambda value: value in allowed)
 
 
 def not_empty(value: Any) -> str | None:

@@ -48,7 +48,8 @@ def rows(config: type[Any]) -> list[OptionRow]:
 
 
 def _type(declared: Any, field: attrs.Attribute[Any]) -> str:
-    return type_name(declared) + (" or schedule" if field.metadata["schedulable"] else "")
+    schedule = " or schedule" if field.metadata["schedulable"] else ""
+    return ", ".join([type_name(declared) + schedule, *field.metadata["limits"]])
 
 
 def markdown(config: type[Any]) -> str:
