@@ -138,9 +138,10 @@ class Covered:
         """The tests that run a line, those of its room first, then quick ones; their time; all."""
         lines = self.files.get(bug.file, {}).get("lines", {})
         found = lines.get(str(bug.line), [])
-        if not found and str(bug.line) in lines:
-            # Only run when the file is imported: by every test that uses the file, and by those of
-            # its room, which may look at constants and defaults alone.
+        if bug.at_import or (not found and str(bug.line) in lines):
+            # By every test that uses the file, and by those of its room, which may look at
+            # constants and defaults alone: whichever test imports the file first is found by
+            # coverage.
             found = sorted({*(test for tests in lines.values() for test in tests), *self._of(bug)})
         if not found:
             found = self._named_after(bug)

@@ -56,6 +56,8 @@ class Bug:
     text: str
     """The line as it is, without what it is indented by."""
     planted_text: str
+    at_import: bool
+    """Whether the line runs when its file is imported, and never again."""
 
     @property
     def room(self) -> str:
@@ -74,7 +76,9 @@ class Bug:
 def bugs_in(file: str, source: bytes) -> Iterator[Bug]:
     """All bugs that the rules find in a source, in its order; what does not compile is left out."""
     finder = _Finder(source)
-    finder.visit(ast.parse(source))
+    tree = ast.parse(source)
+    finder.visit(tree)
+    bodies = list(finder.bodies(tree))
     for rule, start, stop, becomes in sorted(set(finder.found), key=lambda one: one[1:]):
         line = source.count(b"\n", 0, start) + 1
         planted = source[:start] + becomes + source[stop:]
@@ -96,6 +100,7 @@ def bugs_in(file: str, source: bytes) -> Iterator[Bug]:
             becomes=becomes,
             text=text,
             planted_text=planted[begin:].partition(b"\n")[0].decode().strip(),
+            at_import=not any(first <= start < last for first, last in bodies),
         )
 
 
@@ -251,6 +256,14 @@ class _Finder(ast.NodeVisitor):
             self.found.append(("arguments", start, stop, new))
 
     # -- places --------------------------------------------------------------------------------
+
+    def bodies(self, tree: ast.AST) -> Iterator[tuple[int, int]]:
+        """Where the bodies of functions begin and end, in bytes."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield self._start(node.body[0]), self._stop(node.body[-1])
+            elif isinstance(node, ast.Lambda):
+                yield self._start(node.body), self._stop(node.body)
 
     def _replace(self, rule: str, node: Any, becomes: str) -> None:
         self.found.append((rule, self._start(node), self._stop(node), becomes.encode()))

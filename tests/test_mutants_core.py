@@ -54,6 +54,29 @@ def test_a_line_becomes_what_its_rules_make_of_it(line: str, planted: dict[str, 
     }
 
 
+def test_a_line_outside_of_functions_runs_when_its_file_is_imported() -> None:
+    source = b"""x = 1
+def f(a=2, *, b=lambda: 3):
+    return 4
+class C:
+    y: int = 5
+    def g(self):
+        def h(): return 6
+        return h
+"""
+    found = {
+        bug.planted_text.strip("):"): bug.at_import for bug in rules().bugs_in("r/f.py", source)
+    }
+    assert found == {
+        "x = 2": True,
+        "def f(a=3, *, b=lambda: 3": True,
+        "def f(a=2, *, b=lambda: 4": False,
+        "return 5": False,
+        "y: int = 6": True,
+        "def h(): return 7": False,
+    }
+
+
 def test_every_accepted_bug_can_be_planted() -> None:
     listed = tomllib.loads((BENCHMARKS / "mutants_core.toml").read_text(encoding="utf-8"))
     planted = {
