@@ -38,8 +38,17 @@ _SWAPS: dict[type[ast.AST], tuple[str, str]] = {
 """Operator → how it is written, and what stands there instead."""
 
 _COPIES = frozenset(("copy", "clone", "deepcopy", "copied", "detach"))
-_NO_ORDER = frozenset(("isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast"))
-"""Calls whose swapped arguments raise at once."""
+_NO_ORDER = frozenset(
+    ("isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast")
+    + ("min", "max", "minimum", "maximum", "suppress")
+)
+"""Calls whose swapped arguments raise at once, or mean the same."""
+_PICTURE = frozenset(("axes", "figure", "bar"))
+_LOOKS = frozenset(
+    ("size", "labelsize", "fontsize", "linewidth", "lw", "markersize", "ms", "alpha", "zorder")
+    + ("length", "rotation")
+)
+"""Arguments of what draws a picture: their values are judged by eye."""
 
 
 @attrs.frozen(kw_only=True)
@@ -243,7 +252,10 @@ class _Finder(ast.NodeVisitor):
             self._replace("copies", node, self._text(node.args[1]))
         if name not in _NO_ORDER:
             self._reordered(node.args)
-        self.generic_visit(node)
+        drawn = isinstance(called, ast.Attribute) and ast.unparse(called.value) in _PICTURE
+        for part in ast.iter_child_nodes(node):
+            if not (drawn and (name == "add_axes" or getattr(part, "arg", "") in _LOOKS)):
+                self.visit(part)
 
     def _reordered(self, args: list[ast.expr]) -> None:
         for one, other in itertools.pairwise(args):

@@ -33,7 +33,7 @@ def write_durably(path: Path, content: bytes) -> None:
         partial.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+            partial.unlink()
         raise
     sync_folder(path.parent)
 

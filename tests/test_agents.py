@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
+from gymnasium import spaces
 
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
@@ -339,6 +341,25 @@ def test_of_several_learners_all_update_what_each_has_a_batch_for() -> None:
     # `first` is there in steps 1 and 2, `second` in 2, 3 and 4.
     assert trained == [[["one"]], [["one"]], [["two"]], [["two"]]]
     assert told == [[1, 0], [0, 0], [1, 1], [0, 0], [0, 1], [0, 0], [0, 1], [0, 0]]
+
+
+def test_random_actions_come_from_the_generator_and_leave_the_environments_space_alone() -> None:
+    space = spaces.Discrete(5)
+    space.seed(1)
+    module = RandomModule(space)
+    act = ActInput(numpy.zeros((40, 1)), random=numpy.random.default_rng(2))
+    chosen = module.forward_exploration(act).actions
+    assert set(chosen.tolist()) == {0, 1, 2, 3, 4}
+    act.random = numpy.random.default_rng(2)
+    assert module.forward_inference(act).actions.tolist() == chosen.tolist()
+    masked = dataclasses.replace(act, action_mask=numpy.tile([0, 1, 0, 1, 0], (40, 1)))
+    assert set(module.forward_inference(masked).actions.tolist()) == {1, 3}
+    # Nested observations count their rows as well.
+    nested = ActInput({"a": numpy.zeros((3, 2))}, random=numpy.random.default_rng(2))
+    assert module.forward_inference(nested).actions.shape == (3,)
+    other = spaces.Discrete(5)
+    other.seed(1)
+    assert [space.sample() for _ in range(9)] == [other.sample() for _ in range(9)]
 
 
 @pytest.mark.parametrize("env", [Meeting, Countdown, "pettingzoo:mpe/simple_spread_v3"])

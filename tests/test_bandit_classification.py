@@ -43,6 +43,12 @@ def test_the_right_label_pays_1_and_any_other_nothing() -> None:
     assert infos["best_reward"].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_the_observation_space_has_the_bounds_of_the_columns_and_no_column_of_width_0() -> None:
+    table = Table.of([[0.0, 5.0, -2.0], [1.5, 5.0, -3.0]], ["a", "b"], name="two rows")
+    box = bandits(1, table=table, preprocess="none").single_observation_space
+    assert (box.low.tolist(), box.high.tolist()) == ([0.0, 5.0, -3.0], [1.5, 6.0, -2.0])
+
+
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_every_row_comes_once_per_pass_whatever_the_number_of_environments(n: int) -> None:
     seen = rows_seen(n, steps=3 * 30, seed=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,33 @@ def test_a_checkpoint_is_written_beside_the_run_and_told_of_once(tmp_path: Path)
     ]
     assert told[1].deleted == ("step-000000000001",)
     assert (checkpoints.finished(wait=True), checkpoints.is_writing) == ([], False)
+
+
+@pytest.mark.parametrize("then", ["write", "prune", "resume", "start"])
+def test_whatever_comes_next_waits_for_the_one_that_is_being_written(
+    tmp_path: Path, then: str
+) -> None:
+    told: list[str] = []
+
+    def slowly() -> None:
+        told.append("began")
+        time.sleep(0.05)
+        told.append("committed")
+
+    checkpoints = Checkpoints(tmp_path, keep=1, before_commit=slowly)
+    checkpoints.write(snapshot_at(1))
+    checkpoints.start(snapshot_at(2))
+    following = {
+        "write": lambda: checkpoints.write(snapshot_at(3)),
+        "prune": checkpoints.prune,
+        "resume": lambda: checkpoints.resume_from(tmp_path / "step-000000000002"),
+        "start": lambda: checkpoints.start(snapshot_at(3)),
+    }
+    following[then]()
+    assert told[:4] == ["began", "committed"] * 2
+    (*_, last) = checkpoints.finished(wait=True)
+    assert last.error is None
+    assert last.path == checkpoints_in(tmp_path)[-1] or then == "write"
 
 
 def test_what_a_checkpoint_holds_does_not_change_with_the_run(tmp_path: Path) -> None:

@@ -339,6 +339,16 @@ def test_a_buffer_that_was_saved_goes_on_with_the_same_draws() -> None:
         Replay(buffer_size=20, batch_size=6).open(setting()).set_state(feeds[0].get_state())
 
 
+def test_a_buffer_is_saved_with_the_step_up_to_which_it_has_learned() -> None:
+    described = Replay(buffer_size=10, batch_size=6)
+    feed = described.open(setting())
+    assert feed.get_state()["step"] == 0
+    drawn(feed, EPISODES)
+    other = described.open(setting())
+    other.set_state(feed.get_state())
+    assert other.get_state()["step"] == feed.get_state()["step"] > 0
+
+
 def test_the_newest_observation_is_saved_for_the_row_that_leads_there() -> None:
     described = Replay(buffer_size=200, batch_size=200)
     saved, restored = described.open(setting()), described.open(setting())

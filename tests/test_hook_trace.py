@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlplug import AddOn, run
+from rlplug.hooks.tracing import EVERY, HookTrace
 
 OPTIONS: dict[str, Any] = {"tracking.enabled": False, "sampling.num_envs": 8}
 
@@ -54,3 +56,39 @@ def test_the_flag_is_the_option(rlplug: Any, home: Path) -> None:
     assert "trace_hooks" in done.out
     twice = rlplug("run", "--algo", "a2c", "--trace-hooks", "--set", "learner.trace_hooks=true")
     assert (twice.code, "trace_hooks" in twice.err) == (2, True)
+
+
+def test_seconds_are_summed_by_plugin_and_hook_until_they_are_taken() -> None:
+    trace = HookTrace()
+    trace.seconds_of("bonus", "prepare_batch")[0] += 1.5
+    trace.seconds_of("bonus", "prepare_batch")[0] += 0.5
+    trace.seconds_of("bonus", "compute_loss_for_module")[0] += 3.0
+    trace.seconds_of("other", "build")
+    assert trace.take() == {
+        "hooks/bonus/prepare_batch_seconds": 2.0,
+        "hooks/bonus/compute_loss_for_module_seconds": 3.0,
+        "hooks/bonus/seconds": 5.0,
+    }
+    # What was told is not told again, and the same numbers count on.
+    assert trace.take() == {}
+    trace.seconds_of("bonus", "prepare_batch")[0] += 0.25
+    assert trace.take() == {
+        "hooks/bonus/prepare_batch_seconds": 0.25,
+        "hooks/bonus/seconds": 0.25,
+    }
+
+
+def test_gradients_are_measured_in_the_first_of_64_steps_of_each_plugin() -> None:
+    trace = HookTrace()
+    measured = [step for step in range(3 * EVERY) if trace.of_step("bonus") is trace]
+    assert (EVERY, measured) == (64, [0, 64, 128])
+    assert trace.of_step("other") is trace
+    # The norm over all gradients as one vector, and the mean over what was measured.
+    trace.measure("bonus", "before", {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)})
+    trace.measure("bonus", "before", {"a": torch.tensor([1.0])})
+    trace.measure("bonus", "after", {})
+    assert trace.take() == {
+        "hooks/bonus/grad_norm_before": 3.0,
+        "hooks/bonus/grad_norm_after": 0.0,
+    }
+    assert trace.take() == {}

@@ -13,6 +13,7 @@ from rlplug.config import Schedule
 from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import Participant, describe
 from rlplug.seeding import derive
 
@@ -276,6 +277,46 @@ def test_an_exception_keeps_its_traceback_and_names_hook_plugin_and_package() ->
         "raised in hook 'compute_loss_for_module' of add-on 'breaks' (not installed)"
     ]
     assert raised.traceback[-1].name == "compute_loss_for_module"
+
+
+def test_an_exception_of_a_traced_hook_is_raised_as_well_and_named_and_timed() -> None:
+    class Broken(AddOn):
+        def compute_loss_for_module(self, batch):  # type: ignore[no-untyped-def]
+            raise RuntimeError("no loss today")
+
+    trace = HookTrace()
+    hooks = HookCalls(participant(Plain), [participant(Broken)], trace=trace)
+    with pytest.raises(RuntimeError, match="no loss today") as raised:
+        losses(hooks)
+    assert "compute_loss_for_module" in "".join(raised.value.__notes__)
+    assert "broken" in "".join(raised.value.__notes__)
+    assert trace.take()["hooks/broken/compute_loss_for_module_seconds"] > 0
+
+
+def test_the_events_of_a_run_are_told_to_nobody_where_another_process_tells_them() -> None:
+    told: list[str] = []
+
+    class Hears(AddOn):
+        def run_started(self) -> None:
+            told.append("run_started")
+
+        def update_finished(self) -> None:
+            told.append("update_finished")
+
+    class Tracker:
+        def run_failed(self) -> None:
+            told.append("run_failed")
+
+    hooks = calls(Plain, Hears)
+    hooks.listen([Tracker()])
+    events = ("run_started", "run_failed", "update_finished", "checkpoint_saved")
+    assert [len(hooks.implementations(one)) for one in events] == [1, 1, 1, 0]
+    hooks.mute()
+    assert [len(hooks.implementations(one)) for one in events] == [0, 0, 1, 0]
+    assert [hooks.implements(one) for one in events] == [False, False, True, False]
+    (heard,) = hooks.implementations("update_finished")
+    heard.function()
+    assert told == ["update_finished"]
 
 
 def test_state_goes_back_to_the_plugin_it_came_from() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -146,6 +147,30 @@ def test_probabilities_of_being_best_are_those_of_known_cases() -> None:
     assert greedy_probabilities(numpy.array([[1.0, 1.0, 0.0]]))[0].tolist() == [0.5, 0.5, 0.0]
     found = gaussian_best(numpy.array([[1.0, 1.0, 0.0]]), numpy.zeros((1, 3)))
     assert found[0].tolist() == [0.5, 0.5, 0.0]
+
+
+def beta_above(a: int, b: int, c: int, d: int) -> float:
+    """P(Beta(a, b) > Beta(c, d)) of whole numbers, exactly."""
+
+    def log_beta(x: int, y: int) -> float:
+        return math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)
+
+    return sum(
+        math.exp(log_beta(c + i, b + d) - math.log(b + i) - log_beta(1 + i, b) - log_beta(c, d))
+        for i in range(a)
+    )
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [(1, 1, 1, 1), (2, 1, 1, 3), (50, 50, 45, 55), (2000, 3, 1990, 2), (3, 2000, 2, 1990)],
+)
+def test_the_probability_that_one_beta_is_above_another_is_exact_to_three_digits(
+    arms: tuple[int, int, int, int],
+) -> None:
+    a, b, c, d = arms
+    found = beta_best(numpy.array([[a, c]]), numpy.array([[b, d]]))[0]
+    assert found.tolist() == pytest.approx([beta_above(*arms), 1 - beta_above(*arms)], abs=5e-4)
 
 
 class Still(gymnasium.Env[Any, Any]):

@@ -42,6 +42,12 @@ def rules() -> Any:
         ("x = zip(a, a, strict=True)", {}),
         ('x = f"{a + b}" "text"', {}),
         ("x = 1  # never kill", {}),
+        ("x = min(a, b)", {}),
+        ("x = numpy.maximum(a, 2)", {"constants": ["x = numpy.maximum(a, 3)"]}),
+        ("y = axes.plot(a, size=3)", {}),
+        ("y = axes.plot(a, base=3)", {"constants": ["y = axes.plot(a, base=4)"]}),
+        ("y = figure.add_axes((1, 2))", {}),
+        ("y = rows.plot(size=3)", {"constants": ["y = rows.plot(size=4)"]}),
     ],
 )
 def test_a_line_becomes_what_its_rules_make_of_it(line: str, planted: dict[str, Any]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
 import rlplug as library
 from rlplug.checkpoint import checkpoints_in, read_manifest
+from rlplug.checkpoint.lookup import run_to_resume
 from rlplug.checkpoint.trust import is_own, mark_as_foreign
 from rlplug.errors import RequestError
 from rlplug.tracking.journal import read_journal
@@ -90,6 +94,36 @@ def test_a_run_whose_folder_is_gone_goes_on_exactly_and_without_a_point_twice(
         for one in (folder, whole.folder)
     }
     assert len(digests) == 1
+
+
+def test_a_restored_run_has_the_status_and_the_facts_it_had(
+    home: Path, client: MlflowClient
+) -> None:
+    folder = library.run("means", steps=300, options=OPTIONS).folder
+    assert folder is not None
+    status, facts = RunStatus.read(folder), json.loads((folder / "run.json").read_text())
+    assert status is not None
+    journal = list(read_journal(folder / "metrics.jsonl"))
+    long_ago = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
+    client.set_terminated(folder.name, "FINISHED", end_time=int(long_ago.timestamp() * 1000))
+    shutil.rmtree(folder)
+    assert run_to_resume(folder.name[:8], trust=False) == folder
+    restored = RunStatus.read(folder)
+    assert restored is not None
+    assert datetime.fromisoformat(restored.ended) == long_ago
+    # Clocks of the run and of its record in MLflow are read a moment apart.
+    before, after = (datetime.fromisoformat(one.started) for one in (status, restored))
+    assert abs((after - before).total_seconds()) <= 2
+    assert attrs.evolve(restored, started=status.started, ended=status.ended) == status
+    told = json.loads((folder / "run.json").read_text())
+    assert {name: told[name] for name in ("run_id", "run_name", "experiment")} == {
+        name: facts[name] for name in ("run_id", "run_name", "experiment")
+    }
+    again = list(read_journal(folder / "metrics.jsonl"))
+    assert [one.step for one in again] == [one.step for one in journal]
+    # All of it is in MLflow already.
+    size = (folder / "metrics.jsonl").stat().st_size
+    assert (folder / "metrics.acked").read_text() == str(size)
 
 
 @pytest.mark.parametrize("uploaded", [False, True])
