@@ -1,7 +1,7 @@
 """Which test runs which line of the core: recorded once, by contexts of coverage.
 
 Lines that only run in other processes than that of the tests are left to the tests named after
-their file.
+their file, or else to those of their room.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Covered:
             # coverage.
             found = sorted({*(test for tests in lines.values() for test in tests), *self._of(bug)})
         if not found:
-            found = self._named_after(bug)
+            found = self._named_after(bug) or self._of(bug)
         own = own_tests(bug.room)
         ordered = sorted(
             (self.tests[number] for number in found),

@@ -39,36 +39,18 @@ _SWAPS: dict[type[ast.AST], tuple[str, str]] = {
 
 _COPIES = frozenset(("copy", "clone", "deepcopy", "copied", "detach"))
 _NO_ORDER = frozenset(
-    [
-        "isinstance",
-        "issubclass",
-        "hasattr",
-        "getattr",
-        "setattr",
-        "cast",
-        "min",
-        "max",
-        "minimum",
-        "maximum",
-        "suppress",
-    ]
+    (
+        *("isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast"),
+        *("min", "max", "minimum", "maximum", "suppress"),
+    )
 )
 """Calls whose swapped arguments raise at once, or mean the same."""
 _PICTURE = frozenset(("axes", "figure", "bar"))
 _LOOKS = frozenset(
-    [
-        "size",
-        "labelsize",
-        "fontsize",
-        "linewidth",
-        "lw",
-        "markersize",
-        "ms",
-        "alpha",
-        "zorder",
-        "length",
-        "rotation",
-    ]
+    (
+        *("size", "labelsize", "fontsize", "linewidth", "lw", "markersize", "ms", "alpha"),
+        *("zorder", "length", "rotation"),
+    )
 )
 """Arguments of what draws a picture: their values are judged by eye."""
 

@@ -25,10 +25,21 @@ NOT_RUN = ("test_house.py", "test_readme.py", "test_examples.py")
 GRACE = 30.0
 """Seconds to import and collect, beyond twice the time that the tests took."""
 _OWN = {
-    "bandits": ("bandit",),
+    "bandits": ("bandit", "log_prob"),
+    "cli": ("cli", "compare", "completion", "console", "diff", "promote", "show"),
+    "envs": ("envs", "tensor_environments", "agents"),
+    "evaluation": ("evaluation", "later_evaluations", "agents"),
+    "hooks": ("hook", "docs_pages"),
+    "config": ("config", "docs_pages"),
+    "logs": ("log",),
     "nn": ("nn", "distributions"),
-    "plugin": ("hooks", "sampling_acting"),
-    "runs": ("run", "checkpoint"),
+    "plugin": ("plugin", "hooks", "sampling_acting"),
+    "runs": (
+        *("run", "ablate", "checkpoint", "endings", "profiler", "provenance", "resume", "seeds"),
+        *("sync", "tune", "models"),
+    ),
+    "sampling": ("sampling", "agents", "league", "logged_runs", "off_policy", "tensor_sampling"),
+    "scale": ("scale", "agents_scale", "seeds_ray"),
     "tracking": ("tracking", "ui"),
 }
 """How the test files of a room are named, if not after the room."""
