@@ -40,6 +40,7 @@ _OWN = {
     ),
     "sampling": ("sampling", "agents", "league", "logged_runs", "off_policy", "tensor_sampling"),
     "scale": ("scale", "agents_scale", "seeds_ray"),
+    "serving": ("serve", "serving", "models", "export"),
     "tracking": ("tracking", "ui"),
 }
 """How the test files of a room are named, if not after the room."""

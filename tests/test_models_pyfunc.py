@@ -357,6 +357,27 @@ def test_nested_arrays_are_named_by_their_paths_and_nested_again(space: Any, val
     numpy.testing.assert_equal(again, values)
 
 
+@pytest.mark.parametrize(("frame_stack", "shape"), [(1, [-1, 4, 3]), (2, [-1, -1, 3])])
+def test_a_signature_has_every_array_its_parameters_and_an_example(
+    frame_stack: int, shape: list[int]
+) -> None:
+    space = spaces.Box(0, 5, (4, 3), numpy.float32)
+    assert signature_of(space, spaces.Discrete(2), frame_stack) == {
+        "inputs": [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": shape}}],
+        "outputs": [{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}],
+        "params": [
+            {"name": "deterministic", "type": "boolean", "default": True, "shape": None},
+            {"name": "session", "type": "string", "default": "", "shape": None},
+            {"name": "reset", "type": "boolean", "default": False, "shape": None},
+            {"name": "action_mask", "type": "boolean", "default": [], "shape": [-1]},
+        ],
+        "example": {
+            "inputs": numpy.zeros((1, 4, 3)).tolist(),
+            "params": {"deterministic": True},
+        },
+    }
+
+
 def test_a_space_that_cannot_be_stored_has_no_signature() -> None:
     assert signature_of(spaces.Sequence(BOX), spaces.Discrete(2)) == {}
 

@@ -225,6 +225,13 @@ def test_wrong_input_is_answered_with_what_was_found_and_the_connection_goes_on(
     assert client.act(observation=[1, 2, 3]) == {"action": 6}
 
 
+def test_the_longest_session_and_the_largest_body_are_accepted(serving: Serve) -> None:
+    client = serving(policy(), largest_body=400)
+    body = json.dumps({"observation": [1, 2, 3], "session": "x" * 200})
+    assert client.ask("POST", "/act", body + " " * (400 - len(body))) == (200, {"action": 6})
+    assert client.ask("POST", "/act", body + " " * (401 - len(body)))[0] == 413
+
+
 def test_a_mask_for_actions_without_choices_is_refused(serving: Serve) -> None:
     client = serving(policy(actions=spaces.Box(-1, 1, (2,), numpy.float32)))
     assert "cannot use a mask" in client.refused({"observation": [0, 0, 0], "action_mask": [1, 1]})
