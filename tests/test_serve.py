@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -298,6 +299,22 @@ def test_latency_is_measured_on_observations_of_the_space_whose_masks_allow_ever
     assert sampled_observations(space, 5)["action_mask"].all()
     measured = latency(policy(space), 2, calls=10)
     assert 0 < measured["p50_ms"] <= measured["p99_ms"]
+
+
+def test_latency_is_that_of_one_prediction_after_twenty_that_are_not_counted() -> None:
+    class Slow(Sum):
+        calls = 0
+
+        def forward_inference(self, act: Any) -> Acted:
+            self.calls += 1
+            time.sleep(0.2 if self.calls == 20 else 0.002)
+            return super().forward_inference(act)
+
+    acts = policy(module=Slow())
+    measured = latency(acts, calls=1)
+    assert acts.module.calls == 21
+    # Sleeps do not end early; the one of 200 ms was the last that is not counted.
+    assert 2 <= measured["p50_ms"] == measured["p99_ms"] < 200
 
 
 # -- the command --------------------------------------------------------------------------------

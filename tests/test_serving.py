@@ -156,8 +156,19 @@ class Clock(Module):
         return Acted(act.state["steps"][:, 0], state={"steps": act.state["steps"] + 1})
 
 
-def test_memory_lasts_until_reset_or_where_an_episode_is_said_to_start() -> None:
-    acts = policy(ROW, Clock())
+class ArrayClock(Module):
+    """The same, on arrays."""
+
+    def initial_state(self, n: int) -> Any:
+        return {"steps": numpy.zeros(n, numpy.int64)}
+
+    def forward_inference(self, act: Any) -> Acted:
+        return Acted(act.state["steps"].copy(), state={"steps": act.state["steps"] + 1})
+
+
+@pytest.mark.parametrize("kind", [Clock, ArrayClock])
+def test_memory_lasts_until_reset_or_where_an_episode_is_said_to_start(kind: type[Module]) -> None:
+    acts = policy(ROW, kind())
     assert [int(acts.predict([0, 0, 0])) for _ in range(3)] == [0, 1, 2]
     assert acts.predict([0, 0, 0], episode_start=True) == 0
     with pytest.raises(RequestError, match="remembers 1 episodes, and got 2 observations"):
