@@ -11,8 +11,10 @@ from gymnasium import spaces
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
 from rlplug.spaces import (
     describe,
+    find_mask,
     has_images,
     image_of,
+    mask_width,
     number_of_arms,
     open_masks,
     outline,
@@ -239,3 +241,37 @@ def test_whole_numbers_keep_their_integers_and_name_the_first_that_is_none() -> 
         whole_numbers([[1.0, 2.0], [3.0, 4.0], [1.5, 0.5]], "action")
     with pytest.raises(RunFailedError, match=r"action 0\.5 is no whole number"):
         whole_numbers(0.5, "action")
+
+
+def test_masks_are_found_in_observations_first_then_in_infos_with_rows_that_say_nothing() -> None:
+    mask = numpy.array([[1, 0, 1], [0, 1, 1]], numpy.int8)
+    other = 1 - mask
+    observations = {"seen": numpy.zeros((2, 1)), "action_mask": mask}
+    assert find_mask(observations, {"action_mask": other}) is mask
+    assert find_mask(numpy.zeros((2, 1)), {}) is None
+    # Environments that gave none in this step allow everything.
+    rows = numpy.empty(3, object)
+    assert find_mask(None, {"action_mask": rows}) is None
+    rows[1] = mask[0]
+    assert find_mask(None, {"action_mask": rows}).tolist() == [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
+    assert find_mask(None, {"action_mask": mask}).tolist() == mask.tolist()
+    told = {"action_mask": mask, "_action_mask": numpy.array([True, True])}
+    assert find_mask(None, told).tolist() == mask.tolist()
+    told["_action_mask"] = numpy.array([True, False])
+    assert find_mask(None, told).tolist() == [[1, 0, 1], [1, 1, 1]]
+    # What the environments gave is left as it is.
+    assert mask.tolist() == [[1, 0, 1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("space", "width"),
+    [
+        (spaces.Discrete(5, start=2), 5),
+        (spaces.MultiDiscrete([2, 3, 4]), 9),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), 14),
+        (spaces.MultiBinary([2, 3]), 6),
+        (spaces.Box(0, 1, (3,)), None),
+    ],
+)
+def test_a_mask_has_a_value_for_each_choice(space: Any, width: int | None) -> None:
+    assert mask_width(space) == width
