@@ -52,7 +52,7 @@ def test_formats_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
     log = opened(write(tmp_path / f"log.{suffix}", columns()))
     assert (log.rows, log.num_arms, log.is_bandit) == (10, 3, True)
     assert log.action_space == spaces.Discrete(3)
-    assert log.observation_space.shape == (2,)
+    assert log.observation_space == spaces.Box(-numpy.inf, numpy.inf, (2,), numpy.float64)
     rows = log.whole()
     assert rows["context"][3].tolist() == [3.0, 3.5]
     assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
@@ -230,6 +230,32 @@ def test_propensities_that_do_not_sum_to_one_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_columns_of_other_arms_are_named_but_not_all_of_them(tmp_path: Path) -> None:
+    table = {**columns(), **{f"propensities_{arm}": [1 / 6] * ROWS for arm in range(6)}}
+    with pytest.raises(RequestError) as raised:
+        opened(write(tmp_path / "log.parquet", table), num_arms=3).whole()
+    names = ", ".join(f"propensities_{arm}" for arm in range(4))
+    assert f"log.parquet: propensities ({names}) are of 6 arms, there are 3." in str(raised.value)
+
+
+def test_rows_without_propensities_are_taken_for_uniform_among_the_arms_that_were_there(
+    tmp_path: Path,
+) -> None:
+    table = {name: one for name, one in columns(3).items() if name != "propensity"}
+
+    def uniform(**more: Any) -> list[float]:
+        log = opened(write(tmp_path / "log.parquet", {**table, **more}), num_arms=3)
+        found: list[float] = log.whole().propensity_or_uniform(log.num_arms).tolist()
+        return found
+
+    assert uniform() == [1 / 3] * 3
+    assert uniform(action_mask=[[1, 0, 0], [1, 1, 1], [0, 1, 1]]) == [1, 1 / 3, 0.5]
+    assert uniform(propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
+    assert uniform(propensities=[[0.5, 0.5, 0], [0.2, 0.7, 0.1], [0, 0, 1]]) == [0.5, 0.7, 1]
+    logs = numpy.log([0.5, 0.25, 1])
+    assert uniform(action_log_prob=logs) == pytest.approx([0.5, 0.25, 1])
+
+
 def test_the_arm_that_was_chosen_must_have_been_present(tmp_path: Path) -> None:
     table = {**columns(), "action_mask": [[1, 1, 1]] * 4 + [[1, 0, 1]] * 6}
     with pytest.raises(RequestError, match="row 4: column 'action' is 1, an arm that is absent"):
@@ -242,6 +268,44 @@ def test_a_file_that_ends_in_the_middle_is_named(tmp_path: Path, suffix: str) ->
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(RequestError, match=f"log.{suffix} cannot be read as {suffix}"):
         opened(path)
+
+
+@pytest.mark.parametrize(("group", "where"), [(0, ""), (1, " after row 140,000")])
+def test_a_file_that_is_damaged_in_the_middle_is_named_with_the_place(
+    tmp_path: Path, group: int, where: str
+) -> None:
+    # Groups that are scanned one after the other.
+    options = {"row_group_size": 140_000, "compression": "none", "use_dictionary": False}
+    path = write(tmp_path / "log.parquet", columns(rows=140_010), **options)
+    at = parquet.ParquetFile(path).metadata.row_group(group).column(3).data_page_offset
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + b"\xff" * 40 + whole[at + 40 :])
+    with pytest.raises(RequestError) as raised:
+        for _ in opened(path, num_arms=3).read(0, 140_000):
+            pass
+    assert f"log.parquet cannot be read as parquet{where}: " in str(raised.value)
+    assert f"looked at: {path}" in str(raised.value)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 9000])
+def test_lists_of_other_lengths_and_missing_ones_are_named(tmp_path: Path, rows: int) -> None:
+    def told(lists: list[Any]) -> str:
+        table = columns(rows, dim=0)
+        table["context"] = pyarrow.array(lists)
+        path = write(tmp_path / "log.parquet", table)
+        with pytest.raises(RequestError) as raised:
+            opened(path, num_arms=3).whole()
+        return str(raised.value)
+
+    place = f"row {rows - 9:,}: column 'context'"
+    whole, rest = [[0.0, 1.0]] * (rows - 9), [[2.0, 3.0]] * 8
+    said = told([*whole, [3.0], *rest])
+    assert f"log.parquet, {place} has 1 values, other rows have 2" in said
+    said = told([*whole, None, *rest])
+    assert f"log.parquet, {place} is missing" in said
+    said = told([*whole, [0.0, None], *rest])
+    assert "column 'context" in said
+    assert "is missing or NaN" in said
 
 
 def test_a_csv_file_that_ends_in_the_middle_of_a_line_is_named(tmp_path: Path) -> None:
