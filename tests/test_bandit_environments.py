@@ -14,7 +14,15 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rlplug.bandits
-from rlplug.bandits import BanditEnv, BanditVectorEnv
+from rlplug.bandits import (
+    BanditEnv,
+    BanditVectorEnv,
+    ClassificationBandit,
+    FeatureBandit,
+    LinearBandit,
+    MultiArmedBandit,
+)
+from rlplug.config import options_table
 from rlplug.errors import ConfigError, RequestError
 
 IDS = ("LinearBandit-v0", "FeatureBandit-v0", "ClassificationBandit-v0")
@@ -177,6 +185,43 @@ def test_gymnasiums_wrappers_take_both_forms_as_they_are(name: str) -> None:
 def test_a_step_before_the_first_reset_is_refused() -> None:
     with pytest.raises(gymnasium.error.ResetNeeded, match="LinearBanditVectorEnv: call reset"):
         vector("LinearBandit-v0", 1).step(numpy.array([0]))
+
+
+def test_the_options_of_each_bandit_have_these_types_limits_and_defaults() -> None:
+    def told(kind: type[Any]) -> dict[str, tuple[str, str]]:
+        return {row.name: (row.type, row.default) for row in options_table.rows(kind)}
+
+    arms, features = ("int, at least 2", "10"), ("int, at least 2", "8")
+    noise, drift = ("float, at least 0", "0.1"), ("float, at least 0", "0.0")
+    seed = ("int", "null")
+    assert told(LinearBandit) == {
+        "num_arms": arms,
+        "context_dim": features,
+        "noise": noise,
+        "drift": drift,
+        "problem_seed": seed,
+    }
+    assert told(FeatureBandit) == {
+        "num_arms": arms,
+        "min_arms": ("int, at least 1", "2"),
+        "context_dim": features,
+        "arm_dim": features,
+        "noise": noise,
+        "drift": drift,
+        "problem_seed": seed,
+    }
+    assert told(MultiArmedBandit) == {
+        "num_arms": arms,
+        "rewards": ("'bernoulli' or 'gaussian'", '"bernoulli"'),
+        "noise": ("float, at least 0", "0.5"),
+        "problem_seed": seed,
+    }
+    assert told(ClassificationBandit) == {
+        "table": ("anything", '"digits"'),
+        "label": ("str", '"label"'),
+        "preprocess": ("str, one of 'unit', 'standard', 'none'", '"unit"'),
+        "problem_seed": seed,
+    }
 
 
 def test_all_wrong_options_are_named_at_once() -> None:

@@ -50,7 +50,7 @@ class PolicyServer(ThreadingHTTPServer):
         largest_body: int = LARGEST_BODY,
         most_sessions: int = MOST,
     ) -> None:
-        super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
+        super().__init__(bound.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
         self.requests = ActRequests(policy, most_sessions)
