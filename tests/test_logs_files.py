@@ -223,16 +223,21 @@ def test_files_that_are_something_else_are_told(tmp_path: Path) -> None:
     assert raised.value.hints == (f"looked at: {tmp_path / 'log.parquet'}",)
 
 
-def test_a_damaged_row_group_is_told_with_the_rows_before_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.parquet", columns(rows=3000), row_group_size=1000)
-    group = parquet.ParquetFile(path).metadata.row_group(1).column(0)
-    content = bytearray(path.read_bytes())
-    start = group.dictionary_page_offset or group.data_page_offset
-    content[start : start + 40] = b"\xff" * 40
-    path.write_bytes(bytes(content))
-    told = said_of(path)
-    assert told.startswith("log.parquet cannot be read as parquet")
-    assert "ends in the middle" not in told
+@pytest.mark.parametrize(("group", "where"), [(0, ""), (1, " after row 140,000")])
+def test_a_damaged_row_group_is_told_with_the_rows_before_it(
+    tmp_path: Path, group: int, where: str
+) -> None:
+    # Groups that are scanned one after the other.
+    options = {"row_group_size": 140_000, "compression": "none", "use_dictionary": False}
+    path = write(tmp_path / "log.parquet", columns(rows=140_010), **options)
+    at = parquet.ParquetFile(path).metadata.row_group(group).column(3).data_page_offset
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + b"\xff" * 40 + whole[at + 40 :])
+    with pytest.raises(RequestError) as raised:
+        for _ in opened(path, num_arms=3).read(0, 140_000):
+            pass
+    assert f"log.parquet cannot be read as parquet{where}: " in str(raised.value)
+    assert f"looked at: {path}" in str(raised.value)
 
 
 def test_arrays_of_an_archive_have_as_many_rows(tmp_path: Path) -> None:
