@@ -3,48 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow
 import pytest
 from gymnasium import spaces
-from pyarrow import parquet
 
-from rlplug.config.data_section import DataSection
 from rlplug.errors import ConfigError, RequestError
-from rlplug.logs import Log
-
-ROWS = 10
-
-
-def columns(rows: int = ROWS, arms: int = 3, dim: int = 2) -> dict[str, Any]:
-    """Row i: context (i, i + 0.5, …), arm i % arms, reward 10 i, propensity 1 / arms."""
-    index = numpy.arange(rows)
-    return {
-        **{f"context_{one}": index + 0.5 * one for one in range(dim)},
-        "action": index % arms,
-        "reward": 10.0 * index,
-        "propensity": numpy.full(rows, 1 / arms),
-    }
-
-
-def write(path: Path, table: Mapping[str, Any], **options: Any) -> Path:
-    if path.suffix == ".csv":
-        names = list(table)
-        lines = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
-        path.write_text("\n".join([",".join(names), *lines]) + "\n")
-    elif path.suffix == ".npz":
-        numpy.savez(path, **table)
-    else:
-        parquet.write_table(pyarrow.table(dict(table)), path, **options)
-    return path
-
-
-def opened(*paths: Path, **options: Any) -> Log:
-    return Log.open(DataSection(files=tuple(map(str, paths)), **options))
+from tests.log_files import ROWS, changed, columns, opened, write
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
@@ -57,7 +24,6 @@ def test_formats_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
     assert rows["context"][3].tolist() == [3.0, 3.5]
     assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
     assert rows["reward"].tolist() == [10.0 * one for one in range(10)]
-    assert rows.bandit().context is rows["context"]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
@@ -98,7 +64,8 @@ def test_lists_are_matrices_and_arms_have_features(tmp_path: Path) -> None:
     assert isinstance(log.observation_space, spaces.Dict)
     rows = log.whole()
     assert rows["context"].tolist() == contexts
-    assert rows.bandit().chosen_arm.tolist() == [[2.0], [6.0]]
+    assert rows["arms"].tolist() == arms
+    assert rows["action_mask"].tolist() == table["action_mask"]
     assert sorted(rows.observations) == ["action_mask", "arms", "context"]
 
 
@@ -135,14 +102,6 @@ def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
     assert "3 problems" in told
     assert "no column 'actoin' in log.csv, did you mean 'action'?" in told
     assert "columns of log.csv: context_0, context_1, action, reward, propensity" in told
-
-
-def changed(row: int, **values: Any) -> dict[str, Any]:
-    """The columns with other values in a row."""
-    table = {name: list(column) for name, column in columns().items()}
-    for name, value in values.items():
-        table[name][row] = value
-    return table
 
 
 @pytest.mark.parametrize(
