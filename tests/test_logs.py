@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow
 import pytest
 from gymnasium import spaces
 

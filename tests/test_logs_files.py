@@ -392,6 +392,14 @@ def test_a_recording_goes_on_after_so_many_rows(tmp_path: Path, rows: int, kept:
         assert rewards_of(tmp_path) == [*map(float, range(kept)), -1.0]
 
 
+def test_a_recording_goes_on_where_its_folder_is_gone(tmp_path: Path) -> None:
+    made = recording_to_resume(tmp_path / "a" / "b")
+    made.resume(0)
+    add(made, 1.0)
+    made.flush()
+    assert rewards_of(made.folder) == [1.0]
+
+
 def recording_to_resume(folder: Path) -> Recording:
     return Recording(folder, spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(2))
 

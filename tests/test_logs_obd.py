@@ -111,6 +111,40 @@ def test_affinities_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert obd(tmp_path).observation_space.shape == (0,)
 
 
+def test_rows_of_many_blocks_are_read_from_any_row(tmp_path: Path) -> None:
+    table = tmp_path / f"{tmp_path.name}.csv"
+    lines = [f"{row % 3},{int(row % 7 == 0)},0.5" for row in range(140_000)]
+    header = "item_id,click,propensity_score"
+    table.write_text("\n".join([header, *lines]) + "\n")
+    log = obd(tmp_path)
+    for first in (0, 32_768, 100_000, 139_998):
+        batches = list(log.read(first, 50_000))
+        assert [batch.first for batch in batches] == list(range(first, 140_000, 50_000))
+        rows = numpy.arange(first, 140_000)
+        for name, expected in (("action", rows % 3), ("reward", rows % 7 == 0)):
+            read = numpy.concatenate([batch[name] for batch in batches])
+            assert numpy.array_equal(read, expected), name
+    lines[100_001] = "1,0,"
+    table.write_text("\n".join([header, *lines]) + "\n")
+    with pytest.raises(RequestError, match="line 100,003: column 'propensity_score' is missing"):
+        list(obd(tmp_path).read(0, 50_000))
+    # Far beyond the rows from which types are guessed.
+    lines[100_001], lines[139_990] = "1,0,0.5", "1,0"
+    table.write_text("\n".join([header, *lines]) + "\n")
+    with pytest.raises(RequestError, match="cannot be read as csv: "):
+        ObdFile(table).count()
+    with pytest.raises(RequestError, match="cannot be read as csv: "):
+        list(ObdFile(table).blocks({"reward": "f"}, 0))
+
+
+def test_a_table_without_rows_has_no_largest_number(campaign: Path) -> None:
+    table = campaign / "all.csv"
+    table.write_text(TABLE.splitlines()[0] + "\n")
+    assert (ObdFile(table).count(), ObdFile(table).maximum("action")) == (0, -1)
+    with pytest.raises(RequestError, match="the log has no rows"):
+        obd(campaign)
+
+
 def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
     with pytest.raises(RequestError) as raised:
         obd(campaign.parent)
@@ -150,6 +184,12 @@ def test_missing_values_are_named_with_their_line(
     with pytest.raises(RequestError) as raised:
         obd(campaign).whole()
     assert raised.value.message == f"all.csv, {told}."
+
+
+def test_a_missing_affinity_is_named(campaign: Path) -> None:
+    (campaign / "all.csv").write_text(TABLE.replace("20.0,21.0", "20.0,"))
+    with pytest.raises(RequestError, match=r"line 4: column 'items' \(value 1, 4\) is missing"):
+        obd(campaign, "items").whole()
 
 
 def test_missing_features_of_users_have_no_indicator(campaign: Path) -> None:

@@ -270,15 +270,15 @@ def test_observations_of_a_recording_have_the_shape_of_its_space(tmp_path: Path)
         (spaces.Box(0, 255, (2, 2), numpy.uint8), numpy.arange(8, dtype=numpy.uint8)),
     ):
         folder = tmp_path / type(space).__name__
-        recording = Recording(folder, space, spaces.Box(-1.0, 1.0, (1, 2)))
+        recording = Recording(folder, space, spaces.Box(-1.0, 1.0, (3, 2)))
         recording.start()
         shaped = seen.reshape(2, *(space.shape or ()))
-        actions = numpy.array([[[0.5, 1.0]], [[-1.0, 0.0]]], numpy.float32)
+        actions = numpy.linspace(-1, 1, 12, dtype=numpy.float32).reshape(2, 3, 2)
         recording.add(shaped, {"action": actions, "reward": numpy.zeros(2)})
         recording.flush()
         log = opened(folder)
         assert (log.observation_space, log.num_arms) == (space, 0)
-        assert log.action_space == spaces.Box(-1.0, 1.0, (1, 2))
+        assert log.action_space == spaces.Box(-1.0, 1.0, (3, 2))
         rows = log.whole()
         assert rows["context"].dtype == space.dtype
         assert rows["context"].tolist() == shaped.tolist()

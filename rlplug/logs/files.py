@@ -258,7 +258,7 @@ class ArrowFile:
 
     def _unreadable(self, error: Exception, where: str = "") -> RequestError:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "footer" in said or "magic bytes" in said or "Unexpected end" in said:
+        if "footer" in said or "Unexpected end" in said:
             said = f"it ends in the middle, or is something else ({said[:120]})"
         return RequestError(
             f"{self.path.name} cannot be read as {self._kind}{where}: {said}",

@@ -56,7 +56,7 @@ class ObdFile:
         try:
             self._data = arrow.dataset.dataset(path, format="csv")
         except (arrow.ArrowInvalid, OSError) as error:
-            raise RequestError(f"{path.name} cannot be read as csv: {error}") from error
+            raise self._unreadable(error) from error
         names = self._data.schema.names
         missing = [name for name in _COLUMNS.values() if name not in names]
         if missing:
@@ -96,7 +96,10 @@ class ObdFile:
         self.columns: Mapping[str, Column] = {**context, **numbers}
 
     def count(self) -> int:
-        return int(self._data.count_rows())
+        try:
+            return int(self._data.count_rows())
+        except (self._arrow.ArrowInvalid, OSError) as error:
+            raise self._unreadable(error) from error
 
     def maximum(self, column: str) -> int:
         return max(
@@ -190,7 +193,10 @@ class ObdFile:
                 columns=columns, batch_size=_BLOCK, batch_readahead=2, fragment_readahead=1
             ).to_batches()
         except (self._arrow.ArrowInvalid, OSError) as error:
-            raise RequestError(f"{self.path.name} cannot be read as csv: {error}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> RequestError:
+        return RequestError(f"{self.path.name} cannot be read as csv: {error}")
 
 
 def _item_features(path: Path, arrow: Any) -> NDArray[Any] | None:

@@ -109,8 +109,8 @@ class _PoissonCounts:
         self._samples = samples
         self._random = numpy.random.default_rng(seed)
         probabilities = [math.exp(-1) / math.factorial(k) for k in range(9)]
+        # Counts above 8 are rarer than one in 2**16: rounded, the last bound is 2**16.
         bounds = numpy.round(numpy.cumsum(probabilities) * 2**16).astype(int)
-        bounds[-1] = 2**16
         self._table = numpy.repeat(numpy.arange(9.0), numpy.diff(bounds, prepend=0))
 
     def draw(self, rows: int) -> Any:
