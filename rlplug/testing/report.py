@@ -45,7 +45,7 @@ class Outcome:
     status: Literal["passed", "failed", "does not apply"]
     text: str = ""
     """The report of a failure, or why the check does not apply."""
-    seconds: float = 0.0
+    seconds: float
 
 
 def location(kind: type[Any], *names: str) -> str:
