@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
+import rlplug
+from rlplug.tracking.evaluations import where_tracked
 from rlplug.tracking.status import RunStatus
 
 if TYPE_CHECKING:
@@ -67,6 +69,20 @@ def test_an_evaluation_is_kept_with_its_run_whose_status_stays(
     shown = rlplug("eval", "last", *EPISODES, "--seed", "1").out
     assert "step-000000000040-seed1.json" in shown
     assert len(points(client, trained.name)) == 2
+
+
+def test_a_run_is_where_its_folder_says_or_where_it_was_fetched_from(
+    trained: Path, store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert where_tracked(trained) == (f"sqlite:///{store_root / 'mlflow.db'}", trained.name)
+    untracked = rlplug.run("linucb", steps=20, options={"tracking.enabled": False})
+    assert where_tracked(untracked.folder) is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://gpuhost:5000")
+    run_id = "0123456789abcdef" * 2
+    fetched = store_root / "fetched"
+    assert where_tracked(fetched / run_id) == ("http://gpuhost:5000", run_id)
+    for other in (store_root / "work" / run_id, fetched / run_id / "x", fetched / "x"):
+        assert where_tracked(other) is None
 
 
 def test_an_evaluation_that_is_not_to_be_recorded_leaves_nothing(

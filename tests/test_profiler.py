@@ -15,6 +15,7 @@ import attrs
 import numpy
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import rlplug as rl
 from rlplug.config.sections import ProfilerSection
@@ -205,6 +206,22 @@ def test_a_run_that_ends_before_its_trace_writes_what_it_has(home: Path) -> None
     result = rl.run("a2c", "CartPole-v1", steps=80, options=settings)
     assert profiled(result).iterations == 2
     assert profiled(result).files[1].name == "step-000000000080.json.gz"
+
+
+class Broken(CartPoleEnv):
+    """Cannot be reset."""
+
+    def reset(self, **given: Any) -> Any:
+        raise ArithmeticError("planted")
+
+
+def test_a_run_that_fails_before_its_first_iteration_raises_what_it_would_without_a_profile(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(rl.RlplugError, match="failed in reset after 0 steps"):
+        rl.run("a2c", Broken, steps=800, options=PROFILED)
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert said.startswith("rlplug: nothing was profiled: there were 0 iterations with updates")
 
 
 def test_a_profile_that_cannot_begin_is_refused(home: Path) -> None:

@@ -20,10 +20,12 @@ import pytest
 import torch
 
 import rlplug
+from rlplug.config.sections import RunConfig
+from rlplug.config.sources import Setting
 from rlplug.envs.normalization import RunningMoments
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.registry import Registry
-from rlplug.runs.learners.share import own_seed
+from rlplug.runs.learners.share import own_seed, shared
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
@@ -250,6 +252,35 @@ def test_the_first_learner_has_the_seed_of_the_run() -> None:
     seeds = [own_seed(3, index) for index in range(4)]
     assert seeds[0] == 3
     assert len(set(seeds)) == 4
+
+
+def test_each_learner_has_an_equal_share_of_all_that_counts_for_the_whole_run() -> None:
+    def part(count: int, among: str = "learners", **options: Any) -> RunConfig:
+        settings = tuple(Setting(name.replace("__", "."), one) for name, one in options.items())
+        run = {"algorithm": "ppo", "env": "CartPole-v1"}
+        prepared = prepare(Request(flags={"run": run}, settings=settings), Registry.installed())
+        return shared(prepared, count, among).config
+
+    own = part(2, sampling__num_envs=8).sampling
+    # What is not limited is not shared.
+    assert (own.num_envs, own.num_workers, own.max_batch_size) == (4, 0, 0)
+    workers = {"sampling__num_envs": 8, "sampling__backend": "workers"}
+    assert part(2, **workers, sampling__num_workers=4).sampling.num_workers == 2
+    with pytest.raises(RequestError, match=r"sampling.num_workers = 3 cannot .* by 2 learners"):
+        part(2, **workers, sampling__num_workers=3)
+    with pytest.raises(RequestError, match=r"sampling.num_envs = 7 cannot .* by 2 runners"):
+        part(2, "runners", sampling__num_envs=7)
+    ray = {"sampling__num_envs": 12, "scale__engine": "ray", "scale__runners": 6}
+    learner = part(3, **ray, scale__learners=3)
+    assert (learner.scale.runners, learner.sampling.num_envs) == (2, 4)
+    # Ray gives none of them a GPU, unless it is told to.
+    assert learner.compute.device == "cpu"
+    gpus = {**ray, "scale__learners": 3, "scale__learner_gpus": 1}
+    assert part(3, **gpus).compute.device == "auto"
+    runner = part(6, "runners", **ray)
+    assert (runner.scale.runners, runner.sampling.num_envs) == (6, 2)
+    with pytest.raises(RequestError, match=r"scale.runners = 6 cannot .* by 4 learners"):
+        part(4, **ray, scale__learners=2)
 
 
 def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:

@@ -194,10 +194,17 @@ def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) ->
     one = rlplug("run", *options, "--seed", "0", "--resume-or-start", "night-s0", "--json")
     done = rlplug("run", *options, "--seeds", "2", "--resume-or-start", "night", "--json")
     assert (one.code, done.code) == (0, 0)
-    first, second, _ = map(json.loads, done.out.splitlines())
+    first, second, summary = map(json.loads, done.out.splitlines())
     assert first["run_id"] == json.loads(one.out)["run_id"]
     assert {run.name for run in recorded_runs(home)} == {"night-s0", "night-s1"}
     assert second["status"] == "FINISHED"
+    assert summary["seeds"] == [0, 1]
+    # All have finished: there is the summary alone to make.
+    again = rlplug("run", *options, "--seeds", "2", "--resume-or-start", "night", "--json")
+    assert again.code == 0
+    *lines, summed = map(json.loads, again.out.splitlines())
+    assert [one["run_id"] for one in lines] == [first["run_id"], second["run_id"]]
+    assert (summed["group"], summed["seeds"]) == (summary["group"], [0, 1])
 
 
 def test_python_gets_a_sequence_of_records_whose_policies_can_be_loaded(home: Path) -> None:

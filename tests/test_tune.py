@@ -88,6 +88,18 @@ def test_whole_ends_of_an_option_with_decimals_are_searched_in_decimals() -> Non
     (one,) = asked(space={"alpha": {"low": 0, "high": 2}}).ranges
     assert one.ends == (0.0, 2.0)
     assert all(type(end) is float for end in one.ends)
+    run = {"algorithm": "ppo", "env": "CartPole-v1", "steps": 200, "addons": ["rnd"]}
+    whole = {"low": 1, "high": 2}
+    space = {
+        "addons.rnd.coef": whole,
+        "learner.max_grad_norm": whole,
+        "addons.rnd.out_features": whole,
+        "sampling.num_envs": whole,
+    }
+    request = TuneRequest.of(Request(flags={"run": run}), {"space": space}, Registry.installed())
+    ends = {one.name: one.ends for one in request.ranges}
+    assert list(ends) == list(space)
+    assert [type(end) for both in ends.values() for end in both] == [*[float] * 4, *[int] * 4]
 
 
 def test_regret_is_minimized_and_what_else_is_maximized() -> None:
@@ -294,6 +306,35 @@ def test_the_first_seed_decides_whether_the_others_of_a_trial_are_run(home: Path
     assert [one.name for one in plan.states[2:]] == ["trial 0-s1", "trial 0-s2"]
     assert [one.part["asks"] for one in plan.states] == [True, True, False, False]
     assert [one.status for one in tried.trials] == ["RUNNING", "PRUNED"]
+
+
+def test_a_trial_is_told_to_optuna_by_how_its_runs_ended_and_by_their_mean(home: Path) -> None:
+    metric = "rollout/reward_mean"
+    off = {"tracking.enabled": False}
+    one, two = (api.run("linucb", steps=20, seed=seed, options=off) for seed in (0, 1))
+    scores = [run.latest[metric] for run in recorded_runs(home)]
+    whole = asked(seeds=2, trials=5, pruner="none", metric=metric)
+    tried = Study("s", home, whole.section, whole.ranges)
+    plan = TrialsPlan(tried, whole, "s", home)
+    ends: list[tuple[list[tuple[str, Path | None]], str]] = [
+        ([("finished", one.folder), ("finished", two.folder)], "COMPLETE"),
+        # What is not recorded has no score.
+        ([("finished", one.folder), ("finished", None)], "FAIL"),
+        ([("finished", one.folder), ("failed", two.folder)], "FAIL"),
+        ([("failed", one.folder)], "FAIL"),
+        ([("finished", one.folder), ("interrupted", two.folder)], "RUNNING"),
+    ]
+    for runs, told in ends:
+        for status, folder in runs:
+            state = plan.take()
+            assert state is not None
+            assert state.part["asks"] is False
+            state.status, state.folder = status, folder
+            plan.ended(state)
+        assert tried.trials[-1].status == told
+    assert plan.take() is None
+    assert [one.number for one in tried.trials] == list(range(5))
+    assert [one.score for one in tried.trials] == [pytest.approx(sum(scores) / 2), *[None] * 4]
 
 
 # -- in processes ---------------------------------------------------------------------------------

@@ -175,13 +175,16 @@ def test_on_macos_the_name_is_used_only_where_the_system_knows_it_for_safari_ask
     assert without_assistant("http://gpuhost:5000") == "http://gpuhost:5000"
     assert without_assistant(url) == named
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr("socket.getaddrinfo", lambda *given: [])
+    known = {"rlplug.localhost"}
+
+    def look_up(host: str, port: object) -> list[object]:
+        if host not in known:
+            raise socket.gaierror
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
     assert without_assistant(url) == named
-
-    def unknown(*given: object) -> None:
-        raise socket.gaierror
-
-    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    known.clear()
     assert without_assistant(url) == url
 
 

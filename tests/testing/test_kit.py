@@ -6,13 +6,28 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy
 import pytest
+import torch
+from gymnasium.spaces import flatdim
 
+from rlplug import Acted, ActInput
 from rlplug.registry import ADDON, ALGORITHM
-from rlplug.testing import CheckFailed, DoesNotApply, Subject, checks_for
+from rlplug.testing import (
+    AddOnConformance,
+    AlgorithmConformance,
+    CheckFailed,
+    DoesNotApply,
+    Subject,
+    checks_for,
+)
+from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
+from rlplug.testing.cases import CASES, Case
 from rlplug.testing.checks import CHECKS, check_named
+from rlplug.testing.collector import Collector, RandomActions
+from rlplug.testing.conformance import _subject_of
 
 BROKEN = """
 import random
@@ -115,6 +130,106 @@ def test_an_exception_is_reported_with_the_options_that_lead_to_it(broken: Any) 
     with pytest.raises(CheckFailed) as caught:
         check_named("inference_is_not_random")(Subject.of(Raises, variants=[{"width": 7}]))
     assert caught.value.found.endswith(" (in 'box, discrete' with width = 7)")
+
+
+def test_a_module_that_changes_while_it_acts_is_reported_with_what_it_changed(
+    broken: Any,
+) -> None:
+    class Moves(PolicyGradientModule):
+        def forward_inference(self, act: ActInput) -> Acted:
+            with torch.no_grad():
+                self.actor[0].weight += 1
+            return super().forward_inference(act)
+
+    class Counts(PolicyGradientModule):
+        def forward_inference(self, act: ActInput) -> Acted:
+            self.calls = getattr(self, "calls", 0) + 1
+            return super().forward_inference(act)
+
+    class Writes(PolicyGradientModule):
+        def forward_inference(self, act: ActInput) -> Acted:
+            acted = super().forward_inference(act)
+            act.observations[:] = 0
+            return acted
+
+    def told(kind: type[Any]) -> list[str]:
+        class Acting(PolicyGradient):
+            """With another module."""
+
+            def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+                return kind(flatdim(observation_space), flatdim(action_space), config.width)
+
+        with pytest.raises(CheckFailed) as caught:
+            check_named("acting_changes_nothing")(Subject.of(Acting))
+        return [caught.value.looked_for, caught.value.found, caught.value.look_at]
+
+    looked_for, found, where = told(Moves)
+    assert looked_for == "unchanged weights and buffers"
+    assert found.startswith("moved: ")
+    assert "actor.0.weight" in found
+    assert where.startswith("Moves.forward_inference (")
+    looked_for, found, where = told(Counts)
+    assert (looked_for, found[:9]) == ("unchanged attributes", "changed: ")
+    assert where.startswith("Counts.forward_inference (")
+    looked_for, found, where = told(Writes)
+    assert (looked_for, found[:9]) == ("observations left as they were", "changed: ")
+    assert where.startswith("Writes.forward_inference (")
+
+
+def environment() -> Any:
+    return None
+
+
+def test_a_conformance_class_hands_on_what_to_check_with() -> None:
+    class OfLinUCB(AlgorithmConformance):
+        name = "linucb"
+        options: ClassVar = {"alpha": 2.0}
+        variants: ClassVar = ({"alpha": 3.0},)
+        environment = environment
+
+    class OfRnd(AddOnConformance):
+        name = "rnd"
+        neutral: ClassVar = {"scale": 0.0}
+
+    algorithm, addon = _subject_of(OfLinUCB), _subject_of(OfRnd)
+    assert (algorithm.found.name, addon.found.name) == ("linucb", "rnd")
+    assert algorithm.environment is environment
+    assert (algorithm.options, algorithm.variants) == ({"alpha": 2.0}, ({"alpha": 3.0},))
+    assert algorithm.neutral is None
+    assert (addon.environment, addon.options, addon.neutral) == (None, {}, {"scale": 0.0})
+
+
+def test_a_collector_counts_the_steps_of_all_environments(broken: Any) -> None:
+    (case,) = [one for one in CASES if one.name == "box, discrete" and not one.one_step]
+    collector = Collector(case, RandomActions(case.action_space), seed=0, num_envs=3)
+    assert collector.timestep == 0
+    for collections in (1, 2):
+        assert collector.collect(5).rows > 0
+        assert collector.timestep == 15 * collections
+        assert len(collector.rewards) == 15 * collections
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.one_step}")
+def test_a_case_of_the_kit_shows_what_its_spaces_say(case: Case) -> None:
+    env = case.make()
+    observation, info = env.reset(seed=0)
+    for _ in range(12):
+        assert env.observation_space.contains(observation)
+        told = [one for one in (observation, info) if isinstance(one, dict)]
+        masks = [one["action_mask"] for one in told if "action_mask" in one]
+        assert len(masks) == case.masked
+        actions: Any = env.action_space
+        if masks:
+            assert masks[0].shape == (actions.n,)
+            assert masks[0].any()
+        action = actions.sample(numpy.int8(masks[0])) if masks else actions.sample()
+        observation, _, terminated, truncated, info = env.step(action)
+        if case.one_step:
+            assert terminated or truncated
+        if terminated or truncated:
+            observation, info = env.reset()
+    if isinstance(observation, dict) and "arms" in observation:
+        assert len(observation["arms"]) == actions.n
 
 
 def test_an_import_that_prints_is_found(broken: Any) -> None:

@@ -26,6 +26,14 @@ from rlplug.testing.probes import (
     TimeLimit,
     TMaze,
 )
+from rlplug.testing.probes.entropy import EntropyAhead, NoReward
+from rlplug.testing.probes.other_actions import (
+    BothBits,
+    BoxByObservation,
+    BoxTarget,
+    BoxThenReward,
+    TwoChoices,
+)
 
 Step = tuple[float, bool, bool]
 
@@ -57,6 +65,80 @@ def test_long_probes_pay_and_end_as_their_answers_assume() -> None:
     assert played(StayOrLeave(truncated=True), 0) == [(1.0, False, True)]
     assert played(StayOrLeave(truncated=False), 0) == [(1.0, True, False)]
     assert played(StayOrLeave(truncated=True), 1, 0) == [(2.0, False, False), (0.0, True, False)]
+
+
+@pytest.mark.parametrize(
+    ("make", "signs", "rewards"),
+    [
+        (BoxTarget, (1,), {-1: (-9,), 0: (-4,), 2: (0,), 3: (-1,)}),
+        (BoxByObservation, (-1, 1), {-1: (-1, -9), 0: (0, -4), 1: (-1, -1), 2: (-4, 0)}),
+        (TwoChoices, (1,), {(0, 0): (0,), (1, 0): (1,), (0, 2): (1,), (1, 2): (2,)}),
+        (BothBits, (1,), {(1, 0): (2,), (0, 0): (1,), (1, 1): (1,), (0, 1): (0,)}),
+    ],
+)
+def test_probes_of_other_actions_pay_most_for_the_best_one(
+    make: Any, signs: tuple[int, ...], rewards: dict[Any, tuple[int, ...]]
+) -> None:
+    env = make()
+    seen = set()
+    for seed in range(8):
+        observation, _ = env.reset(seed=seed)
+        seen.add(sign := int(observation[0]))
+        for action, by_sign in rewards.items():
+            taken = numpy.array(action, env.action_space.dtype).reshape(env.action_space.shape)
+            _, reward, terminated, truncated, _ = env.step(taken)
+            assert (reward, terminated, truncated) == (by_sign[signs.index(sign)], True, False)
+    assert seen == set(signs)
+    with pytest.raises(ValueError, match="is not in"):
+        env.step(numpy.zeros(3))
+
+
+def test_a_reward_for_a_box_may_come_a_step_later() -> None:
+    env = BoxThenReward()
+    assert env.reset(seed=0)[0].tolist() == [1, 0]
+    seen, *rest = env.step(numpy.array([1.5], numpy.float32))
+    assert (seen.tolist(), rest) == ([0, 1.5], [0.0, False, False, {}])
+    seen, *rest = env.step(numpy.array([2.0], numpy.float32))
+    assert (seen.tolist(), rest) == ([0, 1.5], [-0.25, True, False, {}])
+
+
+def test_the_first_action_decides_how_long_entropy_is_ahead() -> None:
+    end, step = (0.25, True, False), (0.0, False, False)
+    for env, low, high in (
+        (EntropyAhead(continuous=True, reward=0.25), [-1.0], [3.0]),
+        (EntropyAhead(continuous=False, reward=0.25), 0, 1),
+    ):
+        assert played(env, low) == [end]  # type: ignore[arg-type] # a Box, too
+        following = [step] * 10 + [(0.0, True, False)]
+        assert played(env, high, *[low] * 10) == following  # type: ignore[arg-type]
+    first, _ = env.reset(seed=0)
+    assert first.tolist() == [1, 0]
+    seen = [env.step(1)[0].tolist() for _ in range(11)]
+    assert seen == [[0, pytest.approx(at / 11)] for at in range(1, 12)]
+    half = EntropyAhead(continuous=True)
+    lengths = []
+    for seed in range(200):
+        half.reset(seed=seed)
+        lengths.append(half.step(numpy.array([1.0]))[2])
+    assert numpy.mean(lengths) == pytest.approx(0.5, abs=0.1)
+    none = NoReward()
+    none.reset(seed=0)
+    assert none.step(numpy.array([2.0]))[1:4] == (0.0, True, False)
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+def test_answers_are_of_what_a_probe_shows_and_takes(probe: Any) -> None:
+    env = probe.make()
+    space = env.observation_space
+    for answer in probe.answers(0.5):
+        if isinstance(space, gymnasium.spaces.Dict):
+            assert answer.mask is None or len(answer.mask) == env.action_space.n
+            continue
+        observation = numpy.array(answer.observation, space.dtype).reshape(space.shape)
+        assert space.contains(observation)
+        if answer.action is not None:
+            action = numpy.array(answer.action, env.action_space.dtype)
+            assert env.action_space.contains(action.reshape(env.action_space.shape))
 
 
 def test_values_follow_from_gamma() -> None:
