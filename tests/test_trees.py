@@ -286,6 +286,20 @@ def test_a_tree_that_cannot_be_saved_leaves_the_earlier_one(tmp_path: Path) -> N
     assert (names(tmp_path), read_tree(tmp_path)["n"]) == (before, 2)
 
 
+def test_what_a_killed_process_left_is_written_over_and_an_error_is_told_as_it_is(
+    tmp_path: Path,
+) -> None:
+    left = tmp_path / f".{os.getpid()}"
+    left.mkdir()
+    (left / "tensors").touch()
+    replace_tree(tmp_path, {"n": 1})
+    assert (left.exists(), read_tree(tmp_path)) == (False, {"n": 1})
+    left.touch()
+    with pytest.raises(FileExistsError):
+        replace_tree(tmp_path, {"n": 2})
+    assert read_tree(tmp_path) == {"n": 1}
+
+
 # -- reading -------------------------------------------------------------------------------------
 
 
