@@ -250,7 +250,7 @@ def _not_saved(what: str, path: str) -> RequestError:
 
 
 def _comparable(sha256: str, plain: Any) -> bytes:
-    return json.dumps([sha256, _without_clock(plain, "")], sort_keys=True).encode()
+    return json.dumps([sha256, _without_clock(plain, "")]).encode()
 
 
 def _without_clock(value: Any, path: str) -> Any:

@@ -91,11 +91,13 @@ def test_equal_trees_have_equal_content_in_whatever_order_they_were_built(tmp_pa
 
     tree = {"a": torch.ones(2), "b": {"x": 1, 2: [1, (2, 3)]}}
     assert content(tree) == content({"b": {2: [1, (2, 3)], "x": 1}, "a": torch.ones(2)})
+    assert content({"a": 1, "b": 1}) == content({"b": 1, "a": 1})
     others: list[dict[str, Any]] = [
         {**tree, "a": torch.zeros(2)},
         {**tree, "c": torch.ones(2)},
         {**tree, "b": {"x": 1, 2: [(2, 3), 1]}},
         {**tree, "b": {"x": 1, 2: [1, [2, 3]]}},
+        {**tree, "b": {"x": 1, 2: [1, (2, 4)]}},
         {**tree, "b": {"x": 1, "2": [1, (2, 3)]}},
         {**tree, "b": {"x": 2, 2: [1, (2, 3)]}},
         {**tree, "pickled": b""},
