@@ -246,6 +246,34 @@ def test_one_environment_given_twice_is_refused() -> None:
     assert "was given twice" in refused(lambda: one)
 
 
+def test_games_that_were_made_before_one_is_refused_are_closed() -> None:
+    closed: list[int] = []
+
+    class Closing(Meeting):
+        def __init__(self, cells: int = 6) -> None:
+            super().__init__(cells)
+            self.cells = cells
+
+        def close(self) -> None:
+            closed.append(self.cells)
+
+    # The first is only looked at, to see what is made.
+    sizes = iter([5, 6, 7])
+    said = refused(lambda: Closing(next(sizes)))
+    assert "has other agents or spaces the 2. time" in said
+    assert closed == [5, 6, 7]
+    closed.clear()
+    unknown: Sections = {"one": ModuleSection(agents="nobody")}
+    with pytest.raises(ConfigError):
+        agent_environments(Closing, 2, EnvSection(), unknown)
+    assert closed == [6]
+    found = agent_environments(Closing, 2, EnvSection(), {})
+    assert found is not None
+    assert closed == [6]
+    found.close()
+    assert closed == [6, 6, 6]
+
+
 # -- collections -------------------------------------------------------------------------------
 
 

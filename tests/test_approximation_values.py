@@ -204,3 +204,10 @@ def test_the_identity_takes_the_options_of_an_approximation(tmp_path: Path) -> N
     assert (identity.name, identity.device) == ("same", torch.device("cpu"))
     assert identity.target(X) is X
     assert identity.reinforce().step().zero_grad() is identity
+
+
+def test_the_identity_saves_nothing_and_makes_no_folder(tmp_path: Path) -> None:
+    identity = Identity(writer=DummyWriter(tmp_path / "runs"))
+    for _ in range(201):
+        identity.reinforce().step()
+    assert list(tmp_path.iterdir()) == []

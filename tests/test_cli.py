@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -142,6 +143,25 @@ def test_dry_run_shows_options_their_origin_and_the_order(rlplug: Cli, installed
     assert "add-on 'scale' (rlplug-scale 0.1.0)" in lines
     assert "build good" in lines
     assert "postprocess_gradients scale" in lines
+
+
+def test_below_the_options_a_dry_run_shows_plugins_hooks_and_memory(
+    rlplug: Cli, installed: Path
+) -> None:
+    given = ("--algo", "dqn", "--env", "CartPole-v1", "--with", "scale", "--dry-run")
+    done = rlplug("run", *given, "--set", "buffer_size=1000")
+    assert (done.code, done.err) == (0, "")
+    _, *parts = re.split("\n\n(plugins|hooks, in call order|memory)\n", done.out)
+    assert parts[::2] == ["plugins", "hooks, in call order", "memory"]
+    plugins, hooks, memory = (part.splitlines() for part in parts[1::2])
+    assert [line.split("'")[:2] for line in plugins] == [
+        ["  algorithm ", "dqn"],
+        ["  add-on ", "scale"],
+    ]
+    assert f"  {'build':<32} dqn" in hooks
+    assert f"  {'postprocess_gradients':<32} scale" in hooks
+    assert len(memory) == 1
+    assert "1,000" in memory[0]
 
 
 def test_a_dry_run_prints_toml_whatever_keys_and_values_are(

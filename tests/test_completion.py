@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.shell_completion import BashComplete
 
 import rlplug as library
+from rlplug.cli.main import cli
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -85,6 +87,46 @@ def test_options_and_presets_are_those_of_the_algorithm_on_the_line(ask: Ask) ->
     assert ask("rlplug run --algo unknown --set clip_r") == []
 
 
+PLUGIN = """\
+import attrs
+from rlplug import Algorithm, option
+
+class Plugin(Algorithm):
+    @attrs.frozen(kw_only=True)
+    class Config:
+        {name}: float = option(1.0, "Something.")
+"""
+
+
+def test_options_are_read_again_when_the_code_of_a_plugin_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "rlplug_ours-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlplug-ours\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[rlplug.algorithms]\nfolder = in_folder.inner:Plugin\nfile = in_file:Plugin\n"
+    )
+    (tmp_path / "in_folder").mkdir()
+    (tmp_path / "in_folder" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Python takes another source of the same second and size for the same.
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    shell = BashComplete(cli, {}, "rlplug", "_RLPLUG_COMPLETE")
+    files = {"folder": tmp_path / "in_folder" / "inner.py", "file": tmp_path / "in_file.py"}
+    for option in ("tempered", "tempering"):
+        for name, file in files.items():
+            file.write_text(PLUGIN.format(name=option))
+            # As in a process of its own.
+            for module in ("in_folder", "in_folder.inner", "in_file"):
+                sys.modules.pop(module, None)
+            for _ in range(2):
+                offered = shell.get_completions(["run", "--algo", name, "--set"], "tempe")
+                assert [one.value for one in offered] == [option], name
+    assert len(list((tmp_path / "cache" / "rlplug").iterdir())) == 2
+
+
 def test_environments_are_those_that_are_registered(ask: Ask) -> None:
     for _ in range(2):
         assert ask("rlplug run --env LinearB") == ["LinearBandit-v0"]
@@ -135,7 +177,6 @@ def test_nothing_heavy_is_imported_where_it_is_known(ask: Ask, home: Path) -> No
 
 def test_every_command_that_takes_a_run_completes_it() -> None:
     from rlplug.cli.completion import complete_runs
-    from rlplug.cli.main import cli
 
     takes_runs = 0
     for command in cli.commands.values():

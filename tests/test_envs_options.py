@@ -139,8 +139,12 @@ def test_the_time_that_is_left_is_appended() -> None:
 
 
 def test_the_last_frames_are_seen_at_once_the_newest_last() -> None:
-    made = make_environments(limited, 1, EnvSection(frame_stack=3))
-    assert (made.frame_stack, made.observation_space.shape) == (3, (3, 2))
+    for frames in (2, 3):
+        made = make_environments(limited, 1, EnvSection(frame_stack=frames))
+        assert (made.frame_stack, made.observation_space.shape) == (frames, (frames, 2))
+        made.close()
+    assert make_environments(limited, 1, EnvSection(frame_stack=1)).observation_space.shape == (2,)
+    assert stepped(EnvSection(frame_stack=2), 1)[0, :, 0].tolist() == [0.0, 1.0]
     assert stepped(EnvSection(frame_stack=3), 1)[0, :, 0].tolist() == [0.0, 0.0, 1.0]
     assert stepped(EnvSection(frame_stack=3), 3)[0, :, 0].tolist() == [1.0, 2.0, 3.0]
 

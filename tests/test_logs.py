@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +10,9 @@ import numpy
 import pyarrow
 import pytest
 from gymnasium import spaces
-from pyarrow import parquet
 
-from rlplug.config.data_section import DataSection
 from rlplug.errors import ConfigError, RequestError
-from rlplug.logs import Log
-
-ROWS = 10
-
-
-def columns(rows: int = ROWS, arms: int = 3, dim: int = 2) -> dict[str, Any]:
-    """Row i: context (i, i + 0.5, …), arm i % arms, reward 10 i, propensity 1 / arms."""
-    index = numpy.arange(rows)
-    return {
-        **{f"context_{one}": index + 0.5 * one for one in range(dim)},
-        "action": index % arms,
-        "reward": 10.0 * index,
-        "propensity": numpy.full(rows, 1 / arms),
-    }
-
-
-def write(path: Path, table: Mapping[str, Any], **options: Any) -> Path:
-    if path.suffix == ".csv":
-        names = list(table)
-        lines = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
-        path.write_text("\n".join([",".join(names), *lines]) + "\n")
-    elif path.suffix == ".npz":
-        numpy.savez(path, **table)
-    else:
-        parquet.write_table(pyarrow.table(dict(table)), path, **options)
-    return path
-
-
-def opened(*paths: Path, **options: Any) -> Log:
-    return Log.open(DataSection(files=tuple(map(str, paths)), **options))
+from tests.log_files import ROWS, changed, columns, opened, write
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
@@ -52,12 +20,11 @@ def test_formats_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
     log = opened(write(tmp_path / f"log.{suffix}", columns()))
     assert (log.rows, log.num_arms, log.is_bandit) == (10, 3, True)
     assert log.action_space == spaces.Discrete(3)
-    assert log.observation_space.shape == (2,)
+    assert log.observation_space == spaces.Box(-numpy.inf, numpy.inf, (2,), numpy.float64)
     rows = log.whole()
     assert rows["context"][3].tolist() == [3.0, 3.5]
     assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
     assert rows["reward"].tolist() == [10.0 * one for one in range(10)]
-    assert rows.bandit().context is rows["context"]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
@@ -98,7 +65,8 @@ def test_lists_are_matrices_and_arms_have_features(tmp_path: Path) -> None:
     assert isinstance(log.observation_space, spaces.Dict)
     rows = log.whole()
     assert rows["context"].tolist() == contexts
-    assert rows.bandit().chosen_arm.tolist() == [[2.0], [6.0]]
+    assert rows["arms"].tolist() == arms
+    assert rows["action_mask"].tolist() == table["action_mask"]
     assert sorted(rows.observations) == ["action_mask", "arms", "context"]
 
 
@@ -135,14 +103,6 @@ def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
     assert "3 problems" in told
     assert "no column 'actoin' in log.csv, did you mean 'action'?" in told
     assert "columns of log.csv: context_0, context_1, action, reward, propensity" in told
-
-
-def changed(row: int, **values: Any) -> dict[str, Any]:
-    """The columns with other values in a row."""
-    table = {name: list(column) for name, column in columns().items()}
-    for name, value in values.items():
-        table[name][row] = value
-    return table
 
 
 @pytest.mark.parametrize(
@@ -230,6 +190,24 @@ def test_propensities_that_do_not_sum_to_one_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_rows_without_propensities_are_taken_for_uniform_among_the_arms_that_were_there(
+    tmp_path: Path,
+) -> None:
+    table = {name: one for name, one in columns(3).items() if name != "propensity"}
+
+    def uniform(**more: Any) -> list[float]:
+        log = opened(write(tmp_path / "log.parquet", {**table, **more}), num_arms=3)
+        found: list[float] = log.whole().propensity_or_uniform(log.num_arms).tolist()
+        return found
+
+    assert uniform() == [1 / 3] * 3
+    assert uniform(action_mask=[[1, 0, 0], [1, 1, 1], [0, 1, 1]]) == [1, 1 / 3, 0.5]
+    assert uniform(propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
+    assert uniform(propensities=[[0.5, 0.5, 0], [0.2, 0.7, 0.1], [0, 0, 1]]) == [0.5, 0.7, 1]
+    logs = numpy.log([0.5, 0.25, 1])
+    assert uniform(action_log_prob=logs) == pytest.approx([0.5, 0.25, 1])
+
+
 def test_the_arm_that_was_chosen_must_have_been_present(tmp_path: Path) -> None:
     table = {**columns(), "action_mask": [[1, 1, 1]] * 4 + [[1, 0, 1]] * 6}
     with pytest.raises(RequestError, match="row 4: column 'action' is 1, an arm that is absent"):
@@ -242,6 +220,27 @@ def test_a_file_that_ends_in_the_middle_is_named(tmp_path: Path, suffix: str) ->
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(RequestError, match=f"log.{suffix} cannot be read as {suffix}"):
         opened(path)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 9000])
+def test_lists_of_other_lengths_and_missing_ones_are_named(tmp_path: Path, rows: int) -> None:
+    def told(lists: list[Any]) -> str:
+        table = columns(rows, dim=0)
+        table["context"] = pyarrow.array(lists)
+        path = write(tmp_path / "log.parquet", table)
+        with pytest.raises(RequestError) as raised:
+            opened(path, num_arms=3).whole()
+        return str(raised.value)
+
+    place = f"row {rows - 9:,}: column 'context'"
+    whole, rest = [[0.0, 1.0]] * (rows - 9), [[2.0, 3.0]] * 8
+    said = told([*whole, [3.0], *rest])
+    assert f"log.parquet, {place} has 1 values, other rows have 2" in said
+    said = told([*whole, None, *rest])
+    assert f"log.parquet, {place} is missing" in said
+    said = told([*whole, [0.0, None], *rest])
+    assert "column 'context" in said
+    assert "is missing or NaN" in said
 
 
 def test_a_csv_file_that_ends_in_the_middle_of_a_line_is_named(tmp_path: Path) -> None:

@@ -52,6 +52,27 @@ def test_a_stack_gives_what_its_layers_give_however_it_multiplies(
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_gradients_of_a_stack_that_runs_twice_are_added_up_from_zero_in_each_pass(
+    wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_WIDE", 0 if wide else 2**62)
+    torch.manual_seed(2)
+    net = layers(nn.Tanh, 3, 3)
+    params = list(net.parameters())
+    features = torch.randn(ROWS, 3, dtype=torch.float64)
+    wanted = gradients(net(net(features)).square().mean(), params)
+    tape = Tape(params)
+    for _ in range(2):
+        with tape:
+            once = run_layers(net, Array(features.numpy(), tape))
+            twice = run_layers(net, once).square().mean()
+            assert isinstance(twice, Array)
+            assert tape.backward(twice) == list(range(len(params)))
+        for mine, theirs in zip(tape.gradients, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("lowest", ["each in some rows", "the first in all rows"])
 def test_the_lower_of_two_networks_moves_what_both_are_given(
     lowest: str, monkeypatch: pytest.MonkeyPatch

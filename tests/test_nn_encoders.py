@@ -85,6 +85,28 @@ def test_each_value_of_a_discrete_has_a_row_of_its_own_wherever_it_starts() -> N
     assert torch.equal(single(torch.tensor([7, 5])), torch.as_tensor(single.weight)[[2, 0]])
 
 
+@pytest.mark.parametrize(
+    ("space", "rows", "width", "features"),
+    [
+        (spaces.Discrete(2), 2, 2, 2),
+        (spaces.Discrete(64), 64, 64, 64),
+        (spaces.Discrete(65), 65, 64, 64),
+        (spaces.MultiDiscrete([2, 3]), 5, 3, 6),
+        (spaces.MultiDiscrete([[1, 500], [2, 3]]), 506, 64, 256),
+    ],
+)
+def test_rows_of_an_embedding_are_as_wide_as_there_are_values_and_64_at_most(
+    space: Any, rows: int, width: int, features: int
+) -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder(space)
+    assert torch.as_tensor(encoder.weight).shape == (rows, width)
+    assert encoder.out_features == features
+    assert encoder(torch.as_tensor(space.sample())[None]).shape == (1, features)
+    lengths = torch.as_tensor(encoder.weight).norm(dim=1)
+    assert lengths.mean().item() == pytest.approx(1, abs=0.5)
+
+
 def test_the_order_of_an_image_s_axes_makes_no_difference() -> None:
     torch.manual_seed(0)
     first = make_encoder(spaces.Box(0, 255, (3, 40, 40), numpy.uint8))

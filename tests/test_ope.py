@@ -26,6 +26,8 @@ from rlplug.ope import (
     snips,
     switch_dr,
 )
+from rlplug.ope.bootstrap import interval
+from rlplug.ope.reward_model import features
 
 REWARDS = numpy.array([1.0, 0.0, 2.0, 4.0])
 PROPENSITIES = numpy.array([0.5, 0.25, 0.5, 0.2])
@@ -216,6 +218,33 @@ def test_a_model_of_featured_arms_predicts_arms_it_has_not_seen() -> None:
     last = numpy.full(500, 3)
     predicted = model.predict({"arms": features}, last, folds)
     assert numpy.allclose(predicted, features[:, 3] @ [1.0, -2.0] + 3, atol=1e-4)
+
+
+def test_features_are_a_constant_contexts_arms_and_products_of_both() -> None:
+    context, arms = numpy.array([[2.0, 3.0], [5.0, 7.0]]), numpy.array([1, 0])
+    featured = numpy.array([[[1.0], [10.0]], [[100.0], [numpy.nan]]])
+    assert features({}, arms).tolist() == [[1], [1]]
+    assert features({"context": context}, arms).tolist() == [[1, 2, 3], [1, 5, 7]]
+    assert features({"arms": featured}, arms).tolist() == [[1, 10], [1, 100]]
+    both = {"context": context, "arms": featured}
+    assert features(both, arms).tolist() == [[1, 2, 3, 10, 20, 30], [1, 5, 7, 100, 500, 700]]
+    # Half of 1 and of 10; what the arm that is never chosen holds does not count.
+    chances = numpy.array([[0.5, 0.5], [1.0, 0.0]])
+    assert features({"arms": featured}, chances).tolist() == [[1, 5.5], [1, 100]]
+
+
+def test_an_interval_is_that_of_quantiles_of_the_samples_that_are_numbers() -> None:
+    values = numpy.array([7.0, *range(101), numpy.nan, numpy.inf])
+    found = interval(values)
+    assert found.value == 7
+    assert (found.low, found.high) == pytest.approx((2.5, 97.5))
+    assert found.standard_error == pytest.approx(numpy.arange(101).std())
+    half = interval(values, 0.5)
+    assert (half.low, half.high) == pytest.approx((25, 75))
+    for nothing in ([numpy.nan, 1.0, 2.0], [3.0, numpy.nan]):
+        none = interval(numpy.array(nothing))
+        assert numpy.isnan([none.low, none.high, none.standard_error]).all()
+        assert none.value == pytest.approx(nothing[0], nan_ok=True)
 
 
 def test_intervals_are_named_like_their_estimates() -> None:

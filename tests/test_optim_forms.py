@@ -77,6 +77,45 @@ def test_every_key_of_a_scheduler_config_is_read() -> None:
     assert (scheduler.strict, scheduler.name) == (False, "slow")
 
 
+class Halves:
+    """Moves a rate as a scheduler does, without being one of torch."""
+
+    def __init__(self) -> None:
+        self.state_dict = dict
+
+
+class Bare(Halves):
+    def step(self) -> None: ...
+
+
+class ByEpoch(Halves):
+    def step(self, epoch: int | None = None) -> None: ...
+
+
+class ByMetric(Halves):
+    def step(self, value: float) -> None: ...
+
+
+class HandsOn(Halves):
+    def step(self, *given: Any, **named: Any) -> None: ...
+
+
+class HandsOnMetric(ByMetric):
+    def step(self, *given: Any) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("kind", "monitor"),
+    [(Bare, ""), (ByEpoch, ""), (ByMetric, "loss"), (HandsOn, ""), (HandsOnMetric, "loss")],
+)
+def test_a_metric_is_monitored_by_a_scheduler_whose_step_takes_one(
+    kind: type[Halves], monitor: str
+) -> None:
+    given = {"optimizer": A, "lr_scheduler": {"scheduler": kind(), "monitor": "loss"}}
+    (plan,) = read_forms(given, "a test")
+    assert [one.monitor for one in plan.schedulers] == [monitor]
+
+
 def test_plans_without_keys_are_those_of_lightning() -> None:
     (plan,) = read_forms({"optimizer": A, "lr_scheduler": STEP}, "a test")
     (read,) = plan.schedulers

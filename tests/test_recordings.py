@@ -17,6 +17,7 @@ from rlplug import ActInput, AddOn
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
+from rlplug.logs.recording import Recording
 from rlplug.runs.off_policy import Judging, judge_runs
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -214,6 +215,35 @@ def test_a_resumed_run_records_each_row_once(tmp_path: Path, home: Path) -> None
         assert numpy.array_equal(column, other[name]), name
 
 
+def test_a_recording_goes_on_after_any_row_and_forgets_the_later_ones(tmp_path: Path) -> None:
+    context = spaces.Box(-numpy.inf, numpy.inf, (1,), numpy.float64)
+    arms = spaces.Discrete(2)
+
+    def record(recording: Recording, *rewards: float) -> None:
+        columns = {"action": numpy.zeros(len(rewards), int), "reward": numpy.array(rewards)}
+        recording.add(numpy.zeros((len(rewards), 1)), columns)
+        recording.flush()
+
+    first = Recording(tmp_path, context, arms)
+    first.start()
+    for rewards in ((0.0, 1.0), (2.0,), (3.0, 4.0)):
+        record(first, *rewards)
+    assert first.rows == 5
+    record(first)
+    first.flush()
+    names = ["part-000000000000.parquet", "part-000000000002.parquet", "part-000000000003.parquet"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    second = Recording(tmp_path, context, arms)
+    second.resume(3)
+    assert sorted(file.name for file in tmp_path.iterdir()) == names[:2]
+    record(second, 30.0)
+    assert second.rows == 4
+    log = Log.open(DataSection(files=(str(tmp_path),)))
+    assert log.whole()["reward"].tolist() == [0.0, 1.0, 2.0, 30.0]
+    with pytest.raises(RequestError, match=rf"has a recording already \({names[0]}\)"):
+        Recording(tmp_path, context, arms).start()
+
+
 def test_evaluations_are_recorded_with_the_command_line(
     tmp_path: Path, rlplug: Callable[..., Any]
 ) -> None:
@@ -332,6 +362,10 @@ def test_minari_data_sets_are_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (taken["context"][: len(first) - 1] == first[:-1]).all()
     assert (taken["next_context"][: len(first) - 1] == first[1:]).all()
     assert taken["terminated"].sum() == 2
+    assert taken["episode"].tolist() == [0] * (len(first) - 1) + [1] * (log.rows - len(first) + 1)
+    for start in (1, len(first) - 1, len(first)):
+        (rest,) = log.read(start, log.rows)
+        assert rest["context"].tolist() == taken["context"][start:].tolist()
     options = {**OFF, "data.format": "minari", "batch_size": 16}
     learned = rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options)
     assert learned.step == 200

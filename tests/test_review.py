@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy
+import pytest
 
 import rlplug
 from rlplug.review.record import RunAbout
@@ -47,6 +48,30 @@ def test_the_best_evaluation_is_reported_with_each_evaluation(home: Path) -> Non
 def test_options_of_one_name_are_shown_with_their_sections() -> None:
     about = RunAbout(options={"algorithm.alpha": "2", "addons.a.scale": "1", "addons.b.scale": "3"})
     assert about.shown_options == "alpha=2 addons.a.scale=1 addons.b.scale=3"
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("algorithm.learning_rate", "learning_rate"),
+        ("sampling.num_envs", "num_envs"),
+        ("addons.clock.period", "period"),
+        # Alone, these would be options of the algorithm, ambiguous, or unknown.
+        ("modules.adversary.learning_rate", "modules.adversary.learning_rate"),
+        ("league.every", "league.every"),
+        ("addons.clock.num_envs", "addons.clock.num_envs"),
+        ("env.size", "env.size"),
+        ("env.goal.place", "env.goal.place"),
+    ],
+)
+def test_options_are_shown_as_they_are_set(path: str, shown: str) -> None:
+    assert RunAbout(options={path: "1"}).shown_options == f"{shown}=1"
+
+
+def test_an_option_of_a_module_is_listed_beside_that_of_the_algorithm() -> None:
+    options = {"algorithm.gamma": "0.9", "modules.a.gamma": "0.8", "modules.a.clip": "1"}
+    shown = "gamma=0.9 modules.a.gamma=0.8 modules.a.clip=1"
+    assert RunAbout(options=options).shown_options == shown
 
 
 def test_values_of_a_wrong_type_are_left_out_of_a_record() -> None:

@@ -53,7 +53,7 @@ def test_a_run_is_listed_with_its_best_evaluation_and_the_options_that_differ(ho
     assert result.best is not None
     step, value = result.best
     assert f"{format_number(value)} @ {step:,}" in row
-    assert "every=40 episodes=2" in row
+    assert "evaluation.every=40 episodes=2" in row
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

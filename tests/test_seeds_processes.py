@@ -264,3 +264,37 @@ def test_a_seed_that_fails_in_python_is_raised_with_the_results_of_the_others(
 
 def results_so_far(home: Path) -> int:
     return sum(run.status == "FINISHED" for run in recorded_runs(home))
+
+
+OBEYING = """
+import os, signal, sys
+from rlplug.cli.seed_run import SeedRun
+ended = []
+if sys.argv[1] == "handled":
+    signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+SeedRun(None, {}).obey(sys.stdin.buffer)
+os.write(1, b"to stdout")
+os.write(2, b"to stderr")
+os._exit(ended[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "handled", "code"),
+    [
+        # Only the end of the parent, which ends a run as SIGTERM would: nobody reads what it says.
+        ([], "handled", signal.SIGTERM),
+        # Before there is a run, a signal ends the process, but for the one that saves.
+        ([], "", 128 + signal.SIGTERM),
+        ([signal.SIGUSR1], "handled", signal.SIGTERM),
+        ([signal.SIGHUP], "handled", 128 + signal.SIGHUP),
+    ],
+)
+def test_a_process_of_a_seed_obeys_signals_and_outlives_its_parent_in_silence(
+    signals: list[int], handled: str, code: int
+) -> None:
+    orders = "".join(json.dumps({"signal": one, "again": False}) + "\n" for one in signals)
+    done = subprocess.run(
+        [sys.executable, "-c", OBEYING, handled], input=orders, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

@@ -187,6 +187,21 @@ def test_the_file_of_a_study_is_also_that_of_a_run(
     assert rlplug("run", "--config", str(file), "--dry-run").code == 0
 
 
+@pytest.mark.parametrize(
+    "given", [("--steps", "9"), ("--set", "alpha=1.0"), ("--profile",), ("--trust",)]
+)
+def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: tuple[str, ...]) -> None:
+    file = home / "groups" / "mine" / "study.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("not JSON")
+    refused = rlplug("resume", "mine", "--jobs", "2", *given)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"goes on as it is; {given[0]} does not fit.\n  try: rlplug resume mine" in refused.err
+    unreadable = rlplug("resume", "mine", "--jobs", "2", "--quiet", "--json")
+    assert (unreadable.code, unreadable.out) == (2, "")
+    assert f"{file} cannot be read." in unreadable.err
+
+
 # -- the study ------------------------------------------------------------------------------------
 
 

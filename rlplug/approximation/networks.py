@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
-from rlplug.approximation.checkpointer import DummyCheckpointer
 from rlplug.approximation.states import observation_of, terminated_rows, whole_actions
 from rlplug.nn.projection import project
 from rlplug.nn.tensors import device_of
@@ -90,13 +89,11 @@ class QDist(Approximation):
 
 
 class Identity(Approximation):
-    """Returns its input, and learns nothing."""
+    """Returns its input; learns nothing, and has nothing to save."""
 
     def __init__(
         self, device: torch.device | str | None = None, name: str = "identity", **options: Any
     ) -> None:
-        # There are no weights to save.
-        options.setdefault("checkpointer", DummyCheckpointer())
         super().__init__(nn.Identity(), device=device, name=name, **options)
 
     def reinforce(self: IdentityT, loss: Tensor | None = None) -> IdentityT:

@@ -249,8 +249,11 @@ def _sources(plugin: FoundPlugin) -> str:
     package = plugin.target.partition(":")[0].partition(".")[0]
     files = [*Path(__file__).parent.parent.glob("config/*.py")]
     spec = find_spec(package)
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        files += Path(folder).rglob("*.py")
+    if spec is not None:
+        for folder in spec.submodule_search_locations or ():
+            files += Path(folder).rglob("*.py")
+        # A module that is no package is one file.
+        files += [Path(one) for one in [spec.origin] if one and Path(one).is_file()]
     return _digest(files)
 
 

@@ -246,8 +246,9 @@ class ModuleUpdate:
         self.nonfinite = {}
         flat = self.flat_gradients
         if len(self.acting) > 1 and self._section.clip_over == "module":
-            verdict = self._clip("default", everything, flat) if everything else False
-            self.nonfinite = dict.fromkeys(self._gradients, verdict)
+            if everything:
+                verdict = self._clip("default", everything, flat)
+                self.nonfinite = dict.fromkeys(self._gradients, verdict)
         else:
             start = 0
             for name, gradients in self._gradients.items():

@@ -20,6 +20,7 @@ SUM_TOLERANCE = 1e-3
 """By how much the propensities of all arms may miss 1."""
 
 _FINITE = ("context", "arms", "reward", "rewards", "label", "weight", "next_context")
+_PER_ARM = ("arms", "arm_ids", "action_mask", "propensities", "rewards")
 
 
 def check_block(
@@ -30,11 +31,16 @@ def check_block(
     `arms` are the numbers that actions may have, none where they are continuous.
     """
     check = _Block(columns, roles, arms, path, row)
+    for role in _PER_ARM:
+        if role in columns:
+            check.all_arms(role)
     for role in _FINITE:
         if role in columns:
             check.finite(role)
     if arms:
         check.actions()
+    else:
+        check.finite("action")
     if "weight" in columns:
         weight = columns["weight"]
         check.refuse("weight", weight < 0, lambda one: f"is {one:g}, below 0", weight)
@@ -47,9 +53,7 @@ def check_block(
         check.refuse("action_log_prob", bad, lambda one: f"is {one}, no log-probability", given)
     if "propensities" in columns:
         check.probabilities("propensities", above_zero=False)
-        check.all_arms("propensities")
-    if "rewards" in columns:
-        check.all_arms("rewards")
+        check.distributions()
     if "action_mask" in columns:
         check.presence()
 
@@ -70,12 +74,15 @@ class _Block:
         """Refuse the first bad row; `what` makes the words of its value."""
         if not bad.any():
             return
-        place = tuple(int(index) for index in numpy.argwhere(bad)[0])
+        row, *inner = place = tuple(int(index) for index in numpy.argwhere(bad)[0])
         names = self._roles.columns[role]
-        name = names[min(place[1], len(names) - 1)] if len(place) > 1 else names[0]
-        listed = role in self._roles.lists and len(place) > 1
-        inside = f"(value {place[1]}) " if listed else ""
-        raise bad_row(self._path, self._row + place[0], name, inside + what(values[place]))
+        # Columns of features are numbered through all arms.
+        index = 0
+        if inner and len(names) > 1:
+            index = int(numpy.ravel_multi_index(inner, bad.shape[1:]))
+        listed = role in self._roles.lists and inner
+        inside = f"(value {', '.join(map(str, inner))}) " if listed else ""
+        raise bad_row(self._path, self._row + row, names[index], inside + what(values[place]))
 
     def finite(self, role: str) -> None:
         values = self._columns[role]
@@ -120,27 +127,31 @@ class _Block:
         self.refuse(role, bad, what, given)
 
     def all_arms(self, role: str) -> None:
-        """One value per arm; of propensities the sum is 1."""
-        given, num_arms = self._columns[role], len(self._arms)
-        if given.shape[1] != num_arms:
-            names = ", ".join(self._roles.columns[role][:4])
+        """One value per arm."""
+        given, num_arms = self._columns[role].shape[1], len(self._arms)
+        if given != num_arms:
+            columns = self._roles.columns[role]
+            names = ", ".join(columns[:4]) + (", …" if len(columns) > 4 else "")
             raise RequestError(
-                f"{self._path.name}: {role} ({names}) are of {given.shape[1]} arms, there are "
-                f"{num_arms}.",
+                f"{self._path.name}: {role} ({names}) are of {given} arms, there are {num_arms}.",
                 "try: one value per arm, or --set data.num_arms=N",
             )
-        if role == "propensities":
-            sums = given.sum(1)
-            bad = abs(sums - 1) > SUM_TOLERANCE
-            self.refuse(role, bad, lambda one: f"and those of the other arms sum to {one:g}", sums)
-            chosen = given[numpy.arange(len(given)), self._index]
-            self.refuse(role, chosen <= 0, lambda one: "is 0 for the arm that was chosen", chosen)
+
+    def distributions(self) -> None:
+        """The propensities of all arms sum to 1, and that of the chosen one is above 0."""
+        role, given = "propensities", self._columns["propensities"]
+        sums = given.sum(1)
+        bad = abs(sums - 1) > SUM_TOLERANCE
+        self.refuse(role, bad, lambda one: f"and those of the other arms sum to {one:g}", sums)
+        chosen = numpy.zeros(given.shape, bool)
+        chosen[numpy.arange(len(given)), self._index] = True
+        bad = chosen & (given <= 0)
+        self.refuse(role, bad, lambda _: "is 0 for the arm that was chosen", given)
 
     @property
     def _index(self) -> NDArray[Any]:
         """The arms that were chosen, counted from 0."""
-        start = self._arms[0] if self._arms else 0
-        index: NDArray[Any] = self._columns["action"].astype(numpy.int64) - start
+        index: NDArray[Any] = self._columns["action"].astype(numpy.int64) - self._arms.start
         return index
 
     def presence(self) -> None:

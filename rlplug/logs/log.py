@@ -12,7 +12,6 @@ import numpy
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlplug.bandits.batch import BanditBatch
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs.checks import check_block
@@ -107,23 +106,6 @@ class LogRows:
             return numpy.empty((len(self), 0))
         return self.columns["context"]
 
-    def bandit(self) -> BanditBatch:
-        """The rows as a `BanditBatch`, without copies; they are checked already."""
-        columns = self.columns
-        propensity = self.propensity
-        return BanditBatch(
-            context=columns.get("context"),
-            arms=columns.get("arms"),
-            arm_ids=columns.get("arm_ids"),
-            action_mask=columns.get("action_mask"),
-            actions=columns["action"],
-            rewards=columns["reward"],
-            label=columns.get("label", columns["reward"]),
-            weights=columns.get("weight"),
-            action_log_prob=None if propensity is None else numpy.log(propensity),
-            validate=False,
-        )
-
 
 class Log:
     """Logged rows of several files with the same columns, numbered across files."""
@@ -143,11 +125,12 @@ class Log:
             for name in names
         }
         declared = files[0].metadata.get(SPACES_KEY)
-        first = next(self._blocks(0))[2]
-        self.num_arms = 0
+        # Features of arms in one list are split among as many as are said.
+        self.num_arms = section.num_arms if declared is None else 0
         """0: actions are not discrete."""
         self.first_action = 0
         """The number of the first arm."""
+        first = next(self._blocks(0))[2]
         if declared is not None:
             told = json.loads(declared)
             self.observation_space: spaces.Space[Any] = space_from_json(told["observation_space"])
@@ -268,7 +251,7 @@ class Log:
         """Features (n, arms, f) of (n, arms × f)."""
         flat = columns["arms"]
         count = next((columns[role].shape[1] for role in _PER_ARM if role in columns), 0)
-        count = count or getattr(self, "num_arms", 0)
+        count = count or self.num_arms
         names = self._roles.columns["arms"]
         if not count and len(names) > 1:
             count = len({name.rsplit("_", 1)[0] for name in names})

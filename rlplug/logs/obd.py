@@ -132,14 +132,17 @@ class ObdFile:
             if name in self._values
         }
         for name in kinds:
-            if name in _COLUMNS:
-                column = rows.column(_COLUMNS[name])
-                if column.null_count:
-                    place = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
-                    raise bad_row(self.path, start + place, _COLUMNS[name], "is missing")
+            source = "position" if name == "position" else _COLUMNS.get(name)
+            if source is None:
+                continue
+            column = rows.column(source)
+            if column.null_count:
+                place = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+                raise bad_row(self.path, start + place, source, "is missing")
+            if name == "position":
+                found[name] = codes[name].astype(numpy.int64)
+            else:
                 found[name] = column.to_numpy(zero_copy_only=False)
-            elif name == "position":
-                found[name] = codes["position"].astype(numpy.int64)
         found |= self._of_items(rows, kinds)
         indicators: dict[str, Any] = {}
         index = 0

@@ -83,10 +83,6 @@ class Roles:
         """All columns, each once."""
         return list(dict.fromkeys(name for names in self.columns.values() for name in names))
 
-    def role_of(self, column: str) -> str:
-        """The role of a column."""
-        return next(role for role, names in self.columns.items() if column in names)
-
 
 def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -> Roles:
     """The columns that have roles in a file, or all that is wrong with them."""

@@ -159,7 +159,7 @@ def terms_of(
     }
 
 
-def episode_terms_of(choices: EpisodeChoices, *, max_weight: float = 0.0) -> dict[str, Terms]:
+def episode_terms_of(choices: EpisodeChoices, *, max_weight: float) -> dict[str, Terms]:
     """All estimates of episodes by name; those of a model are left out where there is none."""
     given = choices.rewards, cumulative_log_weights(choices.log_ratios, max_weight)
     gamma = choices.gamma

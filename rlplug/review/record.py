@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from rlplug.config.names import sections_with
 
 __all__ = [
     "ABOUT",
@@ -68,12 +71,10 @@ class RunAbout:
 
     @property
     def shown_options(self) -> str:
-        """The options in one line: `alpha=2 num_envs=16`; names alone where they are unique."""
-        short = [path.rpartition(".")[2] for path in self.options]
-        return " ".join(
-            f"{name if short.count(name) == 1 else path}={value}"
-            for (path, value), name in zip(self.options.items(), short, strict=True)
-        )
+        """The options in one line, as `--set` takes them: `alpha=2 league.every=10`."""
+        names = Counter(path.rpartition(".")[2] for path in self.options if not _is_of_module(path))
+        shown = ((_short(path, names), value) for path, value in self.options.items())
+        return " ".join(f"{name}={value}" for name, value in shown)
 
 
 @attrs.frozen(kw_only=True)
@@ -182,3 +183,18 @@ def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:
     if BEST_RETURN not in latest or BEST_STEP not in latest:
         return None
     return int(latest[BEST_STEP]), latest[BEST_RETURN]
+
+
+def _short(path: str, names: Mapping[str, int]) -> str:
+    """The name alone where it stands for this option, else its path; `names` are counted."""
+    section, _, rest = path.partition(".")
+    name = rest.rpartition(".")[2]
+    if _is_of_module(path) or names[name] > 1:
+        return path
+    if section == "addons":
+        return path if sections_with(name) else name
+    return name if section == "algorithm" or sections_with(rest) == [section] else path
+
+
+def _is_of_module(path: str) -> bool:
+    return path.startswith("modules.")

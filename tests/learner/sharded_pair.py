@@ -214,6 +214,19 @@ def said(algorithm: Any) -> list[str]:
     return []
 
 
+def sharded_parts() -> list[list[str]]:
+    """The parts that are sharded by themselves: none, those of a pattern, target networks."""
+    from torch.distributed.fsdp import FSDPModule
+
+    learners = [pair(Plain)[1], pair(Plain, ("*.0", "idle"))[1]]
+    learners.append(pair("dqn", ("network.*.hidden.0",), net_arch=[5, 3])[1])
+    modules = [learner.sharding.module for learner in learners if learner.sharding is not None]
+    return [
+        [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
+        for module in modules
+    ]
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "polyak": lambda: dqn(tau=0.1, **{"learner.norm_type": float("inf")}),
     "fixed": lambda: dqn(target_update_interval=20, **{"learner.clip_by": "norm"}),
@@ -224,6 +237,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "stopped by one": stopped_by_one,
     "fewer minibatches": fewer_minibatches,
     "begun from a state": begun_from_a_state,
+    "parts": sharded_parts,
     "writes": lambda: said(Writes),
     "replaces": lambda: said(Replaces),
     "aside": lambda: said(Aside),

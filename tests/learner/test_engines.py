@@ -127,6 +127,19 @@ def test_a_prepared_batch_that_differs_on_arrays_means_torch(make: Any, batch: A
     assert learner.engines["default"] == ("torch", "arrays and torch differ in 'y'")
 
 
+def test_a_stop_on_arrays_alone_means_torch_which_goes_on(make: Any, batch: Any) -> None:
+    def stopping(self: Any, fwd_out: Any) -> Any:
+        out = fwd_out["out"]
+        return Loss(out.mean(), stop=not isinstance(out, torch.Tensor))
+
+    learner = make(compute_loss_for_module=stopping, compute=ARRAYS)
+    for step in (1, 2):
+        learner.update({"default": batch(1.0)}, timestep=step, num_iters=2)
+    name, reason = learner.engines["default"]
+    assert (name, "differ in" in reason) == ("torch", True)
+    assert learner.modules["default"].weight.item() == pytest.approx(2 - 4 * 0.1)
+
+
 def test_what_cannot_be_prepared_on_arrays_later_is_prepared_in_torch(make: Any) -> None:
     drawn: list[float] = []
 

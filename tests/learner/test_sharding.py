@@ -82,6 +82,17 @@ def test_a_learner_that_has_no_loss_or_stops_joins_in(
             assert fsdp == pytest.approx(ddp, abs=1e-6), name
 
 
+def test_parts_that_are_named_and_target_networks_are_sharded_by_themselves(
+    found: list[Any],
+) -> None:
+    for one in found:
+        assert one["parts"] == [
+            [""],
+            ["", "layers.0", "idle"],
+            ["", "network.body.hidden.0", "target"],
+        ]
+
+
 @pytest.mark.parametrize("case", ["fewer minibatches", "begun from a state"])
 def test_steps_of_one_learner_alone_and_states_of_whole_weights_are_continued(
     found: list[Any], case: str

@@ -1,0 +1,239 @@
+"""Values that cannot be: which are refused, which are not, and what is said of the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from gymnasium import spaces
+
+from rlplug.errors import RequestError
+from rlplug.logs.recording import Recording
+from tests.log_files import opened, write
+
+PLAIN = {"context": [0.5, 1.5, 2.5], "action": [0, 2, 1], "reward": [1.0, 2.0, 3.0]}
+"""Three rows, whose arms are 0 to 2."""
+
+MATRIX = {f"propensities_{arm}": [0.25, 0.25, 0.25] for arm in (0, 1)}
+MATRIX["propensities_2"] = [0.5, 0.5, 0.5]
+
+
+def refused(tmp_path: Path, table: Mapping[str, Any], **options: Any) -> str:
+    """What is said of the columns beside those of `PLAIN`, without the hint."""
+    path = write(tmp_path / "log.parquet", {**PLAIN, **table})
+    with pytest.raises(RequestError) as raised:
+        opened(path, num_arms=3, **options).whole()
+    return raised.value.message
+
+
+def accepted(tmp_path: Path, table: Mapping[str, Any]) -> Any:
+    path = write(tmp_path / "log.parquet", {**PLAIN, **table})
+    return opened(path, num_arms=3).whole()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("context", [0.0, 1.0, numpy.nan], "row 2: column 'context' is missing or NaN"),
+        ("context", [0.0, -numpy.inf, 1.0], "row 1: column 'context' is infinite"),
+        ("reward", [0.0, numpy.inf, numpy.nan], "row 1: column 'reward' is infinite"),
+        ("label", [0.0, 1.0, None], "row 2: column 'label' is missing or NaN"),
+        ("weight", [1.0, numpy.inf, 1.0], "row 1: column 'weight' is infinite"),
+        ("weight", [0.0, 1.0, -0.5], "row 2: column 'weight' is -0.5, below 0"),
+        ("next_context", [0.0, 1.0, numpy.nan], "row 2: column 'next_context' is missing or NaN"),
+        ("context", [[0.0, 1.0], [2.0, 3.0], [4.0, numpy.nan]], "row 2: column 'context' (value 1)"
+         " is missing or NaN"),
+        ("rewards", [[0.0, 1.0, 2.0], [3.0, numpy.inf, 5.0], [6.0, 7.0, 8.0]],
+         "row 1: column 'rewards' (value 1) is infinite"),
+        ("arms", [[[0.0], [1.0], [2.0]]] * 2 + [[[3.0], [4.0], [numpy.nan]]],
+         "row 2: column 'arms' (value 2, 0) is missing or NaN"),
+        ("action", [0, 3, 1], "row 1: column 'action' is 3, the arms are 0 to 2"),
+        ("action", [0, 1, -1], "row 2: column 'action' is -1, the arms are 0 to 2"),
+        ("action", [0.0, 2.0, 1.5], "row 2: column 'action' is 1.5, no whole number"),
+        ("action", [0.0, numpy.nan, 1.5], "row 1: column 'action' is missing or NaN"),
+        ("action", [0.0, 1.0, numpy.inf], "row 2: column 'action' is inf, the arms are 0 to 2"),
+        ("propensity", [1.0, 0.0, 0.5], "row 1: column 'propensity' is 0, no probability above 0"),
+        ("propensity", [1.0, 0.5, -0.5],
+         "row 2: column 'propensity' is -0.5, no probability above 0"),
+        ("propensity", [1.0, numpy.nan, 2.0], "row 1: column 'propensity' is missing or NaN"),
+        ("propensity", [1.0, 1 + 1.5e-6, 0.5],
+         "row 1: column 'propensity' is 1, no probability: it is above 1"),
+        ("action_log_prob", [-0.5, 1.5e-5, 0.0],
+         "row 1: column 'action_log_prob' is 1.5e-05, no log-probability"),
+        ("action_log_prob", [-0.5, -1.0, -numpy.inf],
+         "row 2: column 'action_log_prob' is -inf, no log-probability"),
+        ("action_log_prob", [-0.5, numpy.nan, -1.0],
+         "row 1: column 'action_log_prob' is nan, no log-probability"),
+    ],
+)  # fmt: skip
+def test_the_first_value_that_cannot_be_is_told(
+    tmp_path: Path, name: str, values: list[Any], told: str
+) -> None:
+    assert refused(tmp_path, {name: values}) == f"log.parquet, {told}."
+
+
+def test_values_at_the_limits_are_accepted(tmp_path: Path) -> None:
+    limits = {
+        "weight": [0.0, 1.0, 1e300],
+        # The square of it is infinite, the number is not.
+        "reward": [1e200, -1e200, 0.0],
+        "propensity": [1.0, 1 + 1e-6, 1e-300],
+        "action_log_prob": [0.0, 1e-5, -700.0],
+        "action": [0.0, 2.0, 1.0],
+    }
+    rows = accepted(tmp_path, limits)
+    for name, values in limits.items():
+        assert rows[name].tolist() == values, name
+
+
+@pytest.mark.parametrize(
+    ("arm", "values", "told"),
+    [
+        (1, [0.25, -0.25, 0.25], "row 1: column 'propensities_1' is -0.25, no probability"),
+        (2, [0.5, 1.5, 0.5],
+         "row 1: column 'propensities_2' is 1.5, no probability: it is above 1"),
+        (0, [0.25, 0.25, numpy.nan], "row 2: column 'propensities_0' is missing or NaN"),
+        (1, [0.25, 0.2515, 0.25],
+         "row 1: column 'propensities_0' and those of the other arms sum to 1.0015"),
+        (1, [0.25, 0.25, 0.2485],
+         "row 2: column 'propensities_0' and those of the other arms sum to 0.9985"),
+    ],
+)  # fmt: skip
+def test_probabilities_of_all_arms_are_probabilities_that_sum_to_one(
+    tmp_path: Path, arm: int, values: list[float], told: str
+) -> None:
+    table = {**MATRIX, f"propensities_{arm}": values}
+    assert refused(tmp_path, table) == f"log.parquet, {told}."
+
+
+def test_only_the_arm_that_was_chosen_must_have_been_likely(tmp_path: Path) -> None:
+    """Arms 0, 2 and 1 were chosen; sums may miss 1 by a thousandth."""
+    given = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.9995, 0.0]]
+    for table in (
+        {"propensities": given},
+        {f"propensities_{arm}": [row[arm] for row in given] for arm in range(3)},
+    ):
+        assert accepted(tmp_path, table).propensity.tolist() == [1.0, 1.0, 0.9995]
+    given[1] = [0.5, 0.5, 0.0]
+    told = refused(tmp_path, {"propensities": given})
+    expected = "log.parquet, row 1: column {} is 0 for the arm that was chosen."
+    assert told == expected.format("'propensities' (value 2)")
+    columns = {f"propensities_{arm}": [row[arm] for row in given] for arm in range(3)}
+    assert refused(tmp_path, columns) == expected.format("'propensities_2'")
+
+
+def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
+    many = {f"propensities_{arm}": [0.2] * 3 for arm in range(5)}
+    names = "propensities_0, propensities_1, propensities_2, propensities_3, …"
+    assert refused(tmp_path, many) == (
+        f"log.parquet: propensities ({names}) are of 5 arms, there are 3."
+    )
+    four = {name: [0.25] * 3 for name in ("rewards_0", "rewards_1", "rewards_2", "rewards_3")}
+    assert refused(tmp_path, four) == (
+        f"log.parquet: rewards ({', '.join(four)}) are of 4 arms, there are 3."
+    )
+    for role, values in (
+        ("arms", [[0.0], [1.0]]),
+        ("arm_ids", [7, 8]),
+        ("action_mask", [1, 1]),
+        ("propensities", [0.5, 0.5]),
+        ("rewards", [0.0, 1.0]),
+    ):
+        told = refused(tmp_path, {role: [values] * 3})
+        assert told == f"log.parquet: {role} ({role}) are of 2 arms, there are 3."
+        table = {**PLAIN, role: [values] * 3, "action": [[0.5], [1.5], [2.5]]}
+        with pytest.raises(RequestError, match="are of 2 arms, there are 0"):
+            opened(write(tmp_path / "log.parquet", table)).whole()
+    # They need not sum to 1, nor be above 0.
+    rewards = [[-1.0, 2.0, 30.0]] * 3
+    assert accepted(tmp_path, {"rewards": rewards})["rewards"].tolist() == rewards
+
+
+def test_what_absent_arms_hold_is_no_error(tmp_path: Path) -> None:
+    nan = numpy.nan
+    table: dict[str, Any] = {
+        "action_mask": [[1, 0, 1]] * 3,
+        "action": [0, 2, 2],
+        "arms": [[[0.0, 1.0], [nan, 2.0], [3.0, 4.0]]] * 3,
+        "rewards": [[0.0, numpy.inf, 1.0]] * 3,
+    }
+    assert numpy.isnan(accepted(tmp_path, table)["arms"][2, 1, 0])
+    arms = [*table["arms"][:2], [[0.0, 1.0], [nan, 2.0], [3.0, nan]]]
+    assert refused(tmp_path, {**table, "arms": arms}) == (
+        "log.parquet, row 2: column 'arms' (value 2, 1) is missing or NaN."
+    )
+    rewards = [[0.0, nan, 1.0], [nan, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    assert refused(tmp_path, {**table, "rewards": rewards}) == (
+        "log.parquet, row 1: column 'rewards' (value 0) is missing or NaN."
+    )
+    # The context is everybody's.
+    assert refused(tmp_path, {**table, "context": [0.0, nan, 1.0]}) == (
+        "log.parquet, row 1: column 'context' is missing or NaN."
+    )
+    assert refused(tmp_path, {**table, "action": [0, 2, 1]}) == (
+        "log.parquet, row 2: column 'action' is 1, an arm that is absent there."
+    )
+
+
+def test_the_column_of_the_feature_is_named(tmp_path: Path) -> None:
+    """Columns arms_ARM_FEATURE, of which that of arm 1 and feature 0 has a gap."""
+    table: dict[str, Any] = {
+        f"arms_{arm}_{feature}": [0.0] * 3 for arm in range(3) for feature in range(2)
+    }
+    table["arms_1_0"] = [0.0, 0.0, None]
+    assert refused(tmp_path, table) == ("log.parquet, row 2: column 'arms_1_0' is missing or NaN.")
+
+
+def test_rows_are_counted_in_their_own_file(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.parquet", PLAIN)
+    two = write(tmp_path / "b.parquet", {**PLAIN, "reward": [1.0, 2.0, numpy.nan]})
+    log = opened(one, two)
+    with pytest.raises(RequestError, match=r"^b.parquet, row 2: column 'reward' is missing"):
+        log.whole()
+    with pytest.raises(RequestError) as raised:
+        list(log.read(4, 1))
+    assert raised.value.message.startswith("b.parquet, row 2: ")
+    assert raised.value.hints == (
+        "try: leave such rows out of the log, or map the column that is right in [data]",
+    )
+
+
+def test_the_arms_of_a_recording_may_begin_at_another_number(tmp_path: Path) -> None:
+    """Arms 5 to 7: a mask's first value is of arm 5."""
+    observed = spaces.Dict(
+        {"context": spaces.Box(-1.0, 1.0, (1,)), "action_mask": spaces.MultiBinary(3)}
+    )
+    seen = {
+        "context": numpy.zeros((2, 1), numpy.float32),
+        "action_mask": numpy.array([[1, 0, 0], [0, 1, 1]], numpy.int8),
+    }
+
+    def recorded(*actions: int) -> Path:
+        folder = tmp_path / "-".join(map(str, actions))
+        recording = Recording(folder, observed, spaces.Discrete(3, start=5))
+        recording.start()
+        recording.add(seen, {"action": numpy.array(actions), "reward": numpy.zeros(2)})
+        recording.flush()
+        return folder
+
+    rows = opened(recorded(5, 7)).whole()
+    assert rows.action_index.tolist() == [0, 2]
+    with pytest.raises(RequestError, match="row 1: column 'action' is 5, an arm that is absent"):
+        opened(recorded(5, 5)).whole()
+    for action in (4, 8):
+        told = f"row 1: column 'action' is {action}, the arms are 5 to 7"
+        with pytest.raises(RequestError, match=told):
+            opened(recorded(5, action)).whole()
+
+
+def test_continuous_actions_are_numbers(tmp_path: Path) -> None:
+    table = {**PLAIN, "action": [[0.5, 7.25], [-3.0, 1.0], [0.0, 2.0]]}
+    path = write(tmp_path / "log.parquet", table)
+    assert opened(path).whole()["action"].tolist() == table["action"]
+    table["action"] = [[0.5, 7.25], [-3.0, numpy.nan], [0.0, 2.0]]
+    write(path, table)
+    with pytest.raises(RequestError, match=r"row 1: column 'action' \(value 1\) is missing or NaN"):
+        opened(path).whole()
