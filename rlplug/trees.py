@@ -129,13 +129,15 @@ def read_tree(folder: Path) -> dict[str, Any]:
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
-        tensors = {}
-        for part in [index, *([index["aside"]] if "aside" in index else [])]:
-            path = folder / part["tensors"]
+        parts = [index, *([index["aside"]] if "aside" in index else [])]
+        tensors: dict[str, Tensor] = {}
+        for path, sha256 in [(folder / part["tensors"], part["sha256"]) for part in parts]:
             payload = path.read_bytes()
-            if hashlib.sha256(payload).hexdigest() != part["sha256"]:
+            if hashlib.sha256(payload).hexdigest() != sha256:
                 raise _damaged(path, "its content is not what was written")
             tensors.update(load_tensors(payload))
+        # The files of tensors are sound: what is wrong from here on is wrong in the index.
+        path = folder / INDEX
         tree: dict[str, Any] = unpack(index["tree"], tensors)
     except FileNotFoundError as error:
         raise RequestError(
@@ -248,7 +250,7 @@ def _not_saved(what: str, path: str) -> RequestError:
 
 
 def _comparable(sha256: str, plain: Any) -> bytes:
-    return json.dumps([sha256, _without_clock(plain, "")], sort_keys=True).encode()
+    return json.dumps([sha256, _without_clock(plain, "")]).encode()
 
 
 def _without_clock(value: Any, path: str) -> Any:
@@ -307,7 +309,7 @@ def _write_named(
     except BaseException:
         # The error that led here is the one to be told.
         with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            unfinished.unlink()
         raise
     return name, digest
 

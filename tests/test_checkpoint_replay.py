@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rlplug.checkpoint import (
     read_manifest,
     restore_feed,
 )
+from rlplug.checkpoint.replay_files import ReplayCopy
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
 from rlplug.feeds.replay import OpenReplay
 
@@ -102,16 +104,18 @@ class Story:
         return random.random((size, 2), numpy.float32)
 
 
-def save(checkpoints: Checkpoints, feed: OpenReplay, step: int) -> Path:
-    return checkpoints.write(
-        Snapshot(
-            manifest=Manifest(run_id="work", step=step, updates=step, plugins={}),
-            config="",
-            policy={"modules": {}, "extra": {}, "plugin_states": {}},
-            training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
-            replay=checkpoints.copy_replay(feed),
-        )
+def snapshot(copy: ReplayCopy | None, feed: OpenReplay, step: int) -> Snapshot:
+    return Snapshot(
+        manifest=Manifest(run_id="work", step=step, updates=step, plugins={}),
+        config="",
+        policy={"modules": {}, "extra": {}, "plugin_states": {}},
+        training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
+        replay=copy,
     )
+
+
+def save(checkpoints: Checkpoints, feed: OpenReplay, step: int) -> Path:
+    return checkpoints.write(snapshot(checkpoints.copy_replay(feed), feed, step))
 
 
 def kept(feed: OpenReplay) -> Iterator[tuple[str, Any]]:
@@ -220,6 +224,25 @@ def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_t
     size = sum(one.stat().st_size for one in (tmp_path / "replay").iterdir())
     whole = sum(leaf.nbytes for leaf in leaves(feed._ring.copy_rows(0, *feed._ring.kept()[0])))
     assert size < 2 * whole
+
+
+def test_rows_that_are_being_written_are_not_copied_once_more(tmp_path: Path) -> None:
+    feed = opened(size=1_600)
+    story = Story(feed, 0)
+    checkpoints = Checkpoints(
+        tmp_path / "checkpoints", keep=2, before_commit=lambda: time.sleep(0.05)
+    )
+    for _ in range(12):
+        story.goes_on(feed, rows=60)
+    copied = checkpoints.copy_replay(feed)
+    assert copied is not None
+    assert copied.pieces
+    checkpoints.start(snapshot(copied, feed, 1))
+    again = checkpoints.copy_replay(feed)
+    assert again is not None
+    assert (again.blocks, again.pieces) == (copied.blocks, [])
+    (done,) = checkpoints.finished(wait=True)
+    assert done.error is None
 
 
 def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(

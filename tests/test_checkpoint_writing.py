@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 
@@ -24,7 +23,6 @@ from rlplug.checkpoint import (
     read_training,
 )
 from rlplug.errors import RequestError
-from rlplug.trees import read_tree, write_tree
 from tests.warm import Warm
 
 OFF = {"tracking.enabled": False}
@@ -115,57 +113,6 @@ def test_what_a_checkpoint_holds_does_not_change_with_the_run(tmp_path: Path) ->
     other = Checkpoints(tmp_path / "other", keep=1).write(snapshot_at(4))
     digests = [read_manifest(path).state_digest for path in (one.path, again, other)]
     assert digests[0] == digests[1] != digests[2]
-
-
-# -- trees of tensors and values -----------------------------------------------------------------
-
-
-def test_whatever_a_state_is_made_of_comes_back(tmp_path: Path) -> None:
-    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
-    tree: dict[str, Any] = {
-        "tensors": {str(dtype): torch.arange(5).to(dtype) for dtype in dtypes},
-        "shapes": [torch.tensor(3.5), torch.zeros(0, 2), torch.ones(2, 3).T, torch.ones(4)[::2]],
-        "arrays": (numpy.arange(6).reshape(2, 3)[:, ::2], numpy.array(1.5), numpy.zeros(0)),
-        "bytes": [b"", b"some\0bytes"],
-        "plain": {1: None, "x": True, "nan": float("nan"), "big": 2**100, "tuple": (1, (2,))},
-        "numbers": numpy.float64(0.1),
-    }
-    files = write_tree(tmp_path, tree).files
-    assert {one.name for one in tmp_path.iterdir()} == set(files)
-    back = read_tree(tmp_path)
-    for name, tensor in tree["tensors"].items():
-        assert back["tensors"][name].dtype == tensor.dtype
-        assert torch.equal(back["tensors"][name], tensor)
-    for one, other in zip(tree["shapes"], back["shapes"], strict=True):
-        assert torch.equal(one, other)
-    for one, other in zip(tree["arrays"], back["arrays"], strict=True):
-        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
-    assert back["bytes"] == tree["bytes"]
-    assert str(back["plain"]) == str(tree["plain"])
-    assert back["numbers"] == 0.1
-
-
-def test_states_are_compared_without_the_clock_and_without_pickles(tmp_path: Path) -> None:
-    def content(name: str, *, weight: float = 1.0, seconds: float = 1.0, **more: Any) -> bytes:
-        run = {
-            "trainer": {"step": 3, "clock": {"seconds": seconds, "all": torch.ones(1) * seconds}}
-        }
-        return write_tree(
-            tmp_path / name, {"w": torch.ones(2) * weight, "run": run, **more}
-        ).content
-
-    assert content("a") == content("b", seconds=2.0)
-    assert content("c") != content("d", weight=2.0)
-    # A weight of that name counts.
-    one, other = (content(name, clock=torch.tensor(float(x))) for x, name in enumerate("ef"))
-    assert one != other
-    assert content("g", pickled=b"1") == content("h", pickled=b"2")
-
-
-def test_a_folder_that_vanished_is_not_made_again_to_write_a_tree(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_tree(tmp_path / "gone" / "policy", {})
-    assert not (tmp_path / "gone").exists()
 
 
 # -- resuming ------------------------------------------------------------------------------------

@@ -1,0 +1,374 @@
+"""Trees of tensors and plain values: what their files hold, and what is told of damaged ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlplug.errors import RequestError
+from rlplug.trees import (
+    INDEX,
+    compared,
+    pack,
+    read_file,
+    read_tree,
+    replace_tree,
+    unpack,
+    write_file,
+    write_tree,
+)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def names(folder: Path) -> set[str]:
+    return {one.name for one in folder.iterdir()}
+
+
+def test_whatever_a_state_is_made_of_comes_back(tmp_path: Path) -> None:
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+    tree: dict[str, Any] = {
+        "tensors": {str(dtype): torch.arange(5).to(dtype) for dtype in dtypes},
+        "shapes": [torch.tensor(3.5), torch.zeros(0, 2), torch.ones(2, 3).T, torch.ones(4)[::2]],
+        "arrays": (numpy.arange(6).reshape(2, 3)[:, ::2], numpy.array(1.5), numpy.zeros(0)),
+        "bytes": [b"", b"some\0bytes"],
+        "plain": {1: None, "x": True, "nan": float("nan"), "big": 2**100, "tuple": (1, (2,))},
+        "numbers": numpy.float64(0.1),
+    }
+    files = write_tree(tmp_path, tree).files
+    assert {one.name for one in tmp_path.iterdir()} == set(files)
+    back = read_tree(tmp_path)
+    for name, tensor in tree["tensors"].items():
+        assert back["tensors"][name].dtype == tensor.dtype
+        assert torch.equal(back["tensors"][name], tensor)
+    for one, other in zip(tree["shapes"], back["shapes"], strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(tree["arrays"], back["arrays"], strict=True):
+        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+    assert back["bytes"] == tree["bytes"]
+    assert str(back["plain"]) == str(tree["plain"])
+    assert back["numbers"] == 0.1
+
+
+def test_states_are_compared_without_the_clock_and_without_pickles(tmp_path: Path) -> None:
+    def content(name: str, *, weight: float = 1.0, seconds: float = 1.0, **more: Any) -> bytes:
+        run = {
+            "trainer": {"step": 3, "clock": {"seconds": seconds, "all": torch.ones(1) * seconds}}
+        }
+        return write_tree(
+            tmp_path / name, {"w": torch.ones(2) * weight, "run": run, **more}
+        ).content
+
+    assert content("a") == content("b", seconds=2.0)
+    assert content("c") != content("d", weight=2.0)
+    # A weight of that name counts.
+    one, other = (content(name, clock=torch.tensor(float(x))) for x, name in enumerate("ef"))
+    assert one != other
+    assert content("g", pickled=b"1") == content("h", pickled=b"2")
+
+
+def test_a_folder_that_vanished_is_not_made_again_to_write_a_tree(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_tree(tmp_path / "gone" / "policy", {})
+    assert not (tmp_path / "gone").exists()
+
+
+def test_equal_trees_have_equal_content_in_whatever_order_they_were_built(tmp_path: Path) -> None:
+    number = iter(range(99))
+
+    def content(tree: Any) -> bytes:
+        return write_tree(tmp_path / str(next(number)), tree).content
+
+    tree = {"a": torch.ones(2), "b": {"x": 1, 2: [1, (2, 3)]}}
+    assert content(tree) == content({"b": {2: [1, (2, 3)], "x": 1}, "a": torch.ones(2)})
+    assert content({"a": 1, "b": 1}) == content({"b": 1, "a": 1})
+    others: list[dict[str, Any]] = [
+        {**tree, "a": torch.zeros(2)},
+        {**tree, "c": torch.ones(2)},
+        {**tree, "b": {"x": 1, 2: [(2, 3), 1]}},
+        {**tree, "b": {"x": 1, 2: [1, [2, 3]]}},
+        {**tree, "b": {"x": 1, 2: [1, (2, 4)]}},
+        {**tree, "b": {"x": 1, "2": [1, (2, 3)]}},
+        {**tree, "b": {"x": 2, 2: [1, (2, 3)]}},
+        {**tree, "pickled": b""},
+    ]
+    contents = {content(one) for one in [tree, *others]}
+    assert len(contents) == 1 + len(others)
+    # Readings of the clock may be anywhere in what a run keeps.
+    clocks = [{**tree, "run": {"parts": [({"clock": now, "n": 3},)]}} for now in (1.0, 2.0)]
+    assert content(clocks[0]) == content(clocks[1]) != content(tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("/policy/weights", True),
+        ("/run", True),
+        ("/run/clocks", True),
+        ("/runs/clock", True),
+        ("/policy/run/clock", True),
+        ("/clock", True),
+        ("/run/clock", False),
+        ("run/clock", False),
+        ("/run/trainer/clock/seconds", False),
+        ("bytes:/policy/pickled", False),
+    ],
+)
+def test_clocks_of_a_run_and_bytes_are_not_compared(name: str, counts: bool) -> None:
+    assert compared(name) is counts
+
+
+def test_what_is_not_compared_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
+    tree = {"w": torch.ones(2), "p": b"xy", "run": {"clock": numpy.array([1.5])}}
+    written = write_tree(tmp_path, tree)
+    first, second, index = written.files
+    assert dict(written.files) == {name: digest(tmp_path / name) for name in names(tmp_path)}
+    assert first == f"tensors-{written.files[first][:16]}.safetensors"
+    assert second == f"aside-{written.files[second][:16]}.safetensors"
+    assert (index, set(load_file(tmp_path / first))) == (INDEX, {"/w"})
+    assert set(load_file(tmp_path / second)) == {"bytes:/p", "/run/clock"}
+    assert json.loads((tmp_path / INDEX).read_text()) == {
+        "tensors": first,
+        "sha256": written.files[first],
+        "tree": {
+            "pairs": [
+                ["w", {"tensor": "/w"}],
+                ["p", {"bytes": "/p"}],
+                ["run", {"pairs": [["clock", {"array": "/run/clock"}]]}],
+            ]
+        },
+        "aside": {"tensors": second, "sha256": written.files[second]},
+    }
+    assert len(write_tree(tmp_path / "plain", {"w": torch.ones(2)}).files) == 2
+
+
+def test_tensors_stand_in_the_file_the_widest_first_after_a_header_of_whole_words(
+    tmp_path: Path,
+) -> None:
+    tree = {
+        "b": torch.tensor([True]),
+        "a": torch.tensor([1.0, -2.0]),
+        "c": torch.tensor(3),
+        "z": torch.zeros(0, 2, dtype=torch.float64),
+    }
+    (name, _) = write_tree(tmp_path, tree).files
+    content = (tmp_path / name).read_bytes()
+    header = (
+        b'{"/c":{"dtype":"I64","shape":[],"data_offsets":[0,8]},'
+        b'"/z":{"dtype":"F64","shape":[0,2],"data_offsets":[8,8]},'
+        b'"/a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},'
+        b'"/b":{"dtype":"BOOL","shape":[1],"data_offsets":[16,17]}}'
+    )
+    length = int.from_bytes(content[:8], "little")
+    assert (length % 8, 0 <= length - len(header) < 8) == (0, True)
+    assert content[8 : 8 + length] == header.ljust(length)
+    assert content[8 + length :].hex() == "0300000000000000" + "0000803f" + "000000c0" + "01"
+
+
+def test_every_type_of_tensor_is_what_safetensors_takes_it_for(tmp_path: Path) -> None:
+    from rlplug.trees import _DTYPES
+
+    tree = {str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in _DTYPES}
+    (name, _) = write_tree(tmp_path, tree).files
+    found = load_file(tmp_path / name)
+    assert {one: tensor.dtype for one, tensor in found.items()} == {
+        f"/{dtype}": dtype for dtype in _DTYPES
+    }
+    for one, tensor in tree.items():
+        assert found[f"/{one}"].float().tolist() == tensor.float().tolist()
+
+
+def test_arrays_are_packed_whatever_their_memory_is_and_tensors_without_a_copy() -> None:
+    fixed = numpy.arange(3.0)
+    fixed.setflags(write=False)
+    tensor = torch.ones(2, requires_grad=True)
+    tensors: dict[str, Any] = {}
+    tree = {
+        "foreign": numpy.array([1, 2], ">i4"),
+        "fixed": fixed,
+        "t": tensor,
+        "n": [numpy.float32(0.5), numpy.bool_(True), numpy.int64(7)],
+    }
+    plain = pack(tree, tensors)
+    assert plain["pairs"][-1] == ["n", [0.5, True, 7]]
+    assert [type(one) for one in plain["pairs"][-1][1]] == [float, bool, int]
+    assert tensors["/t"].data_ptr() == tensor.data_ptr()
+    assert not tensors["/t"].requires_grad
+    assert tensors["/fixed"].data_ptr() != fixed.ctypes.data
+    back = unpack(json.loads(json.dumps(plain)), tensors)
+    assert (back["foreign"].tolist(), back["foreign"].dtype) == ([1, 2], numpy.int32)
+    assert back["fixed"].tolist() == [0.0, 1.0, 2.0]
+    assert list(back) == list(tree)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (object(), "object"),
+        ({1, 2}, "set"),
+        (1j, "complex"),
+        (numpy.array([1j]), "an array of complex128"),
+        (numpy.array(["x"]), "an array of <U1"),
+        (numpy.array([None]), "an array of object"),
+        (torch.tensor([1j]), "a tensor of torch.complex64"),
+    ],
+)
+def test_what_cannot_be_saved_is_named_with_its_place_and_leaves_no_file(
+    tmp_path: Path, value: Any, what: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        write_tree(tmp_path, {"plugin": {"parts": [1, value]}})
+    assert str(raised.value) == (
+        f"the state at plugin/parts/1 is {what}, which is not saved.\n"
+        "  give tensors, arrays, numbers, texts, and lists or mappings of them"
+    )
+    assert names(tmp_path) == set()
+
+
+def test_a_large_file_is_synced_on_the_way(tmp_path: Path, synced: list[int]) -> None:
+    for number, (megabytes, times) in enumerate([(12, 0), (20, 1)]):
+        one = torch.arange(megabytes << 20, dtype=torch.int32).to(torch.uint8)
+        name, sha256 = next(iter(write_tree(tmp_path / str(number), {"a": one}).files.items()))
+        path = tmp_path / str(number) / name
+        assert synced == [path.stat().st_ino] * times
+        assert digest(path) == sha256
+        synced.clear()
+
+
+# -- over an earlier one -------------------------------------------------------------------------
+
+
+def test_a_tree_that_is_replaced_is_there_until_the_other_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new" / "state"
+    found: list[Any] = []
+    replace_tree(folder, {"n": 1, "w": torch.ones(2), "p": b"1"})
+    (folder / "notes.safetensors").touch()
+    before = names(folder)
+    really = os.fsync
+
+    def sync(handle: int) -> None:
+        really(handle)
+        if os.fstat(handle).st_ino == folder.stat().st_ino:
+            found.append(read_tree(folder)["n"])
+        else:
+            found.append(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    replace_tree(folder, {"n": 2, "w": torch.zeros(2), "p": b"2"})
+    inodes = sorted((folder / name).stat().st_ino for name in names(folder) - {"notes.safetensors"})
+    # First the three files, then the folder with all but the index, then the folder with that.
+    assert (sorted(found[:3]), found[3:]) == (inodes, [1, 2])
+    # The files of the earlier one are gone, and no others.
+    assert names(folder) & before == {INDEX, "notes.safetensors"}
+    assert len(names(folder)) == len(before) == 4
+    assert read_tree(folder)["p"] == b"2"
+
+
+def test_a_tree_that_cannot_be_saved_leaves_the_earlier_one(tmp_path: Path) -> None:
+    replace_tree(tmp_path, {"n": 1, "w": torch.ones(2)})
+    before = names(tmp_path)
+    for wrong in (object(), torch.tensor([1j])):
+        with pytest.raises(RequestError, match="the state at w is"):
+            replace_tree(tmp_path, {"p": b"1", "w": wrong})
+        assert names(tmp_path) == before
+    # The same again is no other file.
+    replace_tree(tmp_path, {"n": 2, "w": torch.ones(2)})
+    assert (names(tmp_path), read_tree(tmp_path)["n"]) == (before, 2)
+
+
+def test_what_a_killed_process_left_is_written_over_and_an_error_is_told_as_it_is(
+    tmp_path: Path,
+) -> None:
+    left = tmp_path / f".{os.getpid()}"
+    left.mkdir()
+    (left / "tensors").touch()
+    replace_tree(tmp_path, {"n": 1})
+    assert (left.exists(), read_tree(tmp_path)) == (False, {"n": 1})
+    left.touch()
+    with pytest.raises(FileExistsError):
+        replace_tree(tmp_path, {"n": 2})
+    assert read_tree(tmp_path) == {"n": 1}
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def test_a_tree_that_is_not_there_or_damaged_is_told_with_the_path(tmp_path: Path) -> None:
+    def refused(changed: Any, of: str) -> str:
+        folder = tmp_path / str(len(names(tmp_path)))
+        first, aside, _ = write_tree(folder, {"w": torch.ones(2), "p": b"1"}).files
+        path = folder / {"tensors": first, "aside": aside, "index": INDEX}[of]
+        changed(path)
+        with pytest.raises(RequestError) as raised:
+            read_tree(folder)
+        return str(raised.value).replace(str(path), "PATH")
+
+    def saying(**changes: Any) -> Any:
+        def change(path: Path) -> None:
+            path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+        return change
+
+    missing = "there is no saved state at PATH.\n  give the folder that save_state wrote"
+    advice = "\n  it is damaged or cut short: use an older checkpoint"
+    other = f"the saved state PATH cannot be read: its content is not what was written.{advice}"
+    for of in ("tensors", "aside", "index"):
+        assert refused(Path.unlink, of) == missing
+    for of in ("tensors", "aside"):
+        assert refused(lambda path: path.write_bytes(path.read_bytes()[:-1]), of) == other
+    told = refused(lambda path: path.write_text("{"), "index")
+    assert told.startswith("the saved state PATH cannot be read: JSONDecodeError: ")
+    assert told.endswith(advice)
+    # The index is to blame for what it says of sound files.
+    for changes, why in (
+        ({"aside": {"tensors": "x"}}, "KeyError: 'sha256'"),
+        ({"aside": {"sha256": "x"}}, "KeyError: 'tensors'"),
+        ({"tree": {"tensor": "/v"}}, "KeyError: '/v'"),
+    ):
+        expected = f"the saved state PATH cannot be read: {why}.{advice}"
+        assert refused(saying(**changes), "index") == expected
+
+
+def test_a_file_holds_a_tree_of_its_own_under_the_name_of_its_content(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    tree = {"rows": [[0, 7, {"x": numpy.arange(3)}]], "n": (1, None)}
+    name, sha256 = write_file(tmp_path, "rows", tree)
+    path = tmp_path / name
+    assert (names(tmp_path), sha256) == ({name}, digest(path))
+    assert name == f"rows-{sha256[:16]}.safetensors"
+    assert synced == [path.stat().st_ino]
+    assert load_file(path)["/rows/0/2/x"].tolist() == [0, 1, 2]
+    back = read_file(path, sha256)
+    ((env, first, columns),) = back["rows"]
+    assert (env, first, columns["x"].tolist(), back["n"]) == (0, 7, [0, 1, 2], (1, None))
+    assert write_file(tmp_path, "rows", tree) == (name, sha256)
+
+
+def test_a_file_that_is_not_what_was_written_is_told_with_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "rows.safetensors"
+
+    def refused(sha256: str) -> str:
+        with pytest.raises(RequestError, match="it is damaged or cut short") as raised:
+            read_file(path, sha256)
+        first = str(raised.value).partition("\n")[0]
+        return first.removeprefix(f"the saved state {path} cannot be read: ")
+
+    assert refused("").startswith("FileNotFoundError: ")
+    save_file({"a": torch.ones(2)}, path)
+    assert refused("0" * 64) == "its content is not what was written."
+    assert refused(digest(path)) == "KeyError: '__metadata__'."
+    path.write_bytes(b"short")
+    assert refused(digest(path)).startswith("JSONDecodeError: ")
