@@ -12,11 +12,14 @@ import numpy
 import pytest
 import torch
 from mlflow import MlflowClient
+from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 import rlplug as library
 from rlplug.checkpoint.manifest import checkpoints_in
+from rlplug.config.toml import bare_key
 from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import LaterEvaluation
 from tests.agent_runs import (
     ADVERSARY,
@@ -350,6 +353,47 @@ def test_options_of_a_module_are_checked() -> None:
     said = told(RELAY, modules__one__agents=3, modules__one__gamma="much")
     assert "modules.one.agents" in said
     assert "modules.one.gamma" not in said or "expected" in said
+
+
+@pytest.mark.parametrize(
+    ("module_id", "said"),
+    [
+        ("a*", "an id of a module has no '*': use letters, digits, spaces, and _ - . : /"),
+        ("red#1", "has no '#'"),
+        ("a\nb", r"has no '\n'"),
+        ("", "an id of a module has more than dots, also between slashes: choose another name"),
+        (" ", "has more than dots"),
+        ("..", "has more than dots"),
+        ("/a", "has more than dots"),
+        ("a//b", "has more than dots"),
+        ("../../a", "has more than dots"),
+        ("all", "names the sums of all modules in metrics: choose another name"),
+        ("a" * 201, "an id of a module has 200 characters at most, not 201: shorten it"),
+    ],
+)
+def test_ids_that_metrics_cannot_have_are_refused_before_anything_is_recorded(
+    module_id: str, said: str, rlplug: Command, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f'[run]\nalgorithm = "ppo"\nenv = "{MEETING}"\nsteps = 64\n'
+        f'[modules.{json.dumps(module_id)}]\nagents = "agent_*"\n'
+    )
+    done = rlplug("run", "--config", str(file))
+    assert done.code == 2
+    assert f"modules.{bare_key(module_id)}   " in done.err
+    assert said in done.err
+    assert not (home / "work").exists()
+
+
+def test_mlflow_takes_every_character_that_ids_of_modules_may_have() -> None:
+    allowed = [one for one in map(chr, range(0x3000)) if not refused_id(f"a{one}b")]
+    assert set("aZ9_-.:/ äλж") <= set(allowed)
+    for one in allowed:
+        _validate_param_name(f"modules.a{one}b.agents")
+        _validate_metric_name(f"train/a{one}b/policy_loss")
+    # A slash makes groups of plots in MLflow.
+    assert not any(map(refused_id, ("team/red", "a.b", "agent_0", "default", "all_of_them")))
 
 
 def test_a_module_has_no_algorithm_of_its_own() -> None:

@@ -9,13 +9,18 @@ from rlplug.config.module_section import ModuleSection
 from rlplug.config.names import Owners, names
 from rlplug.config.sources import Layers
 from rlplug.config.strict import structure
-from rlplug.config.toml import plain
+from rlplug.config.toml import bare_key, plain
 from rlplug.errors import Problem
 from rlplug.plugin import ALL_MODULES
+from rlplug.tracking.journal import FORBIDDEN, metric_name
 
-__all__ = ["module_sections", "options_of"]
+__all__ = ["module_sections", "options_of", "refused_id"]
 
 _ALGORITHM = "algorithm"
+_SUMS = "all"
+"""What `train/all/` begins with."""
+_LONGEST_ID = 200
+"""MLflow's names have 250 characters, with the option's or metric's own."""
 
 
 def module_sections(
@@ -31,8 +36,9 @@ def module_sections(
     base = base if isinstance(base, Mapping) else {}
     for name, values in given.items():
         path = f"modules.{name}"
-        if name == ALL_MODULES:
-            problems.append(Problem(path, "stands for all modules: choose another name"))
+        refused = refused_id(name)
+        if refused:
+            problems.append(Problem(f"modules.{bare_key(name)}", refused))
             continue
         section, found = structure(ModuleSection, values, path)
         problems += found
@@ -49,6 +55,25 @@ def module_sections(
         problems += [one for one in found if one.path.partition("[")[0] in {path, *own}]
         sections[name] = section
     return sections, problems
+
+
+def refused_id(name: str) -> str:
+    """What is wrong with the id of a module, which is part of names in MLflow; empty if nothing."""
+    other = FORBIDDEN.search(name)
+    if name == ALL_MODULES:
+        return "stands for all modules: choose another name"
+    if name == _SUMS:
+        return "names the sums of all modules in metrics: choose another name"
+    if other is not None:
+        return f"an id of a module has no {other[0]!r}: use letters, digits, spaces, and _ - . : /"
+    if len(name) > _LONGEST_ID:
+        return (
+            f"an id of a module has {_LONGEST_ID} characters at most, not {len(name)}: shorten it"
+        )
+    if metric_name(name) != name:
+        # Metrics leave such parts out, and would be those of another module, or of all.
+        return "an id of a module has more than dots, also between slashes: choose another name"
+    return ""
 
 
 def options_of(algorithm: Any, section: ModuleSection) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 __all__ = [
+    "FORBIDDEN",
     "NONFINITE",
     "Journal",
     "Recorded",
@@ -32,7 +33,8 @@ NONFINITE = "train/nonfinite"
 Row = tuple[str, float, int, int]
 """Name, value, milliseconds since the epoch, environment step."""
 
-_FORBIDDEN = re.compile(r"[^\w\-. :/]")
+FORBIDDEN = re.compile(r"[^\w\-. :/]")
+"""The characters that MLflow refuses in names of params and metrics."""
 _LONGEST_NAME = 250
 
 
@@ -227,7 +229,7 @@ def _points_in(path: Path, start: int = 0) -> int:
 
 def metric_name(name: str) -> str:
     """The name with characters that are invalid in MLflow replaced."""
-    parts = [part for part in _FORBIDDEN.sub("_", str(name)).split("/") if part.strip(". ")]
+    parts = [part for part in FORBIDDEN.sub("_", str(name)).split("/") if part.strip(". ")]
     return "/".join(parts)[:_LONGEST_NAME] or "unnamed"
 
 
