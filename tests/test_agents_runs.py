@@ -273,6 +273,37 @@ def test_the_return_of_an_agent_has_its_whole_name(rlplug: Command, home: Path) 
     assert "return of red/1 " in shown.out
 
 
+def test_a_mask_needs_the_observation_of_its_agent(home: Path) -> None:
+    policy = library.load(trained(COUNTDOWN).folder)
+    seen = {"observation": numpy.zeros(1), "action_mask": numpy.array([1, 0])}
+    given = {"left": [1, 0], "right": [1, 0]}
+    with pytest.raises(RequestError, match="a mask is given for agent 'right', of which there is"):
+        policy.predict({"left": seen}, action_mask=given)
+
+
+def test_the_policy_of_one_agent_of_several_is_exported(
+    rlplug: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained(f"{__name__}:Slashed", steps=32)
+    which = rlplug("export", "last")
+    assert which.code == 2
+    assert "the policy has several agents (red/1, blue/1), and a file is of one." in which.err
+    assert "try: --agent red/1" in which.err
+    near = rlplug("export", "last", "--agent", "blue")
+    assert near.code == 2
+    assert "there is no agent 'blue'. Did you mean 'blue/1'?" in near.err
+    done = rlplug("export", "last", "--agent", "blue/1")
+    assert done.code == 0, done.err
+    (file,) = tmp_path.glob("*.pt2")
+    assert file.name.endswith(f"-{run.step}-blue_1.pt2")
+    program = torch.export.load(file).module()
+    policy = library.load(run.folder).agents["blue/1"]
+    seen = policy.observation_space.sample()
+    (chosen,) = program(observation=torch.as_tensor(seen)[None]).tolist()
+    assert chosen == policy.predict(seen)
+
+
 def test_a_policy_of_several_agents_is_served(home: Path) -> None:
     with served(trained(COUNTDOWN)) as answer:
         seen = {"observation": [0.0], "action_mask": [1, 0]}

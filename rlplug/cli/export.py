@@ -18,6 +18,7 @@ from rlplug.quantities import format_bytes
 
 if TYPE_CHECKING:
     from rlplug.serving.export import Exported, Port
+    from rlplug.serving.policy import Policy
 
 __all__ = ["export"]
 
@@ -37,6 +38,7 @@ __all__ = ["export"]
     metavar="FILE",
     help="File to write; default: ALGORITHM-ENV-STEP.pt2 in the working folder.",
 )
+@click.option("--agent", metavar="NAME", help="Of a policy of several agents: whose to write.")
 @click.option(
     "--action-mask", is_flag=True, help="Add a mask of allowed actions as an input (n, actions)."
 )
@@ -52,6 +54,7 @@ def export(
     run: str,
     format_: str | None,
     output: Path | None,
+    agent: str | None,
     action_mask: bool,
     force: bool,
     trust: bool,
@@ -68,6 +71,7 @@ def export(
     \b
     rlplug export last
     rlplug export best:CartPole-v1 -o policy.onnx       needs rlplug[onnx]
+    rlplug export last --agent adversary_0              of several agents, one
     """
     from rlplug.checkpoint import find_checkpoint
     from rlplug.checkpoint.trust import refuse_foreign_imports
@@ -84,8 +88,14 @@ def export(
     from rlplug.serving.export import export_policy
 
     loaded = load_checkpoint(path)
+    if agent is not None:
+        loaded = attrs.evolve(loaded, policy=_of_agent(loaded.policy, agent))
     facts = about(loaded)
-    name = f"{facts['algorithm']}-{facts['environment']}-{facts['step']}.{kind}"
+    told = [facts["algorithm"], facts["environment"], facts["step"]]
+    if agent is not None:
+        facts["agent"] = agent
+        told.append(agent)
+    name = f"{'-'.join(map(str, told))}.{kind}"
     file = output or Path("".join(one if one.isalnum() or one in "-_." else "_" for one in name))
     _check(file, kind, force=force)
     made = export_policy(
@@ -99,6 +109,14 @@ def export(
         click.echo(json.dumps({**attrs.asdict(made), "file": str(made.file.absolute())}))
         return
     _tell(made)
+
+
+def _of_agent(policy: Policy, agent: str) -> Policy:
+    from rlplug.serving.agents import AgentPolicy
+
+    if not isinstance(policy, AgentPolicy):
+        raise RequestError(f"the policy has one agent: --agent {agent} does not fit.")
+    return policy.of(agent)
 
 
 def _check(file: Path | None, kind: str, *, force: bool) -> None:

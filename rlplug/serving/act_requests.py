@@ -107,13 +107,7 @@ class ActRequests:
             return None
         masks = read_masks(self._policy, name, given, n if several else None)
         if isinstance(self._policy, AgentPolicy) and isinstance(observation, Mapping):
-            for agent in masks:
-                if agent not in observation:
-                    raise RequestError(
-                        f"{name}: a mask is given for agent {agent!r}, of which there is no "
-                        "observation.",
-                        f"leave out the mask of {agent!r}, or give its observation",
-                    )
+            self._policy.refuse_masks_alone(observation, masks, name)
         return masks
 
 

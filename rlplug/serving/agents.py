@@ -69,6 +69,7 @@ class AgentPolicy(Policy):
             )
         self.refuse_others(observation)
         self.refuse_others(masks or observation)
+        self.refuse_masks_alone(observation, masks)
         actions = {}
         for agent, given in observation.items():
             try:
@@ -96,6 +97,23 @@ class AgentPolicy(Policy):
                     f"there is no agent {agent!r}. {guess}".rstrip(),
                     f"agents: {', '.join(self.agents)}",
                 )
+
+    def refuse_masks_alone(
+        self, observation: Mapping[str, Any], masks: Iterable[str], name: str = "action_mask"
+    ) -> None:
+        """Refuse masks of agents that there is no observation of."""
+        for agent in masks:
+            if agent not in observation:
+                raise RequestError(
+                    f"{name}: a mask is given for agent {agent!r}, of which there is no "
+                    "observation.",
+                    f"leave out the mask of {agent!r}, or give its observation",
+                )
+
+    def of(self, agent: str) -> Policy:
+        """The policy of one agent."""
+        self.refuse_others([agent])
+        return self.agents[agent]
 
     def probabilities(
         self, observations: Any, deterministic: bool = True, *, action_mask: Any = None

@@ -76,7 +76,7 @@ def export_policy(
     if isinstance(policy, AgentPolicy):
         raise RequestError(
             f"the policy has several agents ({', '.join(policy.agents)}), and a file is of one.",
-            "try: in Python, rlplug.serving.export.export_policy(policy.agents[NAME], FILE, 'pt2')",
+            f"try: --agent {next(iter(policy.agents))}",
         )
     if action_mask and not isinstance(
         policy.action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
