@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -377,6 +378,8 @@ def test_evaluations_play_against_random_and_against_the_pool(
     assert 900 < run.metrics["league/elo"] < 1500
     plot = run.folder / "plots" / "league.png"
     assert plot.read_bytes().startswith(b"\x89PNG")
+    report = (run.folder / "report.html").read_text("utf-8")
+    assert base64.b64encode(plot.read_bytes()).decode() in report
     print_result(run)
     said = re.search(r"^league +(Elo .*)$", capsys.readouterr().out, re.MULTILINE)
     assert said is not None

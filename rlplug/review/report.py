@@ -45,6 +45,8 @@ class ReportedRun:
     config: str = ""
     """All options as TOML."""
     video: Path | None = None
+    league: Path | None = None
+    """The picture of its league."""
 
 
 def write_report(
@@ -193,6 +195,7 @@ def _body(one: ReportedRun) -> Iterator[str]:
     if one.checkpoints:
         yield "<h2>Checkpoints</h2>"
         yield _table(("step", "return", ""), _ranked(one), numbers=2)
+    yield from _league(one.league)
     yield from _video(one.video)
     times = list(_times(one))
     if times or one.machine:
@@ -261,6 +264,13 @@ def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
     """The best first; those without an evaluation last, newest first."""
     score = math.nan if kept.score is None else kept.score
     return "best" not in kept.marks, math.inf if math.isnan(score) else -score, -kept.step
+
+
+def _league(picture: Path | None) -> Iterator[str]:
+    if picture is not None:
+        encoded = base64.b64encode(picture.read_bytes()).decode()
+        shows = "win rates of all copies against each other, and Elo ratings"
+        yield f'<h2>League</h2><img alt="{shows}" src="data:image/png;base64,{encoded}">'
 
 
 def _video(video: Path | None) -> Iterator[str]:

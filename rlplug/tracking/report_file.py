@@ -73,6 +73,7 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     details = read_details(run)
     videos = folder.path / "videos"
     recorded = sorted(videos.glob("best-step-*")) or sorted(videos.glob("last-step-*"))
+    league = folder.path / "plots" / "league.png"
     config = folder.path / "config.toml"
     made_of = read_provenance(folder.path)
     return ReportedRun(
@@ -84,6 +85,7 @@ def reported_run(folder: RunFolder) -> ReportedRun:
         command=details.command,
         config=config.read_text() if config.is_file() else "",
         video=recorded[-1] if recorded else None,
+        league=league if league.is_file() else None,
     )
 
 
