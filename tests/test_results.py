@@ -8,10 +8,12 @@ import xml.etree.ElementTree as ElementTree
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import attrs
 import numpy
 import pytest
 
 import rlplug
+from rlplug.quantities import format_number
 from rlplug.review.history import Series
 from rlplug.review.notebook import run_html
 from rlplug.tracking.console import NotebookConsole, PlainConsole, console_for
@@ -50,15 +52,15 @@ def test_a_result_is_plotted_as_a_figure_of_matplotlib(result: rlplug.RunResult)
 
 def test_the_text_of_a_result_is_one_short_line(result: rlplug.RunResult) -> None:
     assert result.best is not None
-    step, _ = result.best
+    step, score = result.best
     text = repr(result)
     assert text.startswith(f"<RunResult {result.run_id[:8]}: FINISHED at step 400, best ")
     assert f"at step {step}, in {result.folder}>" in text
     assert "\n" not in text
     (run,) = rlplug.runs()
-    assert repr(run).startswith(
-        f"<run {result.run_id[:8]} a2c-CartPole-v1-s0: FINISHED at step 400"
-    )
+    told = f"<run {result.run_id[:8]} a2c-CartPole-v1-s0: FINISHED at step 400"
+    assert repr(run) == f"{told}, best {format_number(score)} at step {step}>"
+    assert repr(attrs.evolve(run, best=None)) == f"{told}>"
 
 
 def test_a_notebook_shows_a_table_and_the_curve_of_a_result(result: rlplug.RunResult) -> None:

@@ -239,6 +239,8 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     found = client.search_runs(
         [results[0].experiment_id], f"tags.`rlplug.group` = '{results.group}'"
     )
+    members = [run.data.tags for run in found if run.data.tags["rlplug.kind"] == "run"]
+    assert [tags["rlplug.rerunnable"] for tags in members] == ["false", "false"]
     kinds = {run.info.run_id: run.data.tags["rlplug.kind"] for run in found}
     assert kinds == {**{run.run_id: "run" for run in results}, results.run_id: "summary"}
     summary = client.get_run(results.run_id)

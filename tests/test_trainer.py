@@ -31,7 +31,7 @@ from rlplug import (
     option,
     run,
 )
-from rlplug.checkpoint import find_checkpoint
+from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_training
 from rlplug.checkpoint.policy import SavedPolicy
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
@@ -236,6 +236,14 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
     assert 0.5 * whole < sum(map(sum, times.values())) <= 1.01 * whole
     assert set(done.time_split) == set(TIME_PARTS)
     assert done.time_split["evaluate"] >= 0.1
+
+
+def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report() -> None:
+    result = run("a2c", "CartPole-v1", steps=400, options=OFF)
+    assert result.folder is not None
+    saved = read_training(checkpoints_in(result.folder / "checkpoints")[-1])
+    clock = saved["run"]["trainer"]["clock"]
+    assert 0 <= clock["unreported"] <= clock["seconds"]
 
 
 def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None:
