@@ -263,4 +263,5 @@ def test_optimal_actions_need_no_log_probabilities(home: Path) -> None:
         "sampling.num_epoch_samples": 8,
         "sampling.optimal": True,
     }
-    assert rl.run("a2c", Ready, steps=16, options=options).step == 16
+    # Each of the two collections may end with both environments, one more than it needs.
+    assert 16 <= rl.run("a2c", Ready, steps=16, options=options).step <= 18
