@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import pytest
 from mutants_core_rules import Bug
-from mutants_core_trials import NOT_RUN, ROOT, collect, in_child, own_tests, run_tests
+from mutants_core_trials import NOT_RUN, ROOT, TESTS, collect, in_child, own_tests, run_tests
 
 COVER = ROOT / ".benchenvs" / "mutants_core.json"
 
@@ -39,8 +39,10 @@ def cover(files: Sequence[str]) -> None:
         )
         contexts = Contexts(watch)
         watch.start()
-        tests = [*(files or ["tests"]), *(f"--ignore=tests/{name}" for name in NOT_RUN)]
-        pytest.main([*tests, "-n", "0", "-q", "-p", "no:cacheprovider"], plugins=[contexts])
+        pytest.main(
+            [*(files or TESTS), *NOT_RUN, "-n", "0", "-q", "-p", "no:cacheprovider"],
+            plugins=[contexts],
+        )
         watch.stop()
         data = watch.get_data()
         found = {
@@ -135,7 +137,8 @@ class Covered:
         return Covered(self.tests, files)
 
     def tests_of(self, bug: Bug, seconds: float) -> tuple[list[str], float, int]:
-        """The tests that run a line, those of its room first, then quick ones; their time; all."""
+        """The tests that run a line, and their time: those named after the file, of its room,
+        quick ones come first. And how many there are, of which some may take too long."""
         lines = self.files.get(bug.file, {}).get("lines", {})
         found = lines.get(str(bug.line), [])
         if bug.at_import or (not found and str(bug.line) in lines):
@@ -144,12 +147,19 @@ class Covered:
             # coverage.
             found = sorted({*(test for tests in lines.values() for test in tests), *self._of(bug)})
         if not found:
-            found = self._named_after(bug) or self._of(bug)
-        own = own_tests(bug.room)
-        ordered = sorted(
-            (self.tests[number] for number in found),
-            key=lambda test: (not test[0].startswith(own), test[1]),
-        )
+            found = list(self._named_after(bug)) or self._of(bug)
+        own, named = own_tests(bug.room), self._named_after(bug)
+        ordered = [
+            self.tests[number]
+            for number in sorted(
+                found,
+                key=lambda n: (
+                    n not in named,
+                    not self.tests[n][0].startswith(own),
+                    self.tests[n][1],
+                ),
+            )
+        ]
         names: list[str] = []
         total = 0.0
         for name, took in ordered:
@@ -164,12 +174,12 @@ class Covered:
         own = own_tests(bug.room)
         return [n for n, (test, _) in enumerate(self.tests) if test.startswith(own)]
 
-    def _named_after(self, bug: Bug) -> list[int]:
+    def _named_after(self, bug: Bug) -> set[int]:
         """The tests named after a file: those may run a line in processes of their own."""
         room, name = bug.room, Path(bug.file).stem
         files = [f"tests/{room}/test_{name}.py", f"tests/test_{room}_{name}.py"]
         files += [f"tests/test_{name}.py"]
-        return [n for n, (test, _) in enumerate(self.tests) if test.partition("::")[0] in files]
+        return {n for n, (test, _) in enumerate(self.tests) if test.partition("::")[0] in files}
 
 
 def digest(path: Path) -> str:

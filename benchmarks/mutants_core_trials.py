@@ -20,7 +20,10 @@ import pytest
 from mutants_core_rules import Bug
 
 ROOT = Path(__file__).parent.parent
-NOT_RUN = ("test_house.py", "test_readme.py", "test_examples.py")
+TESTS = ("tests", "plugins")
+NOT_RUN = tuple(
+    f"--ignore-glob=*/{name}" for name in ("test_house.py", "test_readme.py", "test_examples.py")
+)
 """Tests of the text or of whole runs in other processes: they notice too little for their time."""
 GRACE = 30.0
 """Seconds to import and collect, beyond twice the time that the tests took."""
@@ -49,7 +52,9 @@ _OWN = {
 def own_tests(room: str) -> tuple[str, ...]:
     """How the names of a room's own tests begin."""
     names = _OWN.get(room, (room,))
-    return (*(f"tests/test_{name}" for name in names), f"tests/{room}/")
+    # The tests of plugins run the conformance kit.
+    kit = ("plugins/",) if room == "testing" else ()
+    return (*(f"tests/test_{name}" for name in names), f"tests/{room}/", *kit)
 
 
 @attrs.frozen
@@ -136,8 +141,7 @@ def run_tests(tree: Path, tests: list[str], report: Path) -> None:
 
 def collect(tree: Path, report: Path) -> None:
     """In a child: write down the names of all tests."""
-    ignored = [f"--ignore=tests/{name}" for name in NOT_RUN]
-    run_pytest(tree, ["--collect-only", "tests", *ignored], Collected(report))
+    run_pytest(tree, ["--collect-only", *TESTS, *NOT_RUN], Collected(report))
 
 
 def run_pytest(tree: Path, options: list[str], plugin: object) -> None:
