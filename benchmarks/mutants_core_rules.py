@@ -49,7 +49,7 @@ _PICTURE = frozenset(("axes", "figure", "bar"))
 _LOOKS = frozenset(
     (
         *("size", "labelsize", "fontsize", "linewidth", "lw", "markersize", "ms", "alpha"),
-        *("zorder", "length", "rotation"),
+        *("zorder", "length", "rotation", "color", "facecolor", "edgecolor", "cmap"),
     )
 )
 """Arguments of what draws a picture: their values are judged by eye."""
@@ -258,6 +258,9 @@ class _Finder(ast.NodeVisitor):
             self._reordered(node.args)
         drawn = isinstance(called, ast.Attribute) and ast.unparse(called.value) in _PICTURE
         for part in ast.iter_child_nodes(node):
+            # NumPy takes any negative number for the size that follows from the others.
+            if name == "reshape" and isinstance(part, ast.UnaryOp):
+                continue
             if not (drawn and (name == "add_axes" or getattr(part, "arg", "") in _LOOKS)):
                 self.visit(part)
 

@@ -47,6 +47,8 @@ def rules() -> Any:
         ("y = axes.plot(a, size=3)", {}),
         ("y = axes.plot(a, base=3)", {"constants": ["y = axes.plot(a, base=4)"]}),
         ("y = figure.add_axes((1, 2))", {}),
+        ("y = axes.plot(x, color=c[0], size=3)", {}),
+        ("y = x.reshape(n, -1)", {"arguments": ["y = x.reshape(-1, n)"]}),
         ("y = rows.plot(size=3)", {"constants": ["y = rows.plot(size=4)"]}),
     ],
 )
