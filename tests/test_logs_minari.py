@@ -55,7 +55,7 @@ def data_set(name: str, action_space: Any, actions: list[Any], seen: Any = BOX) 
         author_email="nobody@example.org",
         code_permalink="https://example.org",
         description="Two episodes.",
-        data_format="arrow",
+        data_format="hdf5",
     )
     return name
 
