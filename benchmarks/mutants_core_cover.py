@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -175,11 +176,13 @@ class Covered:
         return [n for n, (test, _) in enumerate(self.tests) if test.startswith(own)]
 
     def _named_after(self, bug: Bug) -> set[int]:
-        """The tests named after a file: those may run a line in processes of their own."""
-        room, name = bug.room, Path(bug.file).stem
-        files = [f"tests/{room}/test_{name}.py", f"tests/test_{room}_{name}.py"]
-        files += [f"tests/test_{name}.py"]
-        return {n for n, (test, _) in enumerate(self.tests) if test.partition("::")[0] in files}
+        """The tests named after a file, or its folder in the room: those may run a line in
+        processes of their own."""
+        room, *names = Path(bug.file).with_suffix("").parts[1:]
+        named = re.compile(
+            rf"tests/(\w+/)?test_(\w+_)?({'|'.join(map(re.escape, names or [room]))})"
+        )
+        return {n for n, (test, _) in enumerate(self.tests) if named.match(test)}
 
 
 def digest(path: Path) -> str:

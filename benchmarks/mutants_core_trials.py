@@ -30,7 +30,7 @@ GRACE = 30.0
 _OWN = {
     "bandits": ("bandit", "log_prob"),
     "cli": ("cli", "compare", "completion", "console", "diff", "promote", "show"),
-    "envs": ("envs", "tensor_environments", "agents"),
+    "envs": ("envs", "tensor_environments", "agents", "sampling_workers", "run_workers"),
     "evaluation": ("evaluation", "later_evaluations", "agents"),
     "hooks": ("hook", "docs_pages"),
     "config": ("config", "docs_pages"),
