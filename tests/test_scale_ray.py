@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy
 import psutil
 import pytest
 import torch
@@ -20,15 +19,12 @@ import torch
 import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError
-from rlplug.feeds import Experience
-from rlplug.feeds.feed import FinalObservations
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
 from rlplug.scale.cluster import _connect, refuse_unmet, why_gone
-from rlplug.scale.experience import join
 from tests.scale_runs import (
     blas_threads,
     largest_difference,
@@ -367,44 +363,3 @@ def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:
     assert why_gone(ray, lost) == "it cannot be reached"
     left = "The actor died because its node has died. Node Id: 0ab, Ip address: 10.0.0.2, Port: 7."
     assert why_gone(ray, ray.exceptions.RayError(left)) == "its node has left"
-
-
-def experience(envs: range, *, by_environment: bool) -> Experience:
-    """Three steps of these environments, of which every second ends at the second step."""
-    grid = numpy.array([[10 * time + env for env in envs] for time in range(3)], numpy.float32)
-    ended = numpy.zeros((3, len(envs)), bool)
-    ended[1] = [env % 2 == 0 for env in envs]
-
-    def rows(values: Any) -> Any:
-        return (values.T if by_environment else values).reshape(-1)
-
-    columns = {"observations": rows(grid), "rewards": rows(grid), "terminated": rows(ended)}
-    columns["truncated"] = numpy.zeros_like(columns["terminated"])
-    indices = numpy.flatnonzero(ended.reshape(-1))
-    return Experience(
-        columns,
-        steps=3,
-        num_envs=len(envs),
-        by_environment=by_environment,
-        following={"observations": numpy.array([30.0 + env for env in envs], numpy.float32)},
-        finals=FinalObservations(
-            indices, {"observations": grid.reshape(-1)[indices].astype(numpy.float32) + 0.5}
-        ),
-    )
-
-
-@pytest.mark.parametrize("by_environment", [True, False])
-def test_joined_experience_is_that_of_all_environments(by_environment: bool) -> None:
-    whole = experience(range(5), by_environment=by_environment)
-    parts = [
-        experience(some, by_environment=by_environment)
-        for some in (range(2), range(2, 3), range(3, 5))
-    ]
-    joined = join(parts)
-    for name, column in whole.columns.items():
-        assert (joined.columns[name] == column).all(), name
-    assert (joined.next_observations() == whole.next_observations()).all()
-    assert joined.count == whole.count == 15
-    assert joined.finals is not None
-    assert whole.finals is not None
-    assert joined.finals.indices.tolist() == whole.finals.indices.tolist()
