@@ -252,7 +252,7 @@ def _resources(cpus: float, gpus: float, others: Mapping[str, float]) -> dict[st
 
 
 def refuse_unmet(
-    nodes: list[Mapping[str, float]], section: ScaleSection, *, whole_runs: bool = False
+    nodes: Sequence[Mapping[str, float]], section: ScaleSection, *, whole_runs: bool = False
 ) -> None:
     """Refuse learners and runners that the nodes, when idle, could not hold: Ray would wait.
 
