@@ -88,6 +88,16 @@ class Bug:
 
 def bugs_in(file: str, source: bytes) -> Iterator[Bug]:
     """All bugs that the rules find in a source, in its order; what does not compile is left out."""
+    for bug in edits_of(file, source):
+        try:
+            compile(bug.planted(source), file, "exec")
+        except SyntaxError:
+            continue
+        yield bug
+
+
+def edits_of(file: str, source: bytes) -> Iterator[Bug]:
+    """What the rules make of a source, whether it compiles or not."""
     finder = _Finder(source)
     tree = ast.parse(source)
     finder.visit(tree)
@@ -99,10 +109,6 @@ def bugs_in(file: str, source: bytes) -> Iterator[Bug]:
         text = source[begin:].partition(b"\n")[0].decode().strip()
         # It may touch what must not be tried: a signal to a process that is not its own.
         if "kill" in text:
-            continue
-        try:
-            compile(planted, file, "exec")
-        except SyntaxError:
             continue
         yield Bug(
             file=file,

@@ -90,7 +90,7 @@ def test_every_accepted_bug_can_be_planted() -> None:
     planted = {
         file: {
             (bug.rule, bug.text, bug.planted_text)
-            for bug in rules().bugs_in(file, (BENCHMARKS.parent / file).read_bytes())
+            for bug in rules().edits_of(file, (BENCHMARKS.parent / file).read_bytes())
         }
         for file in {one["file"] for one in listed["accepted"]}
     }
