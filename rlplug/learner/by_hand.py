@@ -234,9 +234,10 @@ class ByHand(LearnerModules):
             for plugin, extra in self.extra[module_id].items():
                 extra.load_state_dict(saved["extra"][module_id][plugin])
         for module_id, options in saved.get("options", {}).items():
-            self.calls.set_overrides(module_id, {})
-            for plugin, values in options.items():
-                self.set_options(module_id, without_masked(values), plugin)
+            with self._changing_options(module_id):
+                self.calls.set_overrides(module_id, {})
+                for plugin, values in options.items():
+                    self.calls.set_options(plugin, module_id, without_masked(values))
         for module_id, update in self._all_updates().items():
             part = saved["stages"][module_id]
             update.set_state(part, saved["optimizers"].get(module_id, {}))

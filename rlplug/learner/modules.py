@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -39,6 +40,10 @@ __all__ = ["LearnerModules", "ToTrain"]
 
 ToTrain: TypeAlias = "Collection[str] | Callable[[str, Batch], bool] | None"
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+
+
+class _TakenBack(Exception):  # noqa: N818 # no error: what was made is not kept
+    """Raised to put everything back as it was."""
 
 
 class LearnerModules:
@@ -253,12 +258,52 @@ class LearnerModules:
     def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
         """Set options of the algorithm, or of another `plugin`, for one module alone.
 
-        They hold from the next call of a hook on and are part of the state. What `build` read, such
-        as the sizes of layers, stays as it is: give such options to `add_module`.
+        They hold from the next call of a hook on and are part of the state. Optimizers take over
+        what they would be made with now, such as `learning_rate`. What `build` read, such as the
+        sizes of layers, stays as it is: give such options to `add_module`.
         """
         if module_id not in self.spaces and module_id not in self._given_modules:
             self.member(module_id)
-        self.calls.set_options(plugin or self.calls.algorithm.name, module_id, options)
+        with self._changing_options(module_id):
+            self.calls.set_options(plugin or self.calls.algorithm.name, module_id, options)
+
+    @contextmanager
+    def _changing_options(self, module_id: str) -> Iterator[None]:
+        """Let a module's optimizers take over options that change inside."""
+        kept = self.calls.overrides(module_id)
+        before = self._fresh_optimizers(module_id)
+        try:
+            yield
+            after = self._fresh_optimizers(module_id)
+            alike = len(before) == len(after)
+            if not (alike and all(map(RegisteredOptimizer.is_like, before, after))):
+                raise RequestError(
+                    f"these options make other optimizers for module {module_id!r}.",
+                    "give them to add_module(…, options=…)",
+                )
+        except BaseException:
+            self.calls.set_overrides(module_id, kept)
+            raise
+        for old, new in zip(before, after, strict=True):
+            self.optimizers.get(module_id, old.name).take_over(old, new)
+        self._follow_schedules()
+
+    def _fresh_optimizers(self, module_id: str) -> list[RegisteredOptimizer]:
+        """Those that plugins would make of a module now; it keeps the ones that it has."""
+        member, made = self.members.get(module_id), []
+        if member is not None:
+            with contextlib.suppress(_TakenBack), self._all_or_nothing():
+                self.optimizers.remove(module_id)
+                self._configure_optimizers(member)
+                made = self.optimizers.of(module_id)
+                raise _TakenBack
+        return made
+
+    def _follow_schedules(self) -> None:
+        """Find the optimizers whose learning rates change with the steps."""
+        self.scheduled = [one for one in self.optimizers if one.rates]
+        for one in self.scheduled:
+            one.at_step(self.timestep)
 
     def _tables(self) -> tuple[dict[str, Any], ...]:
         """Everything that is kept by module id."""
@@ -420,9 +465,7 @@ class LearnerModules:
         for one in member.optimizers:
             one.plugin = one.plugin or member.owner_of(one.params)
             member.check_owned(one)
-        self.scheduled = [one for one in self.optimizers if one.rates]
-        for one in self.scheduled:
-            one.at_step(self.timestep)
+        self._follow_schedules()
         if member.optimizers and member.module_id != ALL_MODULES:
             self.module_updates[member.module_id] = self._make_update(member)
 

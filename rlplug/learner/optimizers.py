@@ -80,6 +80,36 @@ class RegisteredOptimizer:
         if isinstance(value, ScheduledValue):
             self.rates = _scheduled_rates(self.optimizer)
 
+    def is_like(self, other: RegisteredOptimizer) -> bool:
+        """Whether another one has the same name, kind and parameters, and the same schedulers."""
+        return _form(self) == _form(other)
+
+    def take_over(self, old: RegisteredOptimizer, new: RegisteredOptimizer) -> None:
+        """Change what differs between two that were made for this one's parameters."""
+        groups = (one.optimizer.param_groups for one in (self, old, new))
+        for index, (group, before, after) in enumerate(zip(*groups, strict=True)):
+            for name in after.keys() - {"params", "lr", "initial_lr"}:
+                if after[name] != before[name]:
+                    group[name] = after[name]
+            rates = [one.get("initial_lr", one["lr"]) for one in (before, after)]
+            if rates[0] != rates[1]:
+                self._set_base_rate(index, rates[1])
+        self.rates = new.rates
+
+    def _set_base_rate(self, index: int, rate: float) -> None:
+        """Set a learning rate, and what PyTorch's schedulers compute others from."""
+        group = self.optimizer.param_groups[index]
+        base = group.get("initial_lr", group["lr"])
+        # What they have made of it so far holds for the new one, too.
+        group["lr"] = rate * (group["lr"] / base) if base else rate
+        if "initial_lr" in group:
+            group["initial_lr"] = rate
+        for run in () if self.scheduler is None else self.scheduler.runs:
+            scheduler = run.plan.scheduler
+            for one in (scheduler, *getattr(scheduler, "_schedulers", ())):
+                if hasattr(one, "base_lrs"):
+                    one.base_lrs[index] = rate
+
     def alternates_with(self, other: RegisteredOptimizer) -> bool:
         """Whether the two are in one cycle, where they never act together."""
         cycles = {(one.module_id, one.plugin) for one in (self, other)}
@@ -332,6 +362,13 @@ def without_effect(name: str) -> PluginError:
 def labelled(metric: str, optimizer: str) -> str:
     """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
+
+
+def _form(one: RegisteredOptimizer) -> tuple[Any, ...]:
+    groups = [[id(param) for param in group["params"]] for group in one.optimizer.param_groups]
+    runs = [] if one.scheduler is None else one.scheduler.runs
+    schedulers = [type(run.plan.scheduler) for run in runs]
+    return one.name, type(one.optimizer), groups, one.frequency, schedulers
 
 
 def _scheduled_rates(optimizer: Optimizer) -> list[tuple[int, ScheduledValue]]:
