@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 import rlplug
 from rlplug.config.sections import RunConfig
@@ -30,8 +31,8 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.scale.launcher import place_of_torchrun
-from rlplug.scale.ranks import differences, is_broken_connection
+from rlplug.scale.launcher import Place, place_of_torchrun
+from rlplug.scale.ranks import _store_of_torchrun, differences, is_broken_connection
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -298,6 +299,23 @@ def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
     )
     assert place is not None
     assert (place.index, place.size, place.local_index, place.local_size) == (3, 4, 1, 2)
+
+
+def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As the agent of torchrun has it, which outlives the groups.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    at = {"host": "127.0.0.1", "port": store.port}
+    place = Place(index=1, size=2, local_index=1, local_size=2, by_torchrun=True, **at)
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "1"}
+    for name, value in {**there, "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    _store_of_torchrun(place).set("failed/1", "why")
+    for attempt, is_there in (("0", True), ("1", False)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        assert _store_of_torchrun(place).check(["failed/1"]) is is_there
 
 
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import sys
 import threading
@@ -24,7 +25,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
-from rlplug.scale.cluster import _connect, refuse_unmet, why_gone
+from rlplug.scale.cluster import _connect, _reach, connected, refuse_unmet, why_gone
 from tests.scale_runs import (
     blas_threads,
     largest_difference,
@@ -179,7 +180,10 @@ def test_without_ray_the_message_says_what_to_install(
     ("address", "said"),
     [
         ("127.0.0.1:9", "the Ray cluster at scale.address = '127.0.0.1:9' cannot be reached"),
-        ("nowhere", "scale.address = 'nowhere' is no address of a Ray cluster."),
+        *(
+            (address, f"scale.address = {address!r} is no address of a Ray cluster.")
+            for address in ("nowhere", "nowhere:", ":6379", "ray://nowhere:x")
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_reached_is_refused_at_once(address: str, said: str) -> None:
@@ -189,6 +193,27 @@ def test_a_cluster_that_cannot_be_reached_is_refused_at_once(address: str, said:
         _connect(None, section)
     assert said in str(raised.value)
     assert time.monotonic() - began < 8
+
+
+def test_a_cluster_answers_at_once_whether_it_asks_for_a_token(cluster: str) -> None:
+    host, _, port = cluster.rpartition(":")
+    # It does where the person who started it has one.
+    assert _reach(cluster, host, int(port)) in (True, False)
+    # Asked before Ray was imported.
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_a_run_asks_for_is_compared_with_the_cluster_before_anything_starts() -> None:
+    asked = ScaleSection(engine="ray", runner_cpus=1e6)
+    for options, who in (({}, "1 runner"), ({"whole_runs": True}, "a run")):
+        with (
+            pytest.raises(RequestError, match=rf"^{who} with CPU 1e\+06 can never be placed: the "),
+            connected(asked, **options),
+        ):
+            pass
+    # The cluster goes on, which others have started.
+    assert import_module("ray").is_initialized()
 
 
 @pytest.mark.parametrize(

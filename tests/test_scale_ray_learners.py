@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import attrs
 import psutil
 import pytest
 import torch
@@ -16,6 +18,8 @@ import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import refuse_unmet
+from rlplug.scale.launcher import Place
+from rlplug.scale.learner_actors import LearnerActors
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -135,6 +139,25 @@ def test_learners_that_can_never_be_placed_are_named_with_the_runners() -> None:
         refuse_unmet(
             [{"CPU": 2.0}, {"GPU": 8.0}], section(learners=2, learner_cpus=0, learner_gpus=1)
         )
+
+
+def test_learners_on_other_hosts_have_a_place_of_their_own_there(cluster: str) -> None:
+    class Learner: ...
+
+    place = Place(index=2, size=3, host="host", port=1, local_index=2, local_size=3)
+    for address, local_size in ((cluster, 1), ("", 3)):
+        section = ScaleSection(engine="ray", address=address, learners=3, learner_cpus=0.1)
+        actors = LearnerActors(import_module("ray"), section, Learner, [])
+        try:
+            assert actors.place(place) == attrs.evolve(
+                place, local_index=0, local_size=local_size, own_gpu=False
+            )
+            first = attrs.evolve(place, index=0)
+            assert actors.place(first).local_index == 0
+            assert (actors.host == "127.0.0.1") == (not address)
+            assert actors.ended() == {}
+        finally:
+            actors.close(kill=True)
 
 
 def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:

@@ -61,7 +61,9 @@ def sampler_of(
         vector.close()
 
 
-def test_runners_collect_ahead_with_the_weights_of_that_time() -> None:
+def test_runners_collect_ahead_with_the_weights_of_that_time(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with sampler_of(ahead=1) as (sampler, module, normalization):
         ray = sampler._ray
 
@@ -72,6 +74,7 @@ def test_runners_collect_ahead_with_the_weights_of_that_time() -> None:
             torch.nn.init.constant_(module.weight, value)
 
         set_weight(1.0)
+        sampler.absorb()
         sampler.start(7)
         assert told() == [["build", ("start", 7, None)]] * 2
         # Calls, and timesteps beside 100 of the second runner; the weight, and the life.
@@ -132,6 +135,8 @@ def test_runners_collect_ahead_with_the_weights_of_that_time() -> None:
             sampler.collect(-2)
         sampler.start()
         assert sampler.collect(20).columns["rewards"][1] == 20.0
+    # What runners print is in the log files of Ray.
+    assert "is built" not in "".join(capfd.readouterr())
 
 
 def test_runners_that_die_are_replaced_as_often_as_is_allowed(
