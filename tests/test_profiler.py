@@ -66,6 +66,15 @@ def test_a_trace_has_the_phases_of_as_many_iterations_as_asked_for(home: Path) -
     assert profiled(result).iterations == 2
 
 
+def test_an_evaluation_is_a_phase_of_the_iteration_after_which_it_is(home: Path) -> None:
+    options = {"n_steps": 32, "n_epochs": 1, "batch_size": 32, "profiler.active": 2}
+    evaluated = {"evaluation.episodes": 1, "evaluation.every": 32}
+    result = rl.run("ppo", "CartPole-v1", steps=320, options={**PROFILED, **options, **evaluated})
+    _, trace = profiled(result).files
+    assert count(trace)["rlplug: evaluate"] == 2
+    assert profiled(result).seconds["evaluate"] > 0
+
+
 def test_phases_lie_inside_of_each_other_and_add_up_to_the_iterations(home: Path) -> None:
     options = {"n_steps": 64, "sampling.num_envs": 4}
     result = rl.run("ppo", "CartPole-v1", steps=2048, options={**PROFILED, **options})

@@ -68,6 +68,16 @@ def limited() -> gymnasium.Env[Any, Any]:
     return TimeLimit(Endless(), 3)
 
 
+class Slow(Endless):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.001)
+        return super().step(action)
+
+
+def slow() -> gymnasium.Env[Any, Any]:
+    return TimeLimit(Slow(), 3)
+
+
 class Failing(Endless):
     fails_at: ClassVar[int] = 50
 
@@ -206,7 +216,7 @@ class Reports(AddOn):
 
 
 def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
-    class Slow(AddOn):
+    class Sleeps(AddOn):
         @hookimpl
         def evaluation_finished(self) -> None:
             time.sleep(0.05)
@@ -221,7 +231,7 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
 
     watcher = Reports()
     options = {"tracking.enabled": False, "evaluation.episodes": 1, "evaluation.every": 200}
-    done = run(FromRollout, limited, steps=400, addons=[watcher, Slow()], options=options)
+    done = run(FromRollout, slow, steps=400, addons=[watcher, Sleeps()], options=options)
     names = [f"time/{part}_seconds" for part in TIME_PARTS]
     times = {name: [one[name] for one in watcher.reports.values()] for name in names}
     assert {len(values) for values in times.values()} == {40}
@@ -231,6 +241,7 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
     assert sum(times["time/evaluate_seconds"]) >= 0.05
     assert sum(times["time/track_seconds"]) >= 39 * 0.002
     assert sum(times["time/prepare_seconds"]) >= 40 * 0.002
+    assert done.time_split["step"] >= sum(times["time/step_seconds"]) >= 400 * 0.001
     whole = watcher.reports[400]["time/seconds"]
     # What is in no part, such as a process that waits for its turn, is a part of the whole.
     assert 0.5 * whole < sum(map(sum, times.values())) <= 1.01 * whole
@@ -239,11 +250,13 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
 
 
 def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report() -> None:
-    result = run("a2c", "CartPole-v1", steps=400, options=OFF)
+    result = run(FromRollout, slow, steps=400, options=OFF)
     assert result.folder is not None
     saved = read_training(checkpoints_in(result.folder / "checkpoints")[-1])
     clock = saved["run"]["trainer"]["clock"]
     assert 0 <= clock["unreported"] <= clock["seconds"]
+    total = clock["times"]["total"]
+    assert clock["seconds"] >= sum(total.values()) - total["evaluate"] > total["step"] >= 0.4
 
 
 def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None:
