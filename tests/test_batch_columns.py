@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -112,6 +113,27 @@ def test_a_batch_shows_the_shapes_of_its_columns_and_counts_them() -> None:
     assert (len(batch), list(batch), "x" in batch, "y" in batch) == (2, ["x", "o"], True, False)
     assert (batch.rows, Batch({}).rows, Batch({"fragments": torch.zeros(1, 2)}).rows) == (3, 0, 0)
     assert list(batch.without(frozenset(("x",)))) == ["o"]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        numpy.zeros(2, numpy.int64),
+        torch.zeros(2, dtype=torch.uint8),
+        torch.zeros(2),
+        [False, True],
+        {"a": numpy.zeros(2, bool)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_ends_are_booleans(name: str, ends: Any) -> None:
+    found = getattr(ends, "dtype", type(ends).__name__)
+    said = f"column {name!r} of the batch holds {found}, not booleans."
+    with pytest.raises(RequestError, match=re.escape(said)):
+        Batch({"rewards": torch.zeros(2), name: ends}).check()
+    for booleans in (numpy.zeros(2, bool), torch.zeros(2, dtype=torch.bool)):
+        Batch({"rewards": torch.zeros(2), name: booleans}).check()
 
 
 def test_a_column_that_does_not_fit_is_found_also_after_the_others_were_checked() -> None:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlplug import Acted, ActInput, Module
-from rlplug.envs import Environments
+from rlplug.envs import Environments, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
 from rlplug.sampling import VectorSampler
@@ -94,6 +94,22 @@ def test_ends_that_are_no_booleans_fail_with_environment_and_step(
     )
     with pytest.raises(EnvironmentFailedError, match=re.escape(said)):
         collect(made, steps)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("ends", [{"terminated": "False"}, {"truncated": 0.5}])
+def test_ends_of_environments_in_processes_of_gymnasium_are_refused_as_well(ends: Any) -> None:
+    environments = make_environments(lambda: Ending(**ends), 2, {}, vectorization="async")
+    made = VectorSampler(environments, Zero(2), seed=0, steps=4)
+    made.start()
+    ((name, value),) = ends.items()
+    said = (
+        "environment '<lambda>' failed in step after 102 steps: TypeError: "
+        f"it gave {name} = {value!r}, expected a boolean"
+    )
+    with pytest.raises(EnvironmentFailedError, match=re.escape(said)):
+        made.collect(100)
+    environments.close()
 
 
 @pytest.mark.parametrize("true", [True, numpy.bool_(True), numpy.array([True]), torch.tensor(True)])

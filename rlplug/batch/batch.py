@@ -138,6 +138,12 @@ class Batch(Mapping[str, Any]):
         if not rows:
             raise RequestError("the batch has no rows.", "leave its module out of the update")
         for name, column in self._columns.items():
+            if name in _ENDS and getattr(column, "dtype", None) not in _BOOLEANS:
+                found = getattr(column, "dtype", type(column).__name__)
+                raise RequestError(
+                    f"column {name!r} of the batch holds {found}, not booleans.",
+                    "try: column.astype(bool), or column.bool() of a tensor",
+                )
             if _is_plain(name, column, rows):
                 continue
             if name in SIDE_TABLES:
@@ -269,6 +275,10 @@ def _selected(column: Any, rows: slice | Tensor) -> Any:
 def _array_formats(device: torch.device, dtype: torch.dtype | None) -> str:
     """Letters of the dtypes that need no conversion; cached, for `device.type` is slow."""
     return _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
+
+
+_ENDS = frozenset(("terminated", "truncated"))
+_BOOLEANS = (torch.bool, numpy.dtype(bool))
 
 
 def _is_plain(name: str, column: Any, rows: int) -> bool:

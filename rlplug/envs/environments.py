@@ -36,7 +36,7 @@ from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.tensor_normalization import TensorNormalization
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.wrappers import single_env_options, wrappers_from
+from rlplug.envs.wrappers import BooleanEnds, single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
 from rlplug.spaces import find_mask
@@ -318,7 +318,7 @@ def _asynchronous(
 ) -> AsyncVectorEnv[Any, Any]:
     """Gymnasium's vector environment with a process for each environment."""
     vector: AsyncVectorEnv[Any, Any] = AsyncVectorEnv(
-        [make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+        [lambda: BooleanEnds(make())] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
     )
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
     return vector

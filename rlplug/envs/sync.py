@@ -18,7 +18,7 @@ from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
 from rlplug.spaces import ACTION_MASK, shape_mismatch
 
-__all__ = ["ANSWERS", "INFOS_READ", "SyncVector", "check_ends"]
+__all__ = ["ANSWERS", "INFOS_READ", "SyncVector", "check_ends", "refuse_no_boolean"]
 
 ANSWERS = "rlplug.answers"
 """What the agents of an environment with several are answered."""
@@ -120,8 +120,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                 if (ends is not False and ends is not _FALSE) or (
                     cut is not False and cut is not _FALSE
                 ):
-                    _refuse_no_boolean("terminated", ends)
-                    _refuse_no_boolean("truncated", cut)
+                    refuse_no_boolean("terminated", ends)
+                    refuse_no_boolean("truncated", cut)
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)
@@ -203,7 +203,7 @@ _FALSE: Any = numpy.bool_(False)
 """There is one such object, as there is one False."""
 
 
-def _refuse_no_boolean(name: str, value: Any) -> None:
+def refuse_no_boolean(name: str, value: Any) -> None:
     """Refuse what only counts as true or false; arrays and tensors of one boolean are taken."""
     item = value.item() if hasattr(value, "item") else value
     if not isinstance(item, bool):

@@ -12,13 +12,25 @@ from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from rlplug.config.sections import EnvSection
+from rlplug.envs.sync import refuse_no_boolean
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["TimeFeature", "Wrap", "single_env_options", "wrappers_from"]
+__all__ = ["BooleanEnds", "TimeFeature", "Wrap", "single_env_options", "wrappers_from"]
 
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 Wrap: TypeAlias = Callable[[AnyEnv], AnyEnv]
+
+
+class BooleanEnds(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Refuses ends that are no booleans, where Gymnasium would take whatever counts as true."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        refuse_no_boolean("terminated", terminated)
+        refuse_no_boolean("truncated", truncated)
+        return observation, reward, terminated, truncated, info
 
 
 class TimeFeature(gymnasium.Wrapper[Any, Any, Any, Any]):
