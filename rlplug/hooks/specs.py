@@ -106,8 +106,8 @@ class LearnerHooks:
             optimizers and schedulers; a dict with `optimizer` and optionally `lr_scheduler`; a
             tuple of such dicts with `frequency`, of which one steps at a time.
         Several optimizers: all step on each minibatch, by gradients that were taken before any of
-            them stepped. With `learner.optimizers = "in_turn"` each has a forward pass, loss and
-            gradients of its own, after the one before it has stepped, as in Lightning.
+            them stepped. With the option `learner.optimizers = "in_turn"` each has a forward pass,
+            loss and gradients of its own, after the one before it has stepped, as in Lightning.
         frequency: for so many optimizer steps in its turn it acts alone; two optimizers of a cycle
             may hold the same parameters, and each keeps its own state. Minibatches that are
             accumulated (`learner.accumulate`) are one step; those without a loss are not counted,
@@ -183,9 +183,9 @@ class LearnerHooks:
     ) -> Tensor | Loss | Mapping[str, Any] | None:
         """Compute the loss of a minibatch.
 
-        Called: once per module, minibatch and plugin; with `learner.optimizers = "in_turn"` once
-            for each optimizer. Modules updated together with vmap share one call, unless the hook
-            changes what its plugin keeps.
+        Called: once per module, minibatch and plugin; with the option
+            `learner.optimizers = "in_turn"` once for each optimizer. Modules updated together with
+            vmap share one call, unless the hook changes what its plugin keeps.
         batch: the minibatch: `observations`, `actions`, `rewards`, … with n rows each.
         fwd_out: what `module.forward_train(batch)` returned.
         optimizers: the names of the optimizers that step on this minibatch.

@@ -84,7 +84,7 @@ class LearnerModules:
         """None for all, the ids of some, or a function of module id and batch."""
         self.modules: dict[str, Module] = {}
         self.extra: dict[str, dict[str, nn.Module]] = {}
-        self.optimizers = Optimizers()
+        self._optimizers = Optimizers()
         self.members: dict[str, Member] = {}
         self.module_updates: dict[str, ModuleUpdate] = {}
         """Of the modules that have optimizers."""
@@ -152,6 +152,19 @@ class LearnerModules:
             module_id: (update.engine.name, update.engine_reason)
             for module_id, update in self.module_updates.items()
         }
+
+    @property
+    def optimizers(self) -> Optimizers:
+        """The optimizers of all modules."""
+        return self._optimizers
+
+    @optimizers.setter
+    def optimizers(self, value: Any) -> None:
+        raise RequestError(
+            f"learner.optimizers cannot be set to {value!r}: the option is read when a learner "
+            "is built.",
+            'try: build_learner(…, options={"learner.optimizers": "in_turn"})',
+        )
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
         """The tensors combined over all learners (`sum`, `mean`, `max`)."""
@@ -345,7 +358,7 @@ class LearnerModules:
                 setattr(self, name, value)
             for member, shared, held in members:
                 member.shared, member.optimizers = shared, held
-            self.optimizers = optimizers
+            self._optimizers = optimizers
             raise
 
     # -- optimizers ----------------------------------------------------------------------------

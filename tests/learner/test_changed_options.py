@@ -165,6 +165,14 @@ def test_a_state_brings_rates_and_schedules_that_were_set_later(make: Any) -> No
     assert rates(fresh) == [1.0]
 
 
+def test_an_option_of_the_core_that_is_assigned_is_refused(make: Any) -> None:
+    learner = make()
+    with pytest.raises(RequestError, match=r'"in_turn"|options=\{"learner.optimizers"'):
+        learner.optimizers = "in_turn"
+    learner.update(ONE, timestep=1)
+    assert learner.get_state()["counters"]["updates"] == 1
+
+
 class Two(rlplug.Module):
     def __init__(self) -> None:
         super().__init__()
