@@ -13,7 +13,7 @@ from rlplug.config import not_empty
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.envs import make_environments
 from rlplug.errors import PluginError, UnsupportedSpaceError
-from rlplug.feeds import Feed, Stream
+from rlplug.feeds import Feed, Logged, Stream
 from rlplug.registry import FoundPlugin, Registry
 from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.prepare import prepare
@@ -46,6 +46,13 @@ class Bandit(Whatever):
 
     def feed(self) -> Feed:
         return Stream(one_step_episodes=True)
+
+
+class Imitates(Whatever):
+    """Cannot be suggested for a run without a log."""
+
+    def feed(self) -> Feed:
+        return Logged()
 
 
 def raises(*given: Any, **named: Any) -> Any:
@@ -149,6 +156,7 @@ def test_what_fits_best_comes_first() -> None:
         packaged("rlplug_dqn", "dqn", Whatever),
         packaged("rlplug-dqn", "rainbow", Whatever),
         packaged("rlplug-linucb", "ucb", Bandit),
+        packaged("rlplug-bc", "bc", Imitates),
     )
     for env, names in (
         ("Pendulum-v1", "dqn, ppo, a2c, rainbow"),

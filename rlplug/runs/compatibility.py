@@ -122,6 +122,8 @@ class Compatibility:
                 algorithm = kind(kind.Config() if config is None else config)
             with found.calling("feed"):
                 feed = algorithm.feed()
+            if isinstance(feed, Logged) and self.log is None:
+                return None
             if self.unsupported(found, algorithm, feed) is None:
                 return feed
         return None
