@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rlplug.errors import RequestError
+
 __all__ = [
+    "absolute_path",
     "is_unfinished",
     "sync_all",
     "sync_folder",
@@ -80,3 +83,14 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def absolute_path(path: str | Path, source: str) -> Path:
+    """The absolute path, with `~` and `~user` replaced by a home folder."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise RequestError(
+            f"{source} {str(path)!r} begins with the home folder of a user that does not exist.",
+            "try: an absolute path",
+        ) from error

@@ -39,3 +39,22 @@ def test_every_command_refuses_a_runs_folder_of_nobody(
     done = rlplug(*command.split())
     assert (done.code, done.out) == (2, "")
     assert REFUSED in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ("--record FOLDER", "--record"),
+        ("--set sampling.record=FOLDER", "sampling.record:"),
+        ("--data FOLDER", "data.files:"),
+        ("--data FOLDER --set data.format=obd", "data.files:"),
+        ("--env ClassificationBandit-v0 --set env.table=FOLDER", "env.table"),
+    ],
+)
+def test_every_path_of_nobody_is_refused_before_the_run(
+    rlplug: Callable[..., Any], options: str, source: str
+) -> None:
+    command = f"run --algo linucb --steps 9 {options.replace('FOLDER', NOBODY)}"
+    done = rlplug(*command.split())
+    assert (done.code, done.out) == (2, "")
+    assert f"{source} {NOBODY!r} {REFUSED}.\n  try: an absolute path" in done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy
 
 from rlplug.bandits.table import Table
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError, did_you_mean
 
 __all__ = ["GENERATED_SETS", "SKLEARN_SETS", "load_table", "rings_table"]
@@ -34,7 +34,7 @@ def load_table(source: str, label: str = "label") -> Table:
     if source in GENERATED_SETS:
         return rings_table()
     # Shells do not expand the ~ in env.table=~/data.csv.
-    path = Path(os.path.expanduser(source))
+    path = absolute_path(source, "env.table")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         known = (*SKLEARN_SETS, *GENERATED_SETS)

@@ -23,6 +23,7 @@ from rlplug.cli.run_options import (
     preset_option,
     steps_option,
 )
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.registry import FoundPlugin, Registry
 from rlplug.scale.launcher import is_follower, place_of_torchrun
@@ -336,7 +337,7 @@ def make_request(
     if files:
         flags["data"] = {"files": list(files)}
     if record:
-        flags["sampling"] = {"record": str(Path(record).expanduser().absolute())}
+        flags["sampling"] = {"record": str(absolute_path(record, "--record"))}
     place = place_of_torchrun()
     if learners is None and place is not None:
         learners = place.size

@@ -11,6 +11,7 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.logs.npz_file import NpzFile
 from rlplug.logs.roles import Column, largest
@@ -71,7 +72,7 @@ def find_files(names: Sequence[str], kind: str) -> list[Path]:
     """The files of these names, folders and patterns, in order."""
     found: list[Path] = []
     for name in names:
-        path = Path(name).expanduser()
+        path = absolute_path(name, "data.files:")
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if _format(one, kind))
             if not inside:

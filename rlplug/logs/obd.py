@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.logs.files import bad_row, pyarrow
 from rlplug.logs.roles import Column
@@ -28,7 +29,7 @@ def find_obd(names: tuple[str, ...]) -> list[Path]:
     """The tables in these folders, or these tables."""
     found = []
     for name in names:
-        path = Path(name).expanduser().absolute()
+        path = absolute_path(name, "data.files:")
         table = path / f"{path.name}.csv" if path.is_dir() else path
         if not table.is_file():
             raise RequestError(

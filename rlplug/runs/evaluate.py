@@ -13,6 +13,7 @@ from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
+from rlplug.durable import absolute_path
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.envs.agents import agent_environments, game_maker
 from rlplug.errors import RequestError, did_you_mean
@@ -128,7 +129,7 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
-            record=None if recording is None else Path(recording).expanduser().absolute(),
+            record=None if recording is None else absolute_path(recording, "--record"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )
         stack.callback(evaluator.close)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,6 +10,7 @@ import numpy
 from rlplug.config.data_section import DataSection
 from rlplug.config.sections import EnvSection, RunConfig
 from rlplug.config.sources import Layers
+from rlplug.durable import absolute_path
 from rlplug.envs import Environments
 from rlplug.envs.spaces_only import spaces_only
 from rlplug.errors import ConfigError, Problem, RequestError
@@ -56,7 +56,7 @@ def derive_data(config: RunConfig, feed: Any, layers: Layers) -> RunConfig:
     if _is_default(layers, "run", "steps"):
         run = _set(layers, "run", run, "the rows of the log", steps=Log.open(data).rows)
     if data.format != "minari":
-        files = tuple(str(Path(one).expanduser().absolute()) for one in data.files)
+        files = tuple(str(absolute_path(one, "data.files:")) for one in data.files)
         data = attrs.evolve(data, files=files)
     return attrs.evolve(config, run=run, evaluation=evaluation, data=data)
 

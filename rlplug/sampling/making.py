@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rlplug.config.sections import RunConfig, SamplingSection
+from rlplug.durable import absolute_path
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
@@ -84,7 +84,7 @@ def recorded(
 ) -> RecordingSampler:
     """The sampler, its experience recorded in the folder `sampling.record`."""
     recording = Recording(
-        Path(config.sampling.record).expanduser().absolute(),
+        absolute_path(config.sampling.record, "sampling.record:"),
         environments.vector.single_observation_space,
         environments.action_space,
     )

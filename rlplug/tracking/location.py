@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 import attrs
 
 from rlplug.config.secrets import MASK, without_secrets
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
@@ -54,12 +55,12 @@ _SQLITE = "sqlite:///"
 
 def runs_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """The absolute runs folder: the argument, else RLPLUG_HOME, else ./rlplug_runs."""
-    return default_folder(environ) if given is None else _expanded(given, "the runs folder")
+    return default_folder(environ) if given is None else absolute_path(given, "the runs folder")
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The default runs folder."""
-    return _expanded(Path(environ.get("RLPLUG_HOME") or "rlplug_runs"), "RLPLUG_HOME")
+    return absolute_path(Path(environ.get("RLPLUG_HOME") or "rlplug_runs"), "RLPLUG_HOME")
 
 
 def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -244,7 +245,7 @@ def _checked(uri: str, source: str) -> str:
                 f"{source} {shown!r} is an in-memory database: the run would be lost.",
                 "try: sqlite:////absolute/path/mlflow.db",
             )
-        return f"{_SQLITE}{_expanded(Path(name), source)}"
+        return f"{_SQLITE}{absolute_path(Path(name), source)}"
     if scheme in ("", "file") or len(scheme) == 1:
         folder = Path(urlsplit(uri).path if scheme == "file" else uri).absolute()
         raise RequestError(
@@ -255,17 +256,6 @@ def _checked(uri: str, source: str) -> str:
         f"{source} {shown!r} is not a valid MLflow tracking URI.",
         "try: http://host:port, sqlite:////path/mlflow.db or postgresql://user@host/database",
     )
-
-
-def _expanded(path: Path, source: str) -> Path:
-    """The absolute path, with `~` and `~user` replaced by a home folder."""
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError as error:
-        raise RequestError(
-            f"{source} {str(path)!r} begins with the home folder of a user that does not exist.",
-            "try: an absolute path",
-        ) from error
 
 
 def _check_sqlite(file: Path) -> None:
