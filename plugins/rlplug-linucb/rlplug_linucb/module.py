@@ -66,6 +66,24 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         """A view of alpha."""
         return {"_alpha": self.alpha.numpy() if self.alpha.device.type == "cpu" else self.alpha}
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.layout.arm_names:
+            names = "\0".join(self.layout.arm_names).encode()
+            destination[f"{prefix}arm_names"] = torch.tensor(list(names), dtype=torch.uint8)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # Each regression keeps the name of its arm, whatever arms this module had.
+        saved = state_dict.pop(f"{prefix}arm_names", None)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if saved is not None:
+            names = tuple(bytes(saved.tolist()).decode().split("\0"))
+            if len(names) == self.layout.num_arms:
+                self.layout = attrs.evolve(self.layout, arm_names=names)
+                self.model.fit(self.layout)
+
     @property
     def on_cpu(self) -> bool:
         """Whether NumPy arrays are read without a copy."""

@@ -96,6 +96,13 @@ class LinTSModule(HasEstimates, Module):
         parsed = self.bandit.layout.parse(observations, action_mask)
         return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
 
+    def confidence_width(
+        self, observations: Any, v: float | None = None, action_mask: Any = None
+    ) -> Any:
+        """The standard deviation of the draws of every arm, v times that of the prediction; 0 for
+        absent arms."""
+        return self.bandit.confidence_width(observations, v, action_mask)
+
     def learn(self, batch: BanditBatch) -> None:
         """Learn the labels (rewards, as a rule) of a batch, with its effective weights."""
         self.bandit.learn(batch)

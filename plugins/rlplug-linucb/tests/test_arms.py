@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy
 import pytest
@@ -117,6 +118,28 @@ def test_a_module_whose_arms_have_changed_is_saved_and_loaded_by_its_layout() ->
     two.load_state_dict(one.state_dict())
     probe = seen(LAYOUT, 3)
     assert two.score(probe).ucb.tolist() == one.score(probe).ucb.tolist()
+
+
+def test_names_are_loaded_with_the_regressions_that_they_name() -> None:
+    named = Layout(num_arms=3, context_dim=2, arm_names=("a", "b", "c"))
+    one, two = LinUCBModule(named), LinUCBModule(named)
+    context = seen(LAYOUT, 2)["context"]
+    one.update(context, ["a", "c"], numpy.ones(2))
+    one.remove_arm("b")
+    one.add_arm("d")
+    two.load_state_dict(one.state_dict())
+    assert two.layout.arm_names == ("a", "c", "d")
+    two.update(context, ["c", "c"], numpy.ones(2))
+    one.update(context, ["c", "c"], numpy.ones(2))
+    assert two.score(context).ucb.tolist() == one.score(context).ucb.tolist()
+    # A state without names, as of a module without them, leaves those of the module.
+    state = LinUCBModule(attrs.evolve(named, arm_names=())).state_dict()
+    two.load_state_dict(state)
+    assert two.layout.arm_names == ("a", "c", "d")
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        LinUCBModule(Layout(num_arms=2, context_dim=2, arm_names=("a", "b"))).load_state_dict(
+            one.state_dict()
+        )
 
 
 def test_featured_arms_of_a_joint_model_may_be_any_number() -> None:

@@ -13,6 +13,7 @@ from rlplug_linucb import (
     LinTSModule,
     LinUCBConfig,
     LinUCBModule,
+    NeuralLinUCBConfig,
     NeuralLinUCBModule,
 )
 from rlplug_linucb.linucb import RidgeRegressions
@@ -168,3 +169,22 @@ def test_without_a_penalty_every_model_fits_rows_that_a_linear_reward_explains(m
         one.update(context[part], arms[part], rewards[part])
     assert one.score(context).pred_label[range(10), arms] == pytest.approx(rewards)
     assert one.fallbacks()["pseudo_inverted"] > 0
+
+
+def test_the_width_of_draws_and_of_bounds_on_a_network_can_be_read() -> None:
+    probe = numpy.array([[1.0, 0.5], [0.0, 2.0]])
+    absent = numpy.array([[1, 0], [1, 1]], numpy.int8)
+    space, random = spaces.Box(-2, 2, (2,)), numpy.random.default_rng(0)
+    drawn = LinTSModule(Layout(num_arms=2, context_dim=2), LinTSConfig(v=2.0))
+    drawn.update(probe, [0, 1], [1.0, 0.0])
+    assert drawn.confidence_width(probe) == pytest.approx(2 * drawn.score(probe, random).pred_sigma)
+    assert drawn.confidence_width(probe, 0.5, absent)[0, 1] == 0.0
+    neural = NeuralLinUCBModule(space, 2, NeuralLinUCBConfig(alpha=3.0))
+    scores = neural.score(probe, action_mask=absent)
+    width = neural.confidence_width(probe, action_mask=absent)
+    assert width == pytest.approx(3 * scores.pred_sigma)
+    assert width[0, 1] == 0.0
+    assert neural.confidence_width(probe, 1.5) == pytest.approx(neural.confidence_width(probe) / 2)
+    chosen = neural.choose(probe, random, absent)
+    assert chosen[0] == 0
+    assert neural.choose(probe, random, absent, alpha=0.0).shape == (2,)

@@ -98,6 +98,24 @@ class NeuralLinUCBModule(HasEstimates, Module):
         features = self.features(observations)
         return self.bandit.score(features, alpha, mask_in(observations, action_mask))
 
+    def choose(
+        self,
+        observations: Any,
+        random: numpy.random.Generator,
+        action_mask: Any = None,
+        alpha: float | None = None,
+    ) -> Any:
+        """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
+        features, mask = self.features(observations), mask_in(observations, action_mask)
+        return self.bandit.choose(features, random, mask, alpha)
+
+    def confidence_width(
+        self, observations: Any, alpha: float | None = None, action_mask: Any = None
+    ) -> Any:
+        """By how much the UCB of every arm exceeds its predicted reward; 0 for absent arms."""
+        features, mask = self.features(observations), mask_in(observations, action_mask)
+        return self.bandit.confidence_width(features, alpha, mask)
+
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta at once, of the regressions on the network's features."""
         return self.bandit.estimates()
