@@ -79,12 +79,15 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
         return given
     whole = numpy.zeros(given.shape, bool)
     if given.dtype.kind == "f":
-        whole = numpy.isfinite(given) & (given == numpy.floor(given))
+        # Beyond, an integer of 64 bits would be another number.
+        whole = (numpy.abs(given) < 2.0**63) & (given == numpy.floor(given))
     if not whole.all():
         first = tuple(numpy.argwhere(~whole)[0].tolist())
         where = f" of row {first[0]}" if first else ""
+        found = given[first]
         raise RunFailedError(
-            f"{name} {given[first].item()!r}{where} is no whole number.",
+            f"{name} {found.item() if isinstance(found, numpy.generic) else found!r}{where} is no "
+            "whole number.",
             "try: integers, for example the argmax of scores rather than the scores",
         )
     return given.astype(numpy.int64)

@@ -37,6 +37,8 @@ def checked_columns(
     if layout.arm_names:
         actions = _by_name(layout, actions)
     arms = _checked_arms(model, actions, len(rewards), layout.num_arms)
+    if parsed.mask is not None:
+        _refuse_absent(parsed.mask, arms)
     if weights is not None:
         weights = checked_weights(model, weights, len(rewards))
     return parsed, arms, rewards, weights
@@ -154,6 +156,18 @@ def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
             "nothing was changed; try: number the arms from 0",
         )
     return arms
+
+
+def _refuse_absent(mask: Any, arms: Array) -> None:
+    """Refuse rewards of arms that the mask says were absent."""
+    chosen = numpy.asarray(arms.tolist(), int)
+    is_present = present_arms(mask)[numpy.arange(len(chosen)), chosen]
+    if not is_present.all():
+        row = int(is_present.argmin())
+        raise RunFailedError(
+            f"rlplug-linucb: arm {chosen[row]} of row {row} is absent in its action_mask.",
+            "nothing was changed; try: the mask that the arm was chosen by",
+        )
 
 
 def _by_name(layout: Layout, actions: Any) -> Any:

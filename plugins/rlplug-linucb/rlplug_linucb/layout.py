@@ -81,10 +81,11 @@ class Layout:
         """The index of an arm, given by its name or by the index itself."""
         if isinstance(arm, str) and arm in self.arm_names:
             return self.arm_names.index(arm)
-        if isinstance(arm, str) or not 0 <= arm < self.num_arms:
-            known = ", ".join(self.arm_names) or f"0 to {self.num_arms - 1}"
-            raise RunFailedError(f"rlplug-linucb: there is no arm {arm!r}.", f"try: {known}")
-        return arm
+        is_index = isinstance(arm, int | numpy.integer) and not isinstance(arm, bool)
+        if is_index and 0 <= int(arm) < self.num_arms:
+            return int(arm)
+        known = ", ".join(self.arm_names) or f"0 to {self.num_arms - 1}"
+        raise RunFailedError(f"rlplug-linucb: there is no arm {arm!r}.", f"try: {known}")
 
     def parse(self, observations: Any, mask: Any = None, rows: int = 1) -> ParsedObservations:
         """The parts of observations; `mask` takes precedence over their `action_mask`.

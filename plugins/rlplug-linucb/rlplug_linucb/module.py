@@ -204,9 +204,9 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     def _width(self, alpha: float | None) -> float:
         if alpha is None:
             return float(self._alpha[0])
-        if not 0.0 <= alpha < math.inf:
+        if not (isinstance(alpha, int | float | numpy.number) and 0.0 <= alpha < math.inf):
             raise RunFailedError(
-                f"rlplug-linucb: alpha must be at least 0, found {alpha}.",
+                f"rlplug-linucb: alpha must be at least 0, found {alpha!r}.",
                 "try: 0 for the greedy choice",
             )
         return alpha

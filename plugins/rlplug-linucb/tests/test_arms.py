@@ -317,3 +317,48 @@ def test_a_run_learns_arms_that_come_and_go(algorithm: str) -> None:
     rlplug.run(algorithm, newsstand, steps=900, seed=0, options=options)
     # Nine articles came, four at a time. Choosing at random earns 0.5.
     assert max(one.earned for one in made) > 0.9 * 900
+
+
+@pytest.mark.parametrize(
+    ("arms", "said"),
+    [
+        ([None, 1], "arm None of row 0 is no whole number"),
+        ([0, "b"], "arm '0' of row 0 is no whole number"),
+        ([0, 1e300], "arm 1e\\+300 of row 1 is no whole number"),
+        ([0, float("nan")], "arm nan of row 1 is no whole number"),
+        ([0, 3], "arm 3 of row 1 is none of 0 to 2"),
+        ([-1, 0], "arm -1 of row 0 is none of 0 to 2"),
+    ],
+)
+def test_what_is_no_arm_is_refused_with_its_row(arms: Any, said: str) -> None:
+    one = LinUCBModule(LAYOUT)
+    with pytest.raises(RunFailedError, match=said):
+        one.update(seen(LAYOUT, 2), arms, numpy.ones(2))
+    assert not one.A.any()
+
+
+@pytest.mark.parametrize("arm", [1.5, True, None, "news", 3, -1])
+def test_what_is_no_arm_cannot_be_removed(arm: Any) -> None:
+    with pytest.raises(RunFailedError, match=f"there is no arm {arm!r}.\n  try: 0 to 2"):
+        LinUCBModule(LAYOUT).remove_arm(arm)
+    one = LinUCBModule(LAYOUT)
+    one.remove_arm(numpy.int64(2))
+    assert one.layout.num_arms == 2
+
+
+@pytest.mark.parametrize("alpha", ["x", [1.0], float("nan"), -0.1, float("inf")])
+def test_what_is_no_width_is_refused(alpha: Any) -> None:
+    one, random = LinUCBModule(LAYOUT), numpy.random.default_rng(0)
+    with pytest.raises(RunFailedError, match="alpha must be at least 0, found "):
+        one.choose(seen(LAYOUT, 2), random, alpha=alpha)
+    assert one.choose(seen(LAYOUT, 2), random, alpha=0).shape == (2,)
+
+
+def test_the_reward_of_an_absent_arm_is_refused_and_not_learned() -> None:
+    one = LinUCBModule(LAYOUT)
+    masked = {**seen(LAYOUT, 2), "action_mask": numpy.array([[1, 1, 1], [1, 0, 1]], numpy.int8)}
+    with pytest.raises(RunFailedError, match="arm 1 of row 1 is absent in its action_mask"):
+        one.update(masked, [1, 1], numpy.ones(2))
+    assert not one.A.any()
+    one.update(masked, [1, 2], numpy.ones(2))
+    assert one.A.any()
