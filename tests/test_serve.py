@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from rlplug import Acted, Module, Policy
 from rlplug.serving.description import latency, sampled_observations, space_as_json
-from rlplug.serving.server import PolicyServer
+from rlplug.serving.server import LARGEST_BODY, PolicyServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,6 +253,45 @@ def test_other_paths_methods_and_sizes_have_their_own_status(serving: Serve) -> 
     assert client.ask("GET", "/health") == (200, {"status": "ok"})
 
 
+@pytest.mark.parametrize(
+    ("request_line", "headers", "status"),
+    [
+        ("POST /act HTTP/1.1", "Transfer-Encoding: chunked", 411),
+        ("POST /act HTTP/1.1", "Content-Length: nine", 400),
+        ("POST /act HTTP/1.1", f"Content-Length: {LARGEST_BODY + 1}", 413),
+        ("BREW /act HTTP/1.1", "Content-Length: 0", 405),
+    ],
+)
+def test_a_connection_is_closed_where_what_follows_cannot_be_told_from_a_body(
+    serving: Serve, request_line: str, headers: str, status: int
+) -> None:
+    server = serving(policy()).server
+    with socket.create_connection(server.socket.getsockname(), timeout=30) as connection:
+        connection.sendall(f"{request_line}\r\n{headers}\r\n\r\n".encode())
+        answer = b""
+        # Until the server closes it, which is at once.
+        while more := connection.recv(4096):
+            answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"\r\nConnection: close" in head
+    assert json.loads(body)["error"]
+
+
+def test_the_largest_body_has_32_mebibytes() -> None:
+    assert LARGEST_BODY == 2**25
+
+
+def test_only_errors_of_ours_are_logged(serving: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    server = serving(policy()).server
+    for error in (ConnectionResetError("left"), BrokenPipeError("left"), ValueError("odd")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert caplog.messages == ["rlplug serve: ValueError: odd"]
+
+
 def test_a_policy_that_fails_is_answered_without_a_traceback(
     serving: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,7 +386,7 @@ def test_a_run_is_served_by_its_process_until_it_is_told_to_end(
         connection.request("POST", "/act", json.dumps({"observation": observation}))
         answer = json.loads(connection.getresponse().read())
         assert 0 <= answer["action"] < info["action_space"]["n"]
-        connection.close()
+        # The connection stays: it does not keep the process from ending.
         taken = rlplug("serve", "last", "--port", str(port))
         assert taken.code == 2
         assert f"cannot listen on 127.0.0.1:{port}" in taken.err
@@ -355,6 +394,7 @@ def test_a_run_is_served_by_its_process_until_it_is_told_to_end(
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
         assert "Traceback" not in process.communicate()[1]
+        connection.close()
     finally:
         process.kill()
         process.communicate()
