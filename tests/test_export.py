@@ -150,6 +150,38 @@ def test_masks_are_inputs_when_asked_for(space: spaces.Space[Any], tmp_path: Pat
     assert [one.name for one in plain.inputs] == ["observation"]
 
 
+class Nested(Spread):
+    """Reads nested observations, masked by what they hold."""
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        first, (second, _) = act.observations["seen"], act.observations["parts"]
+        parameters = self.layer(torch.as_tensor(first + second)).numpy()
+        mask = act.observations.get("action_mask")
+        return Acted(self.distribution.for_env(self.distribution.mode(parameters, mask)))
+
+    def forward_export(self, act: ActInput) -> Acted:
+        seen, parts = act.observations["seen"], act.observations["parts"]
+        mask = act.observations.get("action_mask")
+        return Acted(self.distribution.tensor_mode(self.layer(seen + parts[0]), mask))
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_nested_observations_are_inputs_with_the_names_of_their_places(
+    mask: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    actions = spaces.Discrete(4)
+    parts = {"seen": BOX, "parts": spaces.Tuple((BOX, BOX))}
+    if mask:
+        parts["action_mask"] = spaces.MultiBinary(4)
+    policy = Policy(Nested(actions).eval(), spaces.Dict(parts), actions)
+    made = export_policy(policy, tmp_path / "policy.pt2", "pt2")
+    names = ["observation.parts.0", "observation.parts.1", "observation.seen"]
+    assert [one.name for one in made.inputs] == ["observation.action_mask"] * mask + names
+    assert [one.shape for one in made.inputs[-3:]] == [(3,)] * 3
+    assert made.difference == 0
+
+
 def test_a_mask_is_refused_for_actions_without_one(tmp_path: Path) -> None:
     space = spaces.Box(-1, 1, (2,), numpy.float32)
     with pytest.raises(RequestError, match="have no mask"):

@@ -116,6 +116,15 @@ def test_action_masks_come_beside_the_observation_or_in_it() -> None:
     assert policy(inside, Masked()).predict(given) == 2
 
 
+def test_probabilities_of_one_observation_are_a_row_and_of_several_a_table() -> None:
+    one = policy(ROW, Masked(), 3)
+    mask = [False, True, True]
+    assert one.probabilities([0, 0, 0], action_mask=mask).tolist() == [0, 1, 0]
+    table = one.probabilities(numpy.zeros((2, 3)), action_mask=[mask, [True] * 3])
+    assert table.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert one.probabilities(numpy.zeros((1, 3)), action_mask=[mask]).shape == (1, 3)
+
+
 def test_a_mask_of_another_width_is_refused() -> None:
     for given, mask, said in (
         ([0, 0, 0], [True, False], r"shape \(2,\), expected \(3,\)"),
