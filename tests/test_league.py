@@ -127,6 +127,25 @@ def test_only_what_the_current_weights_did_is_learned() -> None:
     assert real(own, "terminated").all()
 
 
+def test_what_was_earned_before_a_reset_counts_for_no_game() -> None:
+    sampler, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
+    earned = league.get_episodes()["earned"]
+    earned[:] = 3.0
+    sampler.start()
+    assert not earned.any()
+
+
+def test_results_that_are_not_settled_come_with_a_state() -> None:
+    _, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
+    _, other, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
+    for one in (league, other):
+        one.roster.gather = lambda own: [own]
+    for score in (1.0, 0.5):
+        league.roster.add_result(0, score)
+    other.set_state(league.get_state())
+    assert other.roster.get_results() == [(0, 1.0), (0, 0.5)]
+
+
 def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
     sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
     collected(sampler)

@@ -278,6 +278,27 @@ def test_a_connection_is_closed_where_what_follows_cannot_be_told_from_a_body(
     assert json.loads(body)["error"]
 
 
+def test_other_methods_are_answered_with_those_that_are_allowed(serving: Serve) -> None:
+    connection = serving(policy()).connection
+    for method, path, allowed in (("GET", "/act", "POST"), ("POST", "/health", "GET, HEAD")):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        answer.read()
+        assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(("family", "host"), [("AF_INET", "127.0.0.1"), ("AF_INET6", "[::1]")])
+def test_the_url_of_a_server_has_brackets_where_it_must(family: str, host: str) -> None:
+    bound = socket.socket(getattr(socket, family))
+    try:
+        bound.bind((host.strip("[]"), 0))
+    except OSError:
+        pytest.skip(f"this host has no {family}")
+    server = PolicyServer(bound, policy(), {})
+    assert server.url == f"http://{host}:{bound.getsockname()[1]}"
+    server.server_close()
+
+
 def test_the_largest_body_has_32_mebibytes() -> None:
     assert LARGEST_BODY == 2**25
 
