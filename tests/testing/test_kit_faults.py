@@ -136,6 +136,111 @@ def test_an_option_that_nobody_reads_is_named() -> None:
     )
 
 
+@attrs.frozen
+class Positional:
+    """Options that can be given without their names."""
+
+    rate: float = attrs.field(default=0.5, metadata={"help": "A rate."})
+
+
+@attrs.frozen(kw_only=True)
+class WithoutDefault:
+    """An option without a default."""
+
+    rate: float = attrs.field(metadata={"help": "A rate."})
+
+
+@attrs.frozen(kw_only=True)
+class WithoutHelp:
+    """An option without a line of help."""
+
+    rate: float = 0.5
+
+
+@attrs.define(kw_only=True)
+class Settable:
+    """Options that can be set."""
+
+    rate: float = option(0.5, "A rate.")
+
+
+class NoClassOfAttrs:
+    """Options of another kind."""
+
+
+@pytest.mark.parametrize(
+    ("config", "looked_for", "found", "hint"),
+    [
+        (
+            NoClassOfAttrs,
+            "a Config made with attrs.frozen(kw_only=True)",
+            f"<class '{__name__}.NoClassOfAttrs'>",
+            "",
+        ),
+        (Positional, "keyword-only options", "'rate' is positional", ""),
+        (
+            WithoutDefault,
+            "a default and a line of help for each option",
+            "'rate' has no default",
+            ': rate = rlplug.option(default, "one line of help")',
+        ),
+        (
+            WithoutHelp,
+            "a default and a line of help for each option",
+            "'rate' has no help",
+            ': rate = rlplug.option(default, "one line of help")',
+        ),
+        (Settable, "a frozen Config", "'rate' can be set", ""),
+    ],
+)
+def test_what_is_wrong_with_options_is_told(
+    config: type[Any], looked_for: str, found: str, hint: str
+) -> None:
+    class Mine(PolicyGradient):
+        Config: ClassVar[type[Any]] = config
+
+    # Most of these are refused when a plugin is loaded; the check does not rely on that.
+    subject = attrs.evolve(Subject.of(PolicyGradient), kind=Mine)
+    with pytest.raises(CheckFailed) as raised:
+        check_named("options_are_typed_and_documented")(subject)
+    told = raised.value
+    assert (told.looked_for, told.found) == (looked_for, found)
+    assert told.look_at.startswith(f"{config.__name__} (")
+    assert told.look_at.endswith(f"){hint}")
+
+
+class KeepsNoOptions(PolicyGradient):
+    """Makes options of its own of those that it is given."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(attrs.evolve(config))
+
+
+def test_options_that_are_not_kept_are_told() -> None:
+    told = failure("options_are_typed_and_documented", KeepsNoOptions)
+    assert told.looked_for == ("a plugin that keeps the options it is made with in `self.config`")
+    assert told.found == "another object, or none"
+    assert told.look_at.startswith("KeepsNoOptions.__init__ (")
+
+
+class FeedsOtherwise(PolicyGradient):
+    """Hands another number on to its feed."""
+
+    def feed(self) -> Feed:
+        return attrs.evolve(super().feed(), steps_per_update=self.config.steps_per_update + 1)
+
+
+def test_an_option_that_the_feed_does_not_have_is_told() -> None:
+    check_named("feed_has_the_options")(Subject.of(PolicyGradient))
+    told = failure("feed_has_the_options", FeedsOtherwise)
+    assert told.looked_for == ("Stream(steps_per_update=1) for the option steps_per_update = 1")
+    assert told.found == "steps_per_update=2"
+    assert told.look_at.startswith("FeedsOtherwise.feed (")
+    assert told.look_at.endswith(
+        "): self.config.steps_per_update; give the option another name if it means something else"
+    )
+
+
 # -- masks -----------------------------------------------------------------------------------------
 
 
@@ -187,6 +292,12 @@ def test_masks_of_next_actions_that_are_used_in_part_are_told(plugin: type[Any])
     assert told.look_at.endswith(
         '): mask the values of next actions with batch["next_action_mask"]'
     )
+
+
+def test_masks_of_next_actions_are_no_matter_where_the_feed_gives_none() -> None:
+    with pytest.raises(DoesNotApply) as raised:
+        check_named("masks_of_next_actions_are_used")(Subject.of(QLearning))
+    assert str(raised.value) == "its feed gives no next_action_mask"
 
 
 # -- entropy ---------------------------------------------------------------------------------------
