@@ -272,6 +272,14 @@ def test_an_array_that_is_shorter_than_its_header_says_is_told(tmp_path: Path) -
     assert said_of(path) == "log.npz cannot be read as npz: reward ends in the middle."
 
 
+def test_an_archive_that_is_spoiled_after_it_was_opened_is_told(tmp_path: Path) -> None:
+    log = opened(write(tmp_path / "log.npz", columns()), num_arms=3)
+    (tmp_path / "log.npz").write_bytes(b"no archive")
+    with pytest.raises(RequestError) as raised:
+        list(log.read(0, 4))
+    assert raised.value.message == "log.npz cannot be read as npz: File is not a zip file."
+
+
 def test_without_pyarrow_what_needs_it_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 from rlplug.registry import FoundPlugin
@@ -146,6 +147,26 @@ def test_a_plugin_in_a_git_work_tree_has_its_own_commit(
     assert with_commit(record, found).commit == commit
     (package / "__init__.py").write_text("x = 2\n")
     assert with_commit(record, found).commit == f"{commit}+"
+
+
+def test_a_plugin_passed_from_python_is_its_own_module_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "rlplug_passed_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("class X: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = __import__(package.name)
+    installed = FoundPlugin(
+        kind="algorithm", name="mine", target=f"{package.name}:X", distribution="d", version="1"
+    )
+    passed = attrs.evolve(installed, loaded=module.X)
+    alone = plugin_record(passed).source_hash
+    assert plugin_record(installed).source_hash == alone
+    # A program's other files are no part of a class in it, but all of an installed package is.
+    (package / "other.py").write_text("y = 1\n")
+    assert plugin_record(passed).source_hash == alone
+    assert plugin_record(installed).source_hash != alone
 
 
 def test_the_diff_of_the_working_folder_has_no_passwords(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_a_notebook_shows_a_table_and_the_curve_of_a_result(result: rlplug.RunRe
     assert "FINISHED at step 400" in shown
     (curve,) = ElementTree.fromstring(shown).iter("polyline")
     assert len(curve.attrib["points"].split()) == 4
+    (run,) = rlplug.runs()
+    assert run.headline is not None
+    table = ElementTree.fromstring(run._repr_html_())
+    cells = ["".join(cell.itertext()) for cell in table.iter() if cell.tag in ("th", "td")]
+    step, score = run.best or (0, 0.0)
+    value, metric = format_number(run.headline[1]), run.headline[0]
+    assert dict(zip(cells[::2], cells[1::2], strict=True)) == {
+        "status": "FINISHED at step 400",
+        "best": f"{format_number(score)} at step {step}",
+        "last": f"{value} ({metric})",
+        "options": "evaluation.every=100 episodes=2",
+        "run": run.run_id,
+        "folder": str(result.folder),
+    }
     shutil.rmtree(result.folder)
     assert result._repr_html_() is None
     with pytest.raises(rlplug.RequestError, match="is no longer the folder of run"):

@@ -13,6 +13,7 @@ import pytest
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
+from rlplug.quantities import format_bytes
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.disk import remove_run, usage_of
 from rlplug.tracking.recorded import recorded_runs
@@ -69,11 +70,19 @@ def test_a_group_is_removed_as_a_whole_after_a_question(
 ) -> None:
     for seed in (0, 1):
         ended(store_root, seed, enabled=False)
-    group = recorded_runs(store_root)[0].about.group
-    for answer, code, left in ((False, 1, 2), (True, 0, 0)):
-        monkeypatch.setattr("click.confirm", lambda text, answer=answer: answer)
-        assert rlplug("runs", "rm", group).code == code
+    first, second = recorded_runs(store_root)
+    group, size = first.about.group, usage_of(first, store_root).total
+    both = size + usage_of(second, store_root).total
+    asked: list[str] = []
+    answers = iter((False, False, True))
+    monkeypatch.setattr("click.confirm", lambda text: asked.append(text) or next(answers))
+    for named, code, left in ((first.run_id, 1, 2), (group, 1, 2), (group, 0, 0)):
+        assert rlplug("runs", "rm", named).code == code
         assert len(recorded_runs(store_root)) == left
+    assert asked == [
+        f"remove this run, {format_bytes(size)}?",
+        *[f"remove these 2 runs, {format_bytes(both)}?"] * 2,
+    ]
 
 
 def test_a_run_in_progress_is_not_removed(store_root: Path, rlplug: Cli) -> None:

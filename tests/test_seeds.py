@@ -218,6 +218,14 @@ def test_a_low_terminal_shows_the_seeds_in_progress_and_counts_the_others(
     display.close()
     assert "18 waiting" in terminal.getvalue()
     assert "seed  1 " in terminal.getvalue()
+    # Below the title, the last line is the count's and all others are of seeds.
+    terminal = Terminal()
+    display = LiveSeeds(terminal, "a2c, seeds 0-19")
+    display.update([half_way(seed) for seed in range(20)])
+    display.close()
+    drawn = terminal.getvalue()
+    assert [seed for seed in range(20) if f"seed {seed:>2} " in drawn] == [0, 1, 2]
+    assert "17 running" in drawn
 
 
 def test_without_a_terminal_there_is_a_line_per_fifth_of_a_seed() -> None:

@@ -99,6 +99,7 @@ def test_each_seed_is_the_run_that_it_would_be_alone_and_their_lines_of_json_end
     assert json.loads(alone.out)["best"] == lines[1]["best"]
     groups = {run.about.group for run in recorded_runs(home)}
     assert groups == {summary["group"]}
+    assert summary["folder"] == str(home / "groups" / summary["group"])
     names = {file.name for file in (home / "groups" / summary["group"]).iterdir()}
     assert names >= {
         "summary.json",

@@ -119,6 +119,7 @@ def test_a_finished_run_has_its_metrics_picture_config_and_summary(
     for step in (10, 20, 40):
         metrics = {"rollout/reward_mean": step / 40, "rollout/regret_total": 3.0}
         tracking.listener.metrics_reported(step, metrics)
+        assert tracking.listener.step == step
     tracking.listener.evaluation_finished(40, {"eval/return_mean": 0.75})
     tracking.listener.run_finished(40)
     tracking.close()

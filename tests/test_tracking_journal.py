@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_a_write_that_fails_halfway_leaves_nothing_and_the_next_follows_what_was
     assert list(read_journal(journal.path)) == [first, first, next_one]
     assert list(read_journal(journal.path, middle)) == [next_one]
     assert end == journal.path.stat().st_size
+
+
+def test_points_are_missing_that_were_written_and_are_gone(tmp_path: Path) -> None:
+    with contextlib.closing(Journal(tmp_path)) as journal:
+        middle, _ = journal.append([Report(1, 0, {"a": 1.0, "b": 2.0}), Report(2, 0, {"a": 3.0})])
+        assert (journal.points_missing(), journal.points_unsent()) == (0, 3)
+        journal.acknowledge(middle)
+        assert (journal.points_missing(), journal.points_unsent()) == (0, 1)
+        os.truncate(journal.path, middle)
+        assert journal.points_missing() == 1
+    # Those of an earlier process are counted, too.
+    with contextlib.closing(Journal(tmp_path)) as journal:
+        assert journal.points_missing() == 0
+        journal.append([Report(3, 0, {"a": 4.0})])
+        os.truncate(journal.path, 0)
+        assert journal.points_missing() == 3
 
 
 def test_a_journal_is_on_the_disk_when_it_is_closed(tmp_path: Path, synced: list[int]) -> None:

@@ -23,6 +23,7 @@ from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.request import Request
 from rlplug.runs.tuning.asked import TuneRequest
 from rlplug.runs.tuning.plan import TrialsPlan
+from rlplug.runs.tuning.results import StudyInterrupted
 from rlplug.runs.tuning.space import Range, read_space
 from rlplug.runs.tuning.study import Proposal, Study
 from rlplug.runs.tuning.summary import StudySummary, TrialRow
@@ -401,6 +402,10 @@ def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: 
     assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
     again = api.tune("linucb", steps=200, space=space, options=options)
     assert again.trials == found.trials
+    # What a shell says of a program that this signal ended.
+    interrupted = StudyInterrupted(again, signal.SIGTERM)
+    assert (interrupted.result, interrupted.exit_code) == (again, 143)
+    assert str(interrupted) == f"interrupted; to go on: rlplug resume {again.study}"
     with pytest.raises(RequestError, match="NoSuch"):
         api.tune("linucb", "NoSuch-v0", space=space, options=options)
 
