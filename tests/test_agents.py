@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 from gymnasium import spaces
 
 from rlplug.config.sections import EnvSection, ModuleSection
@@ -26,6 +27,7 @@ from rlplug.feeds import (
     OpenFeed,
     Replay,
     Rollout,
+    Stream,
 )
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.agents import AgentSampler
@@ -339,6 +341,109 @@ def test_an_action_in_turn_is_answered_in_the_next_turn() -> None:
     second = collected(sampler, 4).by_module["default"]
     # The action that waited is the first row.
     assert second.grid(second.columns["observations"])["observation"][0, 0].tolist() == [0]
+
+
+def test_a_module_whose_agents_are_not_there_tells_what_it_would_act_on_next() -> None:
+    def idle(env: Callable[..., Any], feed: Feed, collections: int, **sections: Any) -> Any:
+        environments = made(env, **sections)
+        sampler, _ = sampler_of(environments, opened(feed, environments), steps=1)
+        for step in range(collections):
+            experience = collected(sampler, step)
+        ((module_id, own),) = experience.idle.items()
+        assert module_id not in experience.by_module
+        assert (own.columns, own.steps, own.num_envs) == ({}, 0, 1)
+        seen = own.following
+        before = str(seen)
+        sampler.collect(collections)
+        assert str(seen) == before
+        return own
+
+    relay = {"one": "first", "two": "second"}
+    own = idle(Relay, Rollout(n_steps=1, batch_size=0), 3, **relay)
+    assert own.by_environment
+    # `first` was terminated in step 2: what it saw last is a final observation, none to act on.
+    assert list(own.following) == ["observations"]
+    assert own.following["observations"].tolist() == [[1]]
+    own = idle(Countdown, Replay(learning_starts=0, buffer_size=100), 5, one="left", two="right")
+    assert not own.by_environment
+    # `right` has acted, and is not answered before its next turn.
+    assert own.following["observations"]["observation"].tolist() == [[1]]
+    assert own.following["action_mask"].tolist() == [[1, 0]]
+    # The actions of bandits have no next observation.
+    assert idle(Relay, Stream(one_step_episodes=True), 3, **relay).following == {}
+
+
+def test_only_feeds_that_need_next_observations_are_given_those() -> None:
+    def following(feed: Feed) -> Any:
+        environments = made(Relay, one="first", two="second")
+        sampler, _ = sampler_of(environments, opened(feed, environments), steps=1)
+        return collected(sampler).by_module["one"].following
+
+    assert following(Stream())["observations"].tolist() == [[1]]
+    assert following(Stream(one_step_episodes=True)) == {}
+
+
+class Remembers(First):
+    """Counts the actions of each agent since its state was fresh."""
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        state = {"acted": act.state["acted"] + 1}
+        return Acted(super().forward_exploration(act).actions, state)
+
+    def initial_state(self, n: int) -> Any:
+        return {"acted": torch.zeros(n)}
+
+
+@pytest.mark.parametrize(
+    ("interval", "states"),
+    [
+        # `first` acts in steps 1, 2 and those of the next episode; `second` in 2, 3, 4 and 6.
+        (1, [[0, 0], [1, 1], [0, 2], [1, 0]]),
+        (2, [[0, 0], [0, 2]]),
+        (3, [[0, 0], [1, 0]]),
+    ],
+)
+def test_the_state_of_each_agent_is_that_before_its_own_rows(
+    interval: int, states: list[list[float]]
+) -> None:
+    environments = made(Relay)
+    feeds = opened(Rollout(n_steps=6, batch_size=0), environments)
+    feeds.by_module["default"].state_interval = interval
+    sampler = AgentSampler(environments, {"default": Remembers()}, feeds, seed=0, steps=6)
+    sampler.start()
+    own = collected(sampler).by_module["default"]
+    assert own.counts is not None
+    assert own.counts.tolist() == [4, 4]
+    assert [one["acted"].tolist() for one in own.states] == states
+
+
+def test_everything_of_episodes_begins_anew_when_environments_are_reset() -> None:
+    section = EnvSection(normalize_reward=True, normalize_gamma=1.0)
+    environments = agent_environments(Relay, 1, section, {"one": ModuleSection(agents="*")})
+    assert environments is not None
+    feeds = opened(Rollout(n_steps=1, batch_size=0), environments)
+    module = Remembers()
+    sampler = AgentSampler(environments, {"one": module}, feeds, seed=0, steps=1)
+    starts, states = [], []
+    for collections in (1, 4):
+        sampler.start()
+        for step in range(collections):
+            own = collected(sampler, step).by_module["one"]
+            sampler.absorb()
+            starts.append(own.after_reset)
+            states.append(own.states[0]["acted"].tolist())
+    assert starts == [True, True, False, False, False]
+    # Of those that act: `first` in steps 1 and 2, `second` from 2 to 4.
+    assert [states[1][0], states[2], states[3][1], states[4][1]] == [0, [1, 0], 1, 2]
+    metrics = sampler.take_metrics()
+    assert metrics["rollout/return_mean"] == (3 + 90) / 2
+    assert metrics["rollout/length_mean"] == (2 + 3) / 2
+    normalization = environments.stored["one"].normalization
+    assert normalization is not None
+    count, mean, _ = normalization.get_state()["moments"][-1]
+    # Returns of 1, then 1, 3 and 20, 50, 90.
+    assert count == 6
+    assert float(mean) == pytest.approx((1 + 1 + 3 + 20 + 50 + 90) / 6)
 
 
 def test_modules_with_equal_passes_are_updated_together() -> None:

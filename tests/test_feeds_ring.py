@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 from gymnasium import spaces
 
 from rlplug.feeds import Experience, FeedSetting, FinalObservations
 from rlplug.feeds.ring import RingBuffer
+from rlplug.feeds.tensor_ring import TensorRing
 
 SEEN = spaces.Dict({"place": spaces.Box(0, 9999, (2,)), "kind": spaces.Discrete(9)})
 
@@ -89,3 +91,30 @@ def test_rows_from_before_a_number_was_told_say_that_it_is_unknown() -> None:
     assert numpy.isnan(copied).any()
     assert sorted(set(second.columns["drawn"].ravel()) - set(copied.ravel())) == []
     assert not (copied == 1).any()
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "block"),
+    [
+        # At least 16 rows; a sixteenth of all; as many as 4 MiB hold, of rows of 200,019 bytes or,
+        # on a device, where next observations are kept beside, of about as many.
+        (1, 100, 16),
+        (1, 1_000, 62),
+        (25_000, 1_000, 20),
+    ],
+)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_rows_are_saved_in_blocks_neither_small_nor_larger_than_need_be(
+    width: int, size: int, block: int, device: str | None
+) -> None:
+    setting = FeedSetting(
+        observation_space=spaces.Box(0, 1, (width if device else 2 * width,)),
+        action_space=spaces.Discrete(3),
+        num_envs=1,
+        steps=10_000,
+        seed=0,
+        device=None if device is None else torch.device(device),
+    )
+    made = RingBuffer(setting, size) if device is None else TensorRing(setting, size, 0.9, 1)
+    assert made.block == block
+    assert isinstance(made.block, int)

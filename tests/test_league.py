@@ -26,7 +26,7 @@ from rlplug.sampling.league_pool import CURRENT, Pool
 from rlplug.sampling.league_roster import Roster
 from rlplug.trees import read_tree
 from tests import agent_runs
-from tests.agent_games import Countdown
+from tests.agent_games import Countdown, Relay
 from tests.agent_runs import (
     COUNTDOWN,
     MATRIX,
@@ -206,6 +206,56 @@ def test_a_removed_copy_plays_its_episodes_to_the_end() -> None:
     assert len(league.roster.pool.copies) == 1
     assert len(league.roster.pool.retired) <= 2
     assert len(league.roster.pool.history) == 10
+
+
+class Equal(Relay):
+    """Each agent is given 1 in all: `first` in its first step, `second` in its last."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, dict.fromkeys(rewards, float(self.time in (1, 4))), *rest
+
+
+def test_what_was_earned_in_an_episode_that_was_cut_off_is_no_result() -> None:
+    sampler, league, _, _ = league_in(Equal, num_envs=1, steps=1)
+    sampler.collect(0)
+    sampler.start()
+    for step in range(1, 5):
+        assert league.roster.pool.recent.episodes == 0
+        sampler.collect(step)
+    assert (league.roster.pool.recent.episodes, league.roster.pool.recent.rate) == (1, 0.5)
+    # Nor is what was earned in the episode before.
+    for step in range(5, 13):
+        sampler.collect(step)
+    assert (league.roster.pool.recent.episodes, league.roster.pool.recent.rate) == (3, 0.5)
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_results_that_were_not_rated_for_all_learners_yet_are_so_after_a_resume(
+    learners: int,
+) -> None:
+    def opened() -> tuple[AgentSampler, League]:
+        sampler, league, modules, _ = league_in(MatrixGame, num_envs=2, steps=3)
+        modules["default"].choice.fill_(PAPER)
+        if learners > 1:
+            league.roster.gather = lambda own: [own, []]
+        return sampler, league
+
+    (sampler, one), (_, other) = opened(), opened()
+    sampler.collect(0)
+    # This one begins with what all learners know of the one before.
+    sampler.collect(6)
+    assert len(one.roster.get_results()) == 6
+    whole, saved = one.roster.get_state(), one.get_state()
+    # What all learners save alike has only what all of them know.
+    assert whole["recent"] == [1.0, 12 if learners == 1 else 6]
+    other.roster.set_state(whole)
+    other.set_state(saved)
+    for league in (one, other):
+        assert league.roster.pool.recent.episodes == 12
+        league.roster.settle()
+        assert league.roster.pool.recent.episodes == 12
+    assert other.roster.pool.get_ratings() == one.roster.pool.get_ratings()
 
 
 # -- the pool ------------------------------------------------------------------------------------

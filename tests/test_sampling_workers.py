@@ -27,7 +27,7 @@ from rlplug.feeds import Experience
 from rlplug.sampling import VectorSampler
 from rlplug.sampling.batching import Batching, BatchStats
 from rlplug.sampling.workers import WorkerSampler
-from tests.worker_games import Draws, Late, Numbered, Parts, Walk
+from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
 
 MAPPED = Path("/proc/self/maps")
 
@@ -472,6 +472,15 @@ def test_limits_of_batches_are_at_most_the_number_of_environments(
 ) -> None:
     batching = Batching(**options)
     assert (batching.least(4), batching.most(4)) == (least, most)
+
+
+def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
+    sampler = open_sampler(Slow, num_envs=2, steps=3)
+    assert sampler.take_metrics()["time/worker_seconds"] == 0
+    sampler.collect(0)
+    # Each of six steps takes 4 ms at least.
+    assert sampler.take_metrics()["time/worker_seconds"] >= 6 * 0.004
+    assert sampler.take_metrics()["time/worker_seconds"] == 0
 
 
 def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:
