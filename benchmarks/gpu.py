@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
-from gpu_timing import CART_POLE, Setting, loop, seconds_per_minibatch
+from gpu_timing import CART_POLE, PENDULUM, Setting, loop, seconds_per_minibatch
 
 QUIET = {"tracking.enabled": False, "evaluation.every": 0}
 PPO = {
@@ -37,7 +37,7 @@ PPO = {
 }
 DQN = {
     "num_envs": 8,
-    "learning_rate": [[0, 1e-3], [20_000, 1e-5]],
+    "learning_rate": [[0, 1e-3], [40_000, 1e-5]],
     "batch_size": 128,
     "learning_starts": 1000,
     "train_freq": 2,
@@ -45,7 +45,14 @@ DQN = {
     "double": True,
     "n_step": 3,
     "tau": 0.01,
-    "exploration_fraction": 0.16,
+    "exploration_fraction": 0.08,
+    "evaluation.episodes": 20,
+}
+OFF_POLICY = {
+    "num_envs": 4,
+    "learning_rate": 1e-3,
+    "learning_starts": 1000,
+    "train_freq": 1,
     "evaluation.episodes": 20,
 }
 THRESHOLDS: dict[str, tuple[str, str, int, dict[str, Any], float]] = {
@@ -58,8 +65,8 @@ THRESHOLDS: dict[str, tuple[str, str, int, dict[str, Any], float]] = {
         {"num_envs": 32, "n_steps": 8, "learning_rate": 2e-3, "evaluation.episodes": 20},
         195.0,
     ),
-    "dqn": ("dqn", CART_POLE, 20_000, DQN, 200.0),
-    "dqn, environments of arrays": ("dqn", "CartPole-v1", 20_000, DQN, 200.0),
+    "dqn": ("dqn", CART_POLE, 40_000, DQN, 200.0),
+    "dqn, environments of arrays": ("dqn", "CartPole-v1", 40_000, DQN, 200.0),
     "rainbow": (
         "rainbow",
         CART_POLE,
@@ -78,6 +85,10 @@ THRESHOLDS: dict[str, tuple[str, str, int, dict[str, Any], float]] = {
         },
         60.0,
     ),
+    "sac": ("sac", PENDULUM, 6_000, {**OFF_POLICY, "gradient_steps": 4}, -400.0),
+    "td3": ("td3", PENDULUM, 6_000, {**OFF_POLICY, "gradient_steps": 4}, -400.0),
+    "vdn": ("vdn", "pettingzoo:mpe/simple_spread_v3", 20_000, {"evaluation.episodes": 20}, -24.0),
+    "bc": ("bc", "CartPole-v1", 60_000, {"evaluation.episodes": 20}, 195.0),
 }
 """Algorithm, environment, steps, options, and the mean return that is asked for."""
 
@@ -102,12 +113,36 @@ class Result:
         return self.value <= self.target if self.at_most else self.value >= self.target
 
 
-def run(setting: Setting, algorithm: str, env: str, steps: int, **options: Any) -> Any:
+def run(
+    setting: Setting, algorithm: str, env: str, steps: int, *, data: Any = None, **options: Any
+) -> Any:
     """A run on the device, without tracking."""
     import rlplug
 
     chosen = {**QUIET, "compute.device": setting.device, **options}
-    return rlplug.run(algorithm, env, steps=steps, seed=1, options=chosen)
+    return rlplug.run(algorithm, env, data=data, steps=steps, seed=1, options=chosen)
+
+
+def _balanced() -> str:
+    """A log of CartPole-v1 of one that pushes towards where the pole falls."""
+    import gymnasium
+    import numpy
+
+    env = gymnasium.make("CartPole-v1")
+    rows: list[Any] = []
+    seen, _ = env.reset(seed=0)
+    while len(rows) < 5000:
+        action = int(seen[2] + 0.5 * seen[3] > 0)
+        after, reward, terminated, truncated, _ = env.step(action)
+        rows.append((seen, action, reward, terminated, truncated))
+        seen = env.reset()[0] if terminated or truncated else after
+    names = ("context", "action", "reward", "terminated", "truncated")
+    columns = {
+        name: numpy.stack(part) for name, part in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    path = os.path.join(os.environ["RLPLUG_HOME"], "balanced.npz")
+    numpy.savez(path, **columns)
+    return path
 
 
 # -- parts -------------------------------------------------------------------------------------
@@ -118,7 +153,8 @@ def learn(setting: Setting) -> Iterator[Result]:
     from rlplug.registry import ALGORITHM, Registry
 
     for name, (algorithm, env, steps, options, threshold) in THRESHOLDS.items():
-        found = run(setting, algorithm, env, setting.steps(steps), **options)
+        data = _balanced() if algorithm == "bc" else None
+        found = run(setting, algorithm, env, setting.steps(steps), data=data, **options)
         value = found.metrics["eval/return_mean"]
         yield Result("learn", name, value, "return", None if setting.short else threshold)
     done = {algorithm for algorithm, *_ in THRESHOLDS.values()}

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 CART_POLE = "rlplug.testing.tensors:TensorCartPole"
+PENDULUM = "rlplug.testing.tensors:TensorPendulum"
 
 
 @attrs.frozen

@@ -14,6 +14,7 @@ import gymnasium
 import numpy
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rlplug import Acted, AddOn, Algorithm, Module, load, run
 from rlplug.checkpoint import (
@@ -26,6 +27,7 @@ from rlplug.checkpoint import (
     save_module,
 )
 from rlplug.checkpoint.manifest import best_in
+from rlplug.checkpoint.weights import load_weights
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
@@ -600,3 +602,26 @@ def _with(addon: type[AddOn]) -> Any:
     from rlplug import Registry
 
     return Registry((*Registry.installed().found, *Registry.of(stops=addon).found))
+
+
+def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> None:
+    # As cuDNN has them of an LSTM.
+    class Parts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.arange(6.0)
+            self.first, self.second = (torch.nn.Parameter(one) for one in flat.split((4, 2)))
+            self.tied = self.first
+            self.turned = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t())
+
+    module = Parts()
+    written = save_module(module, tmp_path)
+    found = load_file(written)
+    assert found["first"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert found["second"].tolist() == [4.0, 5.0]
+    assert found["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    assert "tied" not in found
+    other = Parts()
+    torch.nn.init.zeros_(other.first)
+    load_weights(other, written)
+    assert other.tied.tolist() == [0.0, 1.0, 2.0, 3.0]

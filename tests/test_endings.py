@@ -251,7 +251,8 @@ def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(
         time.sleep(random.uniform(0, wait))
         run.popen.send_signal(number)
     said = run.ends()
-    assert run.popen.returncode == 128 + names[0]
+    # The second one may come when Python itself is ending.
+    assert run.popen.returncode in (128 + names[0], -names[1])
     assert run.statuses == ["KILLED"]
     assert "Traceback" not in said
     assert f"run {run.folder.name} (means-LinearBandit-v0-s0)\nin runs/work/" in said

@@ -37,12 +37,12 @@ class CutOff(AddOn):
 
 
 def points(folder: Path) -> dict[tuple[int, str], list[float]]:
-    """Step and name → the values in the journal, without times."""
+    """Step and name → the values in the journal, without times and what else runs here."""
     found: dict[tuple[int, str], list[float]] = {}
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         for name, value in row["metrics"].items():
-            if not name.startswith("time/"):
+            if not name.startswith(("time/", "system/")):
                 found.setdefault((row["step"], name), []).append(value)
     return found
 

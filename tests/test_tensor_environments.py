@@ -27,6 +27,7 @@ Command = Callable[..., "Outcome"]
 
 CART_POLE = "rlplug.testing.tensors:TensorCartPole"
 PENDULUM = "rlplug.testing.tensors:TensorPendulum"
+ON_CPU = ("--set", "compute.device=cpu")
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 
@@ -180,7 +181,7 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
             "takes no such argument, did you mean 'autoreset'?",
         ),
         (
-            ("--env", CART_POLE, "--set", "env.autoreset=never"),
+            ("--env", CART_POLE, "--set", "env.autoreset=never", *ON_CPU),
             "could not be made with device='cpu', autoreset='never'",
         ),
         (

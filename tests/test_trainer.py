@@ -262,14 +262,16 @@ def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report
 def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None:
     watcher = Reports()
     run(FromRollout, limited, steps=400, addons=[watcher], options=OFF)
-    before = 0.0
+    before, found = 0.0, []
     for step, told in watcher.reports.items():
-        seconds = told["time/seconds"] - before
-        # Less what was looked at meanwhile, whether an evaluation was due.
-        assert 9.99 < told["time/steps_per_second"] * seconds < 20
+        found.append(told["time/steps_per_second"] * (told["time/seconds"] - before))
         assert told["time/updates"] == step / 10
         before = told["time/seconds"]
     assert 0 < before < 60
+    # Less what was looked at meanwhile, whether an evaluation was due; another process may take
+    # the core in between.
+    assert min(found) > 9.99
+    assert numpy.median(found) < 20
 
 
 @pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])

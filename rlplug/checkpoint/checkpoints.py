@@ -283,12 +283,23 @@ class Checkpoints:
 def save_module(module: nn.Module, folder: Path) -> Path:
     """Write the module's parameters and buffers to `module.safetensors`, atomically."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_model
+    from safetensors.torch import save_file
 
     path = folder / "module.safetensors"
     partial = path.with_suffix(".tmp")
+    tensors = {}
+    first: dict[tuple[Any, ...], str] = {}
+    shared = {}
+    for name, tensor in module.state_dict().items():
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(place, name) != name:
+            # As in files of safetensors.torch.save_model.
+            shared[name] = first[place]
+        else:
+            # On a GPU the weights of an LSTM are parts of one storage, which would be refused.
+            tensors[name] = tensor.cpu().clone().contiguous()
     try:
-        save_model(module, str(partial))
+        save_file(tensors, str(partial), metadata={"format": "pt", **shared})
     except SafetensorError as error:
         # What safetensors raises for a full disk.
         raise OSError(str(error)) from error

@@ -184,7 +184,8 @@ class CompiledEngine:
             return None, {}
         ready = [self._optimizers[name] for name in names]
         gradients = {}
-        for one in acting_on(ready, loss.named, common=bool(loss.common)):
+        # torch before 2.13 cannot trace bool() of a list.
+        for one in acting_on(ready, loss.named, common=len(loss.common) > 0):
             own = loss.for_optimizer(one.name)
             if own is not None:
                 gradients[one.name] = _traced_gradients(own, one.params, scale)

@@ -161,7 +161,10 @@ class Engines:
 
     def _leave(self, update: ModuleUpdate, error: Exception) -> None:
         text = error.reason if isinstance(error, UnsupportedError) else str(error)
-        reason = text.strip().partition("\n")[0] or type(error).__name__
+        # Of what torch cannot trace the first line is a title.
+        title, _, rest = text.strip().partition("\n")
+        explained = rest.strip().partition("\n")[0].partition("Explanation: ")[2]
+        reason = ": ".join(filter(None, (title, explained))) or type(error).__name__
         if update.engine.name.startswith("compiled"):
             _warn_uncompiled(update, reason)
         update.engine, update.engine_reason = self._torch, reason

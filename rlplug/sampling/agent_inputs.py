@@ -16,7 +16,7 @@ from rlplug.envs.agents import AgentRows, AgentVector
 from rlplug.envs.agents.team import TeamRows
 from rlplug.errors import EnvironmentFailedError
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.buffers import rows_of, with_rows
+from rlplug.sampling.buffers import restarted, rows_of, with_rows
 from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.policy_io import action_clipper
 
@@ -112,8 +112,7 @@ class AgentInputs:
     def restart(self, ended: list[int]) -> None:
         """Reset the recurrent state of rows whose episode ended."""
         if self._state is not None and ended:
-            fresh = tree_map(lambda leaf: leaf[[0] * len(ended)], self.initial_state)
-            self._state = with_rows(self._state, numpy.array(ended), fresh)
+            self._state = restarted(self._state, numpy.array(ended), self.initial_state)
 
     def get_state(self) -> dict[str, Any]:
         """What the next call depends on beside rows and generators; not a copy."""

@@ -10,11 +10,12 @@ from typing import Any
 import numpy
 from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import copied, tree_map
+from rlplug.batch.nested import tree_map
 from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import FinalObservations
 from rlplug.plugin import ActInput, Module
+from rlplug.sampling.buffers import restarted
 
 __all__ = ["Autoreset"]
 
@@ -67,7 +68,7 @@ class Autoreset:
             outcome["stepped"] = stepped = ~only_reset
             self._ended = (outcome["terminated"] | outcome["truncated"]) & stepped
             if act.state is not None and only_reset.any():
-                self._reset_state(act, numpy.flatnonzero(only_reset))
+                self._restart(act, numpy.flatnonzero(only_reset))
             return observations, infos
         ended = outcome["terminated"] | outcome["truncated"]
         # count_nonzero is four times as fast as any.
@@ -75,7 +76,7 @@ class Autoreset:
             return observations, infos
         rows = _FIRST_ROW if self._num_envs == 1 else ended.nonzero()[0]
         if act.state is not None:
-            self._reset_state(act, rows)
+            self._restart(act, rows)
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
                 self._keep(time, rows, tree_map(lambda leaf: leaf[rows], observations), infos)
@@ -129,15 +130,8 @@ class Autoreset:
             final["action_mask"] = numpy.stack([masks[row] for row in rows])
         self._finals.append(final)
 
-    def _reset_state(self, act: ActInput, rows: Any) -> None:
-        """Resets the recurrent state of these environments in a copy: the old one may be stored."""
-
-        def restarted(leaf: Any, initial: Any) -> Any:
-            leaf = copied(leaf)
-            leaf[rows] = initial.numpy()[0] if isinstance(leaf, numpy.ndarray) else initial[0]
-            return leaf
-
-        act.state = tree_map(restarted, act.state, self.initial_state)
+    def _restart(self, act: ActInput, rows: Any) -> None:
+        act.state = restarted(act.state, rows, self.initial_state)
 
 
 def _take(leaf: Any, rows: Any) -> Any:

@@ -123,6 +123,11 @@ def with_rows(column: Any, rows: Any, part: Any) -> Any:
     return tree_map(replaced, column, part)
 
 
+def restarted(state: Any, rows: Any, initial: Any) -> Any:
+    """A copy of a recurrent state in which these rows are as `initial`, the state of one row."""
+    return with_rows(state, rows, tree_map(lambda leaf: leaf[[0] * len(rows)], initial))
+
+
 def finals_of(finals: list[tuple[int, int, Any]], num_envs: int) -> FinalObservations | None:
     """Final observations by time and environment, as columns; those that some lack are left out."""
     if not finals:

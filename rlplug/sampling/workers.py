@@ -18,7 +18,7 @@ from rlplug.errors import FAILURES, PluginError, RequestError, RlplugError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching, BatchStats
-from rlplug.sampling.buffers import finals_of, put_rows, rows_of, with_rows
+from rlplug.sampling.buffers import finals_of, put_rows, restarted, rows_of, with_rows
 from rlplug.sampling.policy_io import Columns
 from rlplug.sampling.turns import Envs, Turns
 from rlplug.sampling.vector import VectorSampler
@@ -276,10 +276,9 @@ class WorkerSampler(VectorSampler):
 
     def _begin_episodes(self, envs: Envs) -> None:
         """Reset the recurrent state of these environments."""
-        act, initial = self._io.act, self._io.autoreset.initial_state
+        act = self._io.act
         if act.state is not None and len(envs):
-            fresh = tree_map(lambda leaf: leaf[[0] * len(envs)], initial)
-            act.state = with_rows(act.state, envs, fresh)
+            act.state = restarted(act.state, envs, self._io.autoreset.initial_state)
 
     def _observe(self, envs: Envs, infos: Infos) -> None:
         """Make what these environments show now the module's next input."""

@@ -212,7 +212,7 @@ def _with_initial_rows(state: Mapping[str, Any], initial: Any, rows: Any) -> dic
             copy[name][index] = torch.as_tensor(initial[name], device=part.device)[index]
         else:
             copy[name] = numpy.array(part)
-            copy[name][rows] = numpy.asarray(initial[name])[rows]
+            copy[name][rows] = to_arrays(initial[name])[rows]
     return copy
 
 

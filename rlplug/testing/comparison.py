@@ -18,6 +18,7 @@ __all__ = [
     "first_difference",
     "largest_difference",
     "leaves_of",
+    "relative_difference",
     "require_close",
     "require_equal",
 ]
@@ -97,12 +98,18 @@ def largest_difference(one: Any, other: Any) -> tuple[str, float]:
     others = dict(leaves_of(other))
     worst = ("", 0.0)
     for path, value in leaves_of(one):
-        left, right = _plain(value), _plain(others[path])
-        if isinstance(left, numpy.ndarray) and left.dtype.kind == "f" and left.size:
-            size = max(float(abs(left).max()), 1e-3)
-            error = float(abs(left - right).max()) / size
-            worst = max(worst, (path, error), key=lambda pair: pair[1])
+        found = (path, relative_difference(value, others[path]))
+        worst = max(worst, found, key=lambda pair: pair[1])
     return worst
+
+
+def relative_difference(one: Any, other: Any) -> float:
+    """How much two leaves differ, relative to the largest value; 0 where they hold no floats."""
+    left, right = _plain(one), _plain(other)
+    if not isinstance(left, numpy.ndarray) or left.dtype.kind != "f" or not left.size:
+        return 0.0
+    size = max(float(abs(left).max()), 1e-3)
+    return float(abs(left - right).max()) / size
 
 
 def _plain(value: Any) -> Any:

@@ -137,6 +137,12 @@ class Harness:
             if rows:
                 collector.feed.learned(Work(batches[name]), rows)
 
+    def reseed(self, seed: int) -> None:
+        """Let what is drawn from now on come from another seed."""
+        self.generators.reseed(seed)
+        for module_id in self.learner.modules:
+            self.learner.generator(module_id).manual_seed(seed)
+
     def weights(self) -> dict[str, Any]:
         """A copy of all parameters and buffers of modules and extras."""
         parts: dict[str, Any] = {}
@@ -242,6 +248,10 @@ class GlobalGenerators:
 
     def __init__(self, seed: int, note: str = "") -> None:
         self._note = note
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin anew, from another seed."""
         with forked(seed):
             self._state = random_state(_CPU)
 
