@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplug.batch import SIDE_TABLES, Batch
 from rlplug.batch.nested import first_leaf
@@ -92,8 +92,17 @@ def check_backend(section: ComputeSection) -> None:
         )
 
 
+_handed_out: list[tuple[nn.Parameter, Tensor | None]] = []
+"""Parameters with gradients that lie where a CUDA graph writes them again."""
+
+
 def _begin_step() -> None:
-    """Tell CUDA graphs that the results of the last step are no longer needed."""
+    """Tell CUDA graphs that what they wrote may be written over, and copy what is still needed."""
+    # Rarely any: gradients of one minibatch and one module are used before the next graph runs.
+    for param, gradient in _handed_out:
+        if gradient is not None and param.grad is gradient:
+            param.grad = gradient.clone()
+    _handed_out.clear()
     begin: Callable[[], None] = torch.compiler.cudagraph_mark_step_begin
     begin()
 
@@ -108,6 +117,13 @@ def _cloned(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):
+        kinds = {
+            part.dtype if isinstance(part, Tensor) and not part.dim() else None
+            for part in value.values()
+        }
+        if len(kinds) == 1 and None not in kinds:
+            # All metrics by one call.
+            return dict(zip(value, torch.stack(list(value.values())).unbind(), strict=True))
         return {name: _cloned(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(_cloned, value))
@@ -154,13 +170,15 @@ class CompiledEngine:
             loss, found = self._region(columns, names, configs, self._scale(columns))
             if self._uses_graphs:
                 # A graph writes its next results into the same memory.
-                loss, found = _cloned(loss), _cloned(found)
+                loss = _cloned(loss)
             unpacked = None if loss is None else _unpacked(loss)
             total = None if unpacked is None else unpacked.total
             if update.note(unpacked, total, batch, weight):
                 for name, gradients in found.items():
                     params = self._optimizers[name].params if name else self._shared
                     add_gradients(params, gradients, weight)
+                    if self._uses_graphs:
+                        _handed_out.extend((one, one.grad) for one in params)
             if update.stopped:
                 break
 

@@ -17,6 +17,9 @@ from rlplug.errors import RequestError
 from rlplug.learner.compiled import compiled
 from tests.learner.test_compute import net_settings
 
+# What torch imports with its first trace.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 
 class Net(Module):
     """Three networks for three optimizers, with weights of two real dimensions."""
@@ -248,14 +251,92 @@ def test_the_mode_reaches_torch_and_graphs_are_for_small_networks_on_cuda(
         assert (given["mode"], found) == (None, False)
 
 
-def test_what_graphs_write_again_is_copied(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def written_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The backend `written_again`: like a CUDA graph, it puts its results where the last ones lie.
+
+    And as its memory may be given to another graph, what is left of it is spoiled by each run.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo.backends.registry import _BACKENDS, _COMPILER_FNS, register_backend
+
+    import rlplug.learner.compiled as module
+
+    memory: list[torch.Tensor] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        kept: list[torch.Tensor] = []
+
+        def run(*given: Any) -> Any:
+            found = graph.forward(*given)
+            with torch.no_grad():
+                for one in memory:
+                    one.fill_(1e6)
+                if not kept:
+                    kept.extend(one.detach().clone() for one in found)
+                    memory.extend(kept)
+                for place, one in zip(kept, found, strict=True):
+                    place.copy_(one)
+            return tuple(kept)
+
+        return run
+
+    monkeypatch.setattr(module, "_WITH_GRAPHS", ("default",))
+    dynamo.reset()
+    register_backend(backend, name="written_again")
+    yield
+    for table in (_COMPILER_FNS, _BACKENDS):
+        table.pop("written_again", None)
+    dynamo.reset()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("ids", [("one",), ("one", "two")])
+@pytest.mark.usefixtures("written_again")
+def test_what_graphs_write_again_is_copied_where_it_is_still_needed(
+    make: Any, accumulate: int, ids: tuple[str, ...]
+) -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return Loss(fwd_out["out"].pow(2).mean(), metrics={"seen": fwd_out["out"].mean()})
+
+    settings = {
+        **net_settings(),
+        "compute_loss_for_module": loss,
+        "ids": ids,
+        "learning": {"accumulate": accumulate, "max_grad_norm": 0.5},
+    }
+    compute = {"compile": True, "compile_backend": "written_again"}
+    compiled = make(**{**settings, "compute": compute})
+    eager = make(**settings)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(3):
+        rows = [Batch({"x": torch.randn(8, 4, generator=generator)}) for _ in ids]
+        batches = dict(zip(ids, rows, strict=True))
+        mine, theirs = (
+            one.update(batches, timestep=step, num_iters=2, minibatch_size=4)
+            for one in (compiled, eager)
+        )
+        for name in ids:
+            for metric in ("loss", "seen", "grad_norm"):
+                expected = pytest.approx(float(theirs[name][metric]), rel=1e-4)
+                assert float(mine[name][metric]) == expected
+    assert [name for name, _ in compiled.engines.values()] == ["compiled"] * len(ids)
+    for name in ids:
+        for own, other in zip(
+            compiled.modules[name].parameters(), eager.modules[name].parameters(), strict=True
+        ):
+            torch.testing.assert_close(own, other, atol=1e-5, rtol=0)
+
+
+def test_a_compiled_model_gives_copies_of_what_graphs_write_again(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import rlplug.learner.compiled as module
 
     monkeypatch.setattr(module, "_WITH_GRAPHS", ("default",))
-    for part in ("step", "model"):
-        learner = trained(make, (8, 8), compile_backend="aot_eager", compile_part=part)
-        assert learner.engines["default"][0].startswith("compiled")
-        assert_alike(learner, trained(make, (8, 8)))
+    learner = trained(make, (8, 8), compile_backend="aot_eager", compile_part="model")
+    assert learner.engines["default"][0].startswith("compiled")
+    assert_alike(learner, trained(make, (8, 8)))
 
 
 @pytest.mark.parametrize(
@@ -277,3 +358,12 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
 def test_an_unknown_backend_is_refused_with_a_suggestion(make: Any) -> None:
     with pytest.raises(RequestError, match=r"no backend 'inducter'.*'inductor'"):
         make(**net_settings(compile=True, compile_backend="inducter"))
+
+
+def test_why_torch_cannot_trace_is_told_in_its_words(make: Any) -> None:
+    learner = make(**{**net_settings(), "compute": {"compile": True}})
+    (update,) = learner.module_updates.values()
+    error = RuntimeError("Failed to trace\n  Explanation: no bool of a list.\n  Hint: none.\n")
+    with pytest.warns(UserWarning, match="runs uncompiled: Failed to trace: no bool of a list"):
+        learner._engines._leave(update, error)
+    assert learner.engines["default"] == ("torch", "Failed to trace: no bool of a list.")
