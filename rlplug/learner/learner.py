@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
@@ -46,19 +46,12 @@ class Learner(ByHand):
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
         self._check(batches, num_iters, minibatch_size, timestep)
-        timestep_before = self.timestep
-        if timestep != timestep_before:
-            self._set_timestep(timestep)
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         frozen = _NOTHING if self.calls.addons else self._frozen_weights
         watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
-        with frozen, watched:
-            try:
-                prepared = self._prepare(batches)
-            except BaseException:
-                self._set_timestep(timestep_before)
-                raise
+        with self._at(timestep), frozen, watched:
+            prepared = self._prepare(batches)
             for window in self._windows(prepared, num_iters, minibatch_size or 0):
                 for ready in self._turns(window):
                     parts = self._evaluate(ready)
@@ -91,16 +84,9 @@ class Learner(ByHand):
     ) -> None:
         """Refuse what cannot be an update, before anything is changed."""
         size = 0 if minibatch_size is None else minibatch_size
-        counts = (
-            ("num_iters", num_iters, 1),
-            ("minibatch_size", size, 0),
-            ("timestep", timestep, 0),
-        )
-        for name, value, least in counts:
-            if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
-                raise RequestError(f"{name} must be a whole number, got {value!r}.")
-            if value < least:
-                raise RequestError(f"{name} must be at least {least}, got {value}.")
+        _check_count("num_iters", num_iters, 1)
+        _check_count("minibatch_size", size, 0)
+        _check_count("timestep", timestep, 0)
         for module_id, batch in batches.items():
             self.member(module_id)
             batch.check()
@@ -367,13 +353,13 @@ class Learner(ByHand):
         """Only what no gradient moves, for all modules of the batch or the named ones."""
         for module_id in batches if module_ids is None else module_ids:
             self.member(module_id)
-        if timestep != self.timestep:
-            self._set_timestep(timestep)
+        _check_count("timestep", timestep, 0)
         results: Results = {}
-        for module_id, batch in batches.items():
-            if module_ids is None or module_id in module_ids:
-                results[module_id] = {}
-                self._additional_update(self.member(module_id), batch, results[module_id])
+        with self._at(timestep):
+            for module_id, batch in batches.items():
+                if module_ids is None or module_id in module_ids:
+                    results[module_id] = {}
+                    self._additional_update(self.member(module_id), batch, results[module_id])
         return results
 
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
@@ -395,6 +381,20 @@ class Learner(ByHand):
 
     # -- inside --------------------------------------------------------------------------------
 
+    @contextmanager
+    def _at(self, timestep: int) -> Iterator[None]:
+        """Update at this step; what fails leaves `timestep` as it was, and no results."""
+        before = self.timestep
+        try:
+            if timestep != before:
+                self._set_timestep(timestep)
+            yield
+        except BaseException:
+            self._set_timestep(before)
+            for update in self._all_updates().values():
+                update.forget_results()
+            raise
+
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
         if self.precision.scaler is not None:
@@ -415,6 +415,13 @@ class Learner(ByHand):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
             for name, value in reported.items():
                 metrics[prefix + name] = value
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
+        raise RequestError(f"{name} must be a whole number, got {value!r}.")
+    if value < least:
+        raise RequestError(f"{name} must be at least {least}, got {value}.")
 
 
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]

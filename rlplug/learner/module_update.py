@@ -320,6 +320,15 @@ class ModuleUpdate:
         rows, self._rows = self._rows, {}
         return results, dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
+    def forget_results(self) -> None:
+        """Leave nothing of an update that failed to the results of the next one."""
+        self.history, self._rows = [], {}
+        self._epoch_start = self._skipped = 0
+        self._nonfinite_steps.clear()
+        self._overflows.clear()
+        for one in self.member.optimizers:
+            one.stepped_in_epoch = False
+
     # -- state -----------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""What a learner refuses: by name, with an error of its own, and without being changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import rlplug
+from rlplug import Batch
+from rlplug.config.schedule import Schedule
+from rlplug.errors import RequestError
+
+OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
+
+
+def build(**how: Any) -> Any:
+    return rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=1, **how)
+
+
+def sample(rows: int, **columns: Any) -> Batch:
+    drawn = numpy.random.default_rng(rows)
+    return Batch(
+        {
+            "observations": drawn.random((rows, 4), dtype=numpy.float32),
+            "next_observations": drawn.random((rows, 4), dtype=numpy.float32),
+            "actions": drawn.integers(2, size=rows),
+            "rewards": drawn.random(rows, dtype=numpy.float32),
+            "terminated": numpy.zeros(rows, bool),
+            "truncated": numpy.zeros(rows, bool),
+            **columns,
+        }
+    )
+
+
+def said(call: Callable[[], object]) -> str:
+    """The message of the error with which a call is refused."""
+    with pytest.raises(RequestError) as raised:
+        call()
+    return str(raised.value)
+
+
+# -- updates that fail ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hook", ["compute_loss_for_module", "additional_update"])
+def test_an_update_that_fails_in_a_hook_leaves_the_timestep(
+    make: Any, batch: Any, hook: str
+) -> None:
+    seen: list[int] = []
+
+    def fail(self: Any, learner: Any) -> None:
+        seen.append(learner.timestep)
+        raise ZeroDivisionError
+
+    learner = make(**{hook: fail})
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0)}, timestep=7)
+    # The hook itself runs at the step of the update.
+    assert (seen, learner.timestep) == ([7], 0)
+    if hook == "additional_update":
+        with pytest.raises(ZeroDivisionError):
+            learner.additional_update({"default": batch(1.0)}, timestep=9)
+        assert (seen, learner.timestep) == ([7, 9], 0)
+
+
+def test_schedules_stay_where_they_were_when_an_update_fails(make: Any, batch: Any) -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any, config: Any) -> Any:
+        if "bad" in batch:
+            raise ZeroDivisionError
+        return (fwd_out["out"] * config.scale).mean()
+
+    learner = make(compute_loss_for_module=loss, options={"scale": Schedule([[0, 1.0], [10, 5.0]])})
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0, bad=torch.ones(1))}, timestep=10)
+    assert learner.calls.config_of("alg", "default").scale == 1.0
+
+
+def test_results_of_an_update_that_failed_are_not_told_with_the_next_ones(
+    make: Any, batch: Any
+) -> None:
+    answers = iter(["loss", None, "failure", "loss"])
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        answer = next(answers)
+        if answer == "failure":
+            raise ZeroDivisionError
+        return fwd_out["out"].mean() if answer else None
+
+    learner = make(compute_loss_for_module=loss)
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
+    weight = learner.modules["default"].weight.item()
+    assert weight == pytest.approx(1.9)
+    results = learner.update({"default": batch(2.0)}, timestep=1)["default"]
+    assert results["loss"].item() == pytest.approx(2 * weight)
+    assert "skipped" not in results
+
+
+@pytest.mark.parametrize("timestep", [-1, 1.5, "x", None, True])
+def test_timesteps_that_are_none_are_refused(make: Any, batch: Any, timestep: Any) -> None:
+    learner = make()
+    for call in (learner.update, learner.additional_update):
+        message = said(partial(call, {"default": batch(1.0)}, timestep=timestep))
+        assert message.startswith("timestep must be ")
+        assert learner.timestep == 0
