@@ -166,6 +166,10 @@ class ByHand(LearnerModules):
                     None if wanted is None or callable(wanted) else sorted(wanted)
                 ),
                 "frozen": [one.module_id for one in self.members.values() if not one.trainable],
+                "spaces": {
+                    module_id: state.spaces_to_tree(self._spaces_of(module_id))
+                    for module_id in self.members
+                },
                 "modules": {
                     module_id: member.module.state_dict()
                     for module_id, member in self.members.items()
@@ -210,7 +214,7 @@ class ByHand(LearnerModules):
         """Continue from there; modules that the state has besides are added.
 
         What does not fit is refused before anything is changed. With `rebuild` modules of another
-        shape are built again with the options of the state.
+        shape are built again with the spaces and options of the state.
         """
         if not isinstance(saved, Mapping):
             raise RequestError(
@@ -221,13 +225,14 @@ class ByHand(LearnerModules):
         with self._all_or_nothing():
             self.build()
             state.check_modules(saved, self.members)
-            if rebuild:
-                self._rebuild(saved)
+            for module_id, weights in saved["modules"].items():
+                member = self.members.get(module_id)
+                if member is None:
+                    self._add_saved(module_id, saved, rebuild=rebuild)
+                elif rebuild and member.is_torch and not state.fits(member.module, weights):
+                    self._rebuild(module_id, saved)
             both = None if self.shared_update is None else self.shared_update.member
             state.check_weights(saved, self.members, both)
-            for module_id in saved["modules"]:
-                if module_id not in self.members:
-                    self.add_module(module_id, like=state.model_of(self.members).module_id)
         for module_id in saved["modules"]:
             self.members[module_id].trainable = module_id not in saved["frozen"]
             self.modules[module_id].load_state_dict(saved["modules"][module_id])
@@ -402,20 +407,52 @@ class ByHand(LearnerModules):
             )
         return module
 
-    def _rebuild(self, saved: Mapping[str, Any]) -> None:
-        """Build modules whose weights do not fit again, with the options of the state."""
-        for module_id, weights in saved["modules"].items():
-            member = self.members.get(module_id)
-            if member is None or not member.is_torch or state.fits(member.module, weights):
-                continue
-            spaces, trainable = self.spaces[module_id], member.trainable
-            self.remove_module(module_id)
-            self.spaces[module_id] = spaces
-            options = saved.get("options", {}).get(module_id, {})
-            for plugin, values in saved.get("plugin_options", {}).items():
-                there = without_masked(options.get(plugin, values))
-                self.set_options(module_id, there, plugin)
-            self.add_module(module_id, spaces, trainable=trainable)
+    def _spaces_of(self, module_id: str) -> dict[str, Any]:
+        observation, action = self.spaces.get(module_id, (None, None))
+        training = self.training_spaces.get(module_id)
+        return {"observation": observation, "action": action, "training": training}
+
+    def _rebuild(self, module_id: str, saved: Mapping[str, Any]) -> None:
+        """Build a module whose weights do not fit again, as the state has it."""
+        spaces = state.spaces_of(saved, module_id) or self._spaces_of(module_id)
+        wanted = self.modules_to_train
+        self.remove_module(module_id)
+        self._build_saved(module_id, saved, spaces, rebuild=True)
+        self.modules_to_train = wanted
+
+    def _add_saved(self, module_id: str, saved: Mapping[str, Any], *, rebuild: bool) -> None:
+        """Add a module that only the state has: of its own spaces, or else like the first one."""
+        spaces = state.spaces_of(saved, module_id)
+        if spaces:
+            self._build_saved(module_id, saved, spaces, rebuild=rebuild)
+            return
+        model = next((one for one in self.members.values() if one.is_torch), None)
+        if model is None:
+            raise RequestError(
+                f"the state has module {module_id!r}, which the learner lacks.",
+                "try: learner.add_module(…) before",
+            )
+        self.add_module(module_id, like=model.module_id)
+
+    def _build_saved(
+        self,
+        module_id: str,
+        saved: Mapping[str, Any],
+        spaces: Mapping[str, Any],
+        *,
+        rebuild: bool,
+    ) -> None:
+        """Build a module with the options it alone had; to rebuild it, with all that it had."""
+        pair = spaces["observation"], spaces["action"]
+        self.spaces[module_id] = pair
+        if spaces.get("training") is not None:
+            self.training_spaces[module_id] = spaces["training"]
+        options = dict(saved.get("options", {}).get(module_id, {}))
+        if rebuild:
+            options = {**saved.get("plugin_options", {}), **options}
+        for plugin, values in options.items():
+            self.set_options(module_id, without_masked(values), plugin)
+        self.add_module(module_id, pair)
 
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]

@@ -272,6 +272,7 @@ class LearnerModules:
             self.registered_metrics,
             self._generators,
             self._given_modules,
+            self.training_spaces,
         )
 
     @contextmanager

@@ -21,6 +21,7 @@ from rlplug.errors import PluginError, RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
 from rlplug.nn.arrays import Array, UnsupportedError
+from rlplug.spaces import AnySpace, space_from_dict, space_to_dict
 
 __all__ = [
     "FORMAT",
@@ -32,11 +33,12 @@ __all__ = [
     "compare_optimizers",
     "digest",
     "fits",
-    "model_of",
     "plugin_digests",
     "random_state",
     "refuse_unsaved",
     "set_random_state",
+    "spaces_of",
+    "spaces_to_tree",
     "update_digest",
 ]
 
@@ -77,17 +79,12 @@ def check_modules(saved: Mapping[str, Any], members: Mapping[str, Member]) -> No
             )
 
 
-def model_of(members: Mapping[str, Member]) -> Member:
-    """The module that those which only a state has are like: the first torch module."""
-    return next(member for member in members.values() if member.is_torch)
-
-
 def check_weights(
     saved: Mapping[str, Any], members: Mapping[str, Member], shared: Member | None
 ) -> None:
     """Refuse modules, extras and optimizers of other names or shapes than the members'."""
     for module_id, weights in saved["modules"].items():
-        member = members.get(module_id) or model_of(members)
+        member = members[module_id]
         if not member.is_torch:
             continue
         compare(member.module, weights, f"module {module_id!r}")
@@ -99,6 +96,24 @@ def check_weights(
         compare_optimizers(member, saved["optimizers"].get(module_id, {}))
     if shared is not None:
         compare_optimizers(shared, saved["optimizers"].get(shared.module_id, {}))
+
+
+def spaces_to_tree(spaces: Mapping[str, AnySpace | None]) -> dict[str, Any]:
+    """Spaces by what they are of, for a state; nothing of those that cannot be told."""
+    return {name: space_to_dict(one) for name, one in spaces.items() if one is not None}
+
+
+def spaces_of(saved: Mapping[str, Any], module_id: str) -> dict[str, AnySpace]:
+    """The spaces that a state has of a module, if it has both, of types that can be made again.
+
+    States of earlier versions have none.
+    """
+    try:
+        told = saved.get("spaces", {}).get(module_id, {})
+        found = {name: space_from_dict(one) for name, one in told.items()}
+    except RequestError:
+        return {}
+    return found if {"observation", "action"} <= set(found) else {}
 
 
 def fits(module: nn.Module, saved: Mapping[str, Tensor]) -> bool:

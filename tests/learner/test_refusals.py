@@ -109,3 +109,78 @@ def test_timesteps_that_are_none_are_refused(make: Any, batch: Any, timestep: An
         message = said(partial(call, {"default": batch(1.0)}, timestep=timestep))
         assert message.startswith("timestep must be ")
         assert learner.timestep == 0
+
+
+# -- states of modules of other spaces -----------------------------------------------------------
+
+WIDE = Box(-2.0, 1.0, (6,))
+
+
+@pytest.mark.parametrize("through", ["memory", "a folder"])
+def test_modules_of_other_spaces_are_rebuilt_with_those_of_the_state(
+    tmp_path: Any, through: str
+) -> None:
+    wide = rlplug.build_learner("dqn", WIDE, Discrete(3), options={"net_arch": [8]})
+    saved = wide.get_state()
+    learner = build()
+    assert "has shape" in said(lambda: learner.set_state(saved))
+    assert learner.spaces["default"] == (OBSERVATIONS, ACTIONS)
+    if through == "memory":
+        learner.set_state(saved, rebuild=True)
+    else:
+        wide.save_state(tmp_path)
+        learner.load_state(tmp_path, rebuild=True)
+    assert learner.spaces["default"] == (WIDE, Discrete(3))
+    there, here = wide.get_module_state()["default"], learner.get_module_state()["default"]
+    assert all(numpy.array_equal(there[name], here[name]) for name in {**there, **here})
+    # Whoever saves it again saves the spaces that it has now.
+    rlplug.build_learner("dqn", WIDE, Discrete(3), options={"net_arch": [8]}).set_state(
+        learner.get_state()
+    )
+
+
+def test_a_state_without_spaces_is_rebuilt_by_options_alone() -> None:
+    saved = rlplug.build_learner("dqn", WIDE, ACTIONS).get_state()
+    del saved["spaces"]
+    learner = build()
+    assert "has shape" in said(lambda: learner.set_state(saved, rebuild=True))
+    assert learner.spaces["default"] == (OBSERVATIONS, ACTIONS)
+    narrow = build(options={"net_arch": [8]}).get_state()
+    del narrow["spaces"]
+    learner.set_state(narrow, rebuild=True)
+    assert learner.get_parameters("default")[0].shape == (8, 4)
+
+
+def test_modules_that_only_a_state_has_come_with_their_own_spaces_and_options() -> None:
+    first = build()
+    first.add_module("wide", (WIDE, Discrete(3)), options={"net_arch": [8], "gamma": 0.5})
+    first.add_module("frozen", like="default", trainable=False)
+    first.modules_to_train = {"wide"}
+    learner = build()
+    learner.set_state(first.get_state())
+    assert list(learner.modules) == ["default", "wide", "frozen"]
+    assert learner.spaces["wide"] == (WIDE, Discrete(3))
+    assert learner.calls.config_of("dqn", "wide").gamma == 0.5
+    assert not learner.can_module_be_updated("frozen")
+    there, here = first.get_module_state(), learner.get_module_state()
+    for module_id, weights in there.items():
+        assert all(numpy.array_equal(weights[name], here[module_id][name]) for name in weights)
+    # What cannot be added is not left half added.
+    for part in ("optimizers", "modules"):
+        saved = first.get_state()
+        saved[part]["wide"] = {"default": {}}
+        learner = build()
+        assert "'wide'" in said(partial(learner.set_state, saved))
+        assert list(learner.modules) == list(learner.spaces) == ["default"]
+        assert learner.calls.overrides("wide") == {}
+
+
+def test_a_rebuilt_module_is_trained_as_before() -> None:
+    wide = rlplug.build_learner("dqn", WIDE, ACTIONS)
+    wide.modules_to_train = lambda module_id, batch: True
+    saved = wide.get_state()
+    learner = build()
+    chosen: Any = lambda module_id, batch: True  # noqa: E731
+    learner.modules_to_train = chosen
+    learner.set_state(saved, rebuild=True)
+    assert learner.modules_to_train is chosen
