@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.config.secrets import masked, without_masked
 from rlplug.config.toml import plain
-from rlplug.errors import PluginError, RequestError
-from rlplug.learner import state
+from rlplug.errors import PluginError, RequestError, RlplugError
+from rlplug.learner import fit, state
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
@@ -159,7 +160,7 @@ class ByHand(LearnerModules):
         # A snapshot: state dicts hold the very tensors that training goes on to change.
         return copy.deepcopy(
             {
-                "format": state.FORMAT,
+                "format": fit.FORMAT,
                 "plugins": packages(self.calls.participants),
                 "counters": {"timestep": self.timestep, "updates": self.updates},
                 "modules_to_train": (
@@ -167,7 +168,7 @@ class ByHand(LearnerModules):
                 ),
                 "frozen": [one.module_id for one in self.members.values() if not one.trainable],
                 "spaces": {
-                    module_id: state.spaces_to_tree(self._spaces_of(module_id))
+                    module_id: fit.spaces_to_tree(self._spaces_of(module_id))
                     for module_id in self.members
                 },
                 "modules": {
@@ -221,27 +222,38 @@ class ByHand(LearnerModules):
                 f"a state is what get_state gave, not a {type(saved).__name__}.",
                 "load_state reads one from a folder",
             )
-        state.check_origin(saved, packages(self.calls.participants))
-        with self._all_or_nothing():
+        fit.check_origin(saved, packages(self.calls.participants))
+        with self._all_or_nothing(), ExitStack() as undo:
             self.build()
-            state.check_modules(saved, self.members)
+            fit.check_modules(saved, self.members)
+            fit.refuse(fit.part_problems(saved, self.members, self.device))
             for module_id, weights in saved["modules"].items():
                 member = self.members.get(module_id)
                 if member is None:
                     self._add_saved(module_id, saved, rebuild=rebuild)
-                elif rebuild and member.is_torch and not state.fits(member.module, weights):
+                elif rebuild and member.is_torch and not fit.fits(member.module, weights):
                     self._rebuild(module_id, saved)
             both = None if self.shared_update is None else self.shared_update.member
-            state.check_weights(saved, self.members, both)
+            scaler = self.precision.scaler
+            fit.refuse(
+                [
+                    *fit.weight_problems(saved, self.members, both),
+                    *fit.stage_problems(saved, self._all_updates(), scaler),
+                ]
+            )
+            for module_id, options in saved.get("options", {}).items():
+                self.calls.set_overrides(module_id, {})
+                for plugin, values in options.items():
+                    self.set_options(module_id, without_masked(values), plugin)
+            # What plugins and their modules keep by themselves, only they can tell to be unfit.
+            self._load_foreign(saved, undo)
+            undo.pop_all()
         for module_id in saved["modules"]:
             self.members[module_id].trainable = module_id not in saved["frozen"]
-            self.modules[module_id].load_state_dict(saved["modules"][module_id])
+            if self.members[module_id].is_torch:
+                self.modules[module_id].load_state_dict(saved["modules"][module_id])
             for plugin, extra in self.extra[module_id].items():
                 extra.load_state_dict(saved["extra"][module_id][plugin])
-        for module_id, options in saved.get("options", {}).items():
-            self.calls.set_overrides(module_id, {})
-            for plugin, values in options.items():
-                self.set_options(module_id, without_masked(values), plugin)
         for module_id, update in self._all_updates().items():
             part = saved["stages"][module_id]
             update.set_state(part, saved["optimizers"].get(module_id, {}))
@@ -250,11 +262,10 @@ class ByHand(LearnerModules):
         wanted = saved["modules_to_train"]
         if wanted is not None or not callable(self.modules_to_train):
             self.modules_to_train = None if wanted is None else set(wanted)
-        if self.precision.scaler is not None and saved["scaler"]:
-            self.precision.scaler.load_state_dict(saved["scaler"])
+        if scaler is not None and saved["scaler"]:
+            scaler.load_state_dict(saved["scaler"])
         for module_id, generator in saved.get("generators", {}).items():
             self.generator(module_id).set_state(generator)
-        self.calls.load_state(saved["plugin_states"])
         self.updates = saved["counters"]["updates"]
         self.timestep = saved["counters"]["timestep"]
         self._set_timestep(self.timestep)
@@ -340,7 +351,7 @@ class ByHand(LearnerModules):
         members = {**self.members, **self._shared_members()}
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
-            state.compare_optimizers(member, states)
+            fit.compare_optimizers(member, states)
         for module_id, states in saved.items():
             for name, one in states.items():
                 self.get_optimizer(module_id, name).load_state_dict(copy.deepcopy(one))
@@ -362,7 +373,7 @@ class ByHand(LearnerModules):
         for module_id, weights in saved.items():
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
             module = self._torch_module(module_id)
-            state.compare(module, tensors, f"module {module_id!r}")
+            fit.compare(module, tensors, f"module {module_id!r}")
             module.load_state_dict(tensors)
 
     def save_state(self, folder: Path | str) -> None:
@@ -407,6 +418,18 @@ class ByHand(LearnerModules):
             )
         return module
 
+    def _load_foreign(self, saved: Mapping[str, Any], undo: ExitStack) -> None:
+        """Load the states of plugins, and of modules that are none of torch."""
+        for module_id, own in saved["modules"].items():
+            module = self.modules[module_id]
+            if not self.members[module_id].is_torch:
+                undo.callback(_put_back, module.load_state_dict, copy.deepcopy(module.state_dict()))
+                with _naming(f"the state of module {module_id!r}"):
+                    module.load_state_dict(own)
+        undo.callback(_put_back, self.calls.load_state, copy.deepcopy(self.calls.save_state()))
+        with _naming("the state of a plugin"):
+            self.calls.load_state(saved["plugin_states"])
+
     def _spaces_of(self, module_id: str) -> dict[str, Any]:
         observation, action = self.spaces.get(module_id, (None, None))
         training = self.training_spaces.get(module_id)
@@ -414,7 +437,7 @@ class ByHand(LearnerModules):
 
     def _rebuild(self, module_id: str, saved: Mapping[str, Any]) -> None:
         """Build a module whose weights do not fit again, as the state has it."""
-        spaces = state.spaces_of(saved, module_id) or self._spaces_of(module_id)
+        spaces = fit.spaces_of(saved, module_id) or self._spaces_of(module_id)
         wanted = self.modules_to_train
         self.remove_module(module_id)
         self._build_saved(module_id, saved, spaces, rebuild=True)
@@ -422,7 +445,7 @@ class ByHand(LearnerModules):
 
     def _add_saved(self, module_id: str, saved: Mapping[str, Any], *, rebuild: bool) -> None:
         """Add a module that only the state has: of its own spaces, or else like the first one."""
-        spaces = state.spaces_of(saved, module_id)
+        spaces = fit.spaces_of(saved, module_id)
         if spaces:
             self._build_saved(module_id, saved, spaces, rebuild=rebuild)
             return
@@ -468,3 +491,23 @@ class ByHand(LearnerModules):
 
     def _parameters(self) -> list[nn.Parameter]:
         return [param for one in self.optimizers for param in one.params]
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Whatever a plugin raises becomes a refusal."""
+    try:
+        yield
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+        ) from error
+
+
+def _put_back(load: Callable[[Any], object], state: Any) -> None:
+    # What failed to load may fail again: the first error is the one to be told.
+    with suppress(Exception):
+        load(state)

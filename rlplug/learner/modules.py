@@ -288,7 +288,8 @@ class LearnerModules:
         }
         optimizers = self.optimizers.copy()
         members = [(one, one.shared, one.optimizers) for one in self.members.values()]
-        overrides = {module_id: self.calls.overrides(module_id) for module_id in self.members}
+        ids = {*self.spaces, *self._given_modules, *self.members}
+        overrides = {module_id: self.calls.overrides(module_id) for module_id in ids}
         try:
             yield
         except BaseException:

@@ -15,6 +15,7 @@ import rlplug
 from rlplug import Batch
 from rlplug.config.schedule import Schedule
 from rlplug.errors import RequestError
+from rlplug.trees import pack
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
 
@@ -184,3 +185,186 @@ def test_a_rebuilt_module_is_trained_as_before() -> None:
     learner.modules_to_train = chosen
     learner.set_state(saved, rebuild=True)
     assert learner.modules_to_train is chosen
+
+
+# -- states that are damaged ---------------------------------------------------------------------
+
+
+def unchanged(learner: Any, state: Any, **how: Any) -> str:
+    """The message with which a state is refused, which changes nothing."""
+    before = learner.get_state()
+    message = said(lambda: learner.set_state(state, **how))
+    assert digest(learner.get_state()) == digest(before)
+    return message
+
+
+def digest(state: Any) -> bytes:
+    tensors: dict[str, torch.Tensor] = {}
+    plain = repr(pack(state, tensors))
+    return plain.encode() + b"".join(one.numpy().tobytes() for one in tensors.values())
+
+
+def other_state(make: Any) -> Any:
+    """A state whose weights, counters and generators are others than those of a new learner."""
+    learner = make(seed=5)
+    learner.generator()
+    learner.update({"default": Batch({"x": torch.ones(3)})}, timestep=3)
+    return learner.get_state()
+
+
+REQUIRED = (
+    *("modules_to_train", "frozen", "modules", "extra", "optimizers", "stages"),
+    *("counters", "scaler", "plugin_states", "random", "plugins"),
+)
+
+
+@pytest.mark.parametrize("part", REQUIRED)
+def test_a_state_that_lacks_a_part_names_it(make: Any, part: str) -> None:
+    saved = other_state(make)
+    del saved[part]
+    assert f"{part!r}" in unchanged(make(), saved)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [*REQUIRED, "options", "plugin_options", "generators", "spaces"],
+)
+@pytest.mark.parametrize("value", [3, "x", [1]], ids=str)
+def test_a_part_of_another_kind_is_named(make: Any, part: str, value: Any) -> None:
+    saved = other_state(make)
+    saved[part] = value
+    assert f"{part!r}" in unchanged(make(), saved)
+    assert f"{part!r}" in unchanged(make(), saved, rebuild=True)
+
+
+def test_all_problems_of_a_state_are_told_at_once(make: Any) -> None:
+    saved = other_state(make)
+    del saved["stages"]
+    saved["counters"] = {"timestep": "x", "updates": -1}
+    saved["scaler"] = []
+    saved["frozen"] = ["nobody"]
+    message = unchanged(make(), saved)
+    assert message.splitlines()[0] == "the state does not fit this learner: 5 problems."
+    for one in (
+        "it has no 'stages'",
+        "'timestep' of 'counters' is 'x', no count",
+        "'updates' of 'counters' is -1, no count",
+        "'scaler' is a list, not a mapping",
+        "'frozen' has 'nobody', which is no module",
+    ):
+        assert one in message
+
+
+def damage(*path: Any, value: Any = None) -> Callable[[Any], None]:
+    """Puts a value in place of what is there; no value deletes it."""
+
+    def change(saved: Any) -> None:
+        *parents, last = path
+        for one in parents:
+            saved = saved[one]
+        if value is None:
+            del saved[last]
+        else:
+            saved[last] = value
+
+    change.__name__ = ".".join(map(str, path))
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (damage("modules", "default", "weight", value=3), "'weight' of module 'default' is a int"),
+        (damage("modules", "default", value=[]), "that of module 'default' is a list"),
+        (damage("optimizers", "default", "default", value=[]), "'default' of 'optimizers' is a"),
+        (damage("optimizers", "default", "default", "state"), "is none of torch"),
+        (damage("optimizers", "default", "default", "state", value={0: 1}), "is none of torch"),
+        (
+            damage("optimizers", "default", "default", "param_groups", 0, "params"),
+            "has groups without parameters",
+        ),
+        (damage("stages", "default"), "it has no 'stages' of module 'default'"),
+        (damage("stages", "default", "shuffler", value=torch.ones(3)), "'shuffler' of module"),
+        (damage("stages", "default", "turns", value={"alg": 1}), "counts for ['alg'], here it is"),
+        (damage("stages", "default", "turns"), "'turns' of module 'default' in 'stages' is None"),
+        (damage("stages", "default", "unanswered", "default"), "counts for [], here it is"),
+        (damage("stages", "default", "schedulers", value=3), "'schedulers' of module 'default'"),
+        (damage("stages", "default", "schedulers", "default"), "is a NoneType, not a mapping"),
+        (
+            damage("stages", "default", "schedulers", "default", "schedulers", value=[]),
+            "is not of 1, as here",
+        ),
+        (
+            damage("stages", "default", "schedulers", "default", "schedulers", 0, "passed"),
+            "without what it has passed",
+        ),
+        (damage("stages", "default", "engine", value=[1]), "'engine' of module 'default'"),
+        (damage("generators", "default", value=torch.ones(3)), "'default' of 'generators' is no"),
+        (damage("random", "python", value=3), "'random' is no state of the global generators"),
+        (damage("random", "cuda"), "(KeyError: 'cuda')"),
+        (damage("random", "torch", value=torch.ones(3)), "'random' is no state of the global"),
+        (damage("options", "default", value={"alg": {"rat": 1}}), "rat"),
+        (damage("options", "default", value={"nobody": {}}), "plugin 'nobody' takes no part"),
+        (damage("spaces", "default", "action", "low"), "the spaces of module 'default': KeyError"),
+        (damage("modules_to_train", value=["zz"]), "'modules_to_train' has 'zz'"),
+        (damage("modules_to_train", value=[3]), "'modules_to_train' is [3]"),
+        (damage("plugin_states", "alg", "count"), "raised in hook 'load_state'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_damage_within_a_part_is_told_before_anything_is_changed(
+    make: Any, change: Any, told: str
+) -> None:
+    def scheduled(self: Any, module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 3)]
+
+    def load(self: Any, state: Any) -> None:
+        self.count = -1
+        self.count = state["count"]
+
+    known: dict[str, Any] = {
+        "count": 0,
+        "configure_optimizers_for_module": scheduled,
+        "save_state": lambda self: {"count": self.count},
+        "load_state": load,
+    }
+    saved = other_state(partial(make, **known))
+    change(saved)
+    learner = make(**known)
+    assert told in unchanged(learner, saved)
+    assert learner.calls.algorithm.plugin.count == 0
+
+
+def test_a_module_with_a_state_of_its_own_that_cannot_load_it_is_named(make: Any) -> None:
+    class Counter:
+        n = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"n": self.n}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.n = -1
+            self.n = state["n"]
+
+    learner = make(modules={"counter": Counter()})
+    saved = learner.get_state()
+    saved["modules"]["counter"] = {}
+    assert "the state of module 'counter' cannot be loaded: KeyError: 'n'" in unchanged(
+        learner, saved
+    )
+    saved = learner.get_state()
+    saved["modules"]["counter"] = {"n": 5}
+    learner.set_state(saved)
+    assert learner.modules["counter"].n == 5
+    without = make(modules={"counter": object()})
+    assert "module 'counter' is a object here, without a state" in unchanged(without, saved)
+
+
+def test_options_given_before_a_learner_was_built_stay_when_a_state_is_refused(make: Any) -> None:
+    saved = make().get_state()
+    del saved["stages"]
+    learner = make(built=False)
+    learner.set_options("default", {"scale": 3.0})
+    said(lambda: learner.set_state(saved))
+    assert learner.calls.config_of("alg", "default").scale == 3.0
