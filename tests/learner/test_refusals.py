@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import rlplug
-from rlplug import Batch
+from rlplug import Batch, Loss
 from rlplug.config.schedule import Schedule
 from rlplug.errors import RequestError
 from rlplug.trees import pack
@@ -368,3 +368,48 @@ def test_options_given_before_a_learner_was_built_stay_when_a_state_is_refused(m
     learner.set_options("default", {"scale": 3.0})
     said(lambda: learner.set_state(saved))
     assert learner.calls.config_of("alg", "default").scale == 3.0
+
+
+# -- one result per minibatch --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_minibatches_without_a_loss_have_a_result_without_one(
+    make: Any, batch: Any, accumulate: int
+) -> None:
+    answers = iter([None, "loss", "loss", None] * 3)
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return fwd_out["out"].mean() if next(answers) else None
+
+    learner = make(compute_loss_for_module=loss, learning={"accumulate": accumulate})
+    how: dict[str, Any] = {"minibatch_size": 1, "timestep": 1}
+    rows = {"default": batch(*[1.0] * 4)}
+    results = learner.update_from_batch(rows, reduce_fn=None, **how)
+    assert ["loss" in one["default"] for one in results] == [False, True, True, False]
+    assert results[0] == {"default": {}}
+    # Averages are over those that have a loss.
+    whole = learner.update_from_batch(rows, **how)["default"]
+    assert whole["skipped"] == 2
+    assert whole["loss"] == pytest.approx(1.75, abs=0.051)
+    told = learner.update_from_batch(
+        rows, reduce_fn=lambda parts: {"default": {"minibatches": len(parts)}}, **how
+    )
+    assert told["default"]["minibatches"] == 4
+
+
+def test_an_optimizer_in_turn_may_be_the_first_with_a_loss(make: Any, batch: Any) -> None:
+    def pair(self: Any, module: Any) -> Any:
+        sgd = torch.optim.SGD
+        return {"one": sgd([module.weight], lr=1.0), "two": sgd([module.other], lr=1.0)}
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        return Loss({"two": fwd_out["second"].mean()}) if optimizers == ("two",) else None
+
+    learner = make(
+        configure_optimizers_for_module=pair,
+        compute_loss_for_module=loss,
+        learning={"optimizers": "in_turn"},
+    )
+    results = learner.update_from_batch({"default": batch(1.0)}, reduce_fn=None, num_iters=2)
+    assert [float(one["default"]["loss"]) for one in results] == [2.0, 1.0]
