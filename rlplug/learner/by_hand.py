@@ -166,6 +166,7 @@ class ByHand(LearnerModules):
                 "modules_to_train": (
                     None if wanted is None or callable(wanted) else sorted(wanted)
                 ),
+                "chosen_by_function": callable(wanted),
                 "frozen": [one.module_id for one in self.members.values() if not one.trainable],
                 "spaces": {
                     module_id: fit.spaces_to_tree(self._spaces_of(module_id))
@@ -260,7 +261,8 @@ class ByHand(LearnerModules):
             if "engine" in part:
                 self._engines.resume(update, *part["engine"])
         wanted = saved["modules_to_train"]
-        if wanted is not None or not callable(self.modules_to_train):
+        by_function = callable(self.modules_to_train) or saved.get("chosen_by_function", False)
+        if wanted is not None or not by_function:
             self.modules_to_train = None if wanted is None else set(wanted)
         if scaler is not None and saved["scaler"]:
             scaler.load_state_dict(saved["scaler"])

@@ -95,15 +95,8 @@ class Learner(ByHand):
             # The values of integers are not looked at.
             if discrete and "actions" in batch and batch["actions"].is_floating_point():
                 whole_numbers(batch.array("actions"), "action")
-        wanted = self.modules_to_train
-        if isinstance(wanted, str):
-            raise RequestError(
-                f"modules_to_train is the text {wanted!r}.",
-                f"try: modules_to_train = {{{wanted!r}}}",
-            )
-        if wanted is not None and not callable(wanted):
-            for module_id in wanted:
-                self.member(module_id)
+        # Whoever gave a set may have added to it.
+        self._check_to_train(self.modules_to_train)
 
     def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""

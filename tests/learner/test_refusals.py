@@ -413,3 +413,49 @@ def test_an_optimizer_in_turn_may_be_the_first_with_a_loss(make: Any, batch: Any
     )
     results = learner.update_from_batch({"default": batch(1.0)}, reduce_fn=None, num_iters=2)
     assert [float(one["default"]["loss"]) for one in results] == [2.0, 1.0]
+
+
+# -- which modules are trained -------------------------------------------------------------------
+
+
+def test_modules_to_train_are_checked_when_they_are_given(make: Any, batch: Any) -> None:
+    learner = make(ids=("a", "b"))
+    learner.modules_to_train = {"a"}
+    for wanted, told in (
+        ("b", "modules_to_train is the text 'b'."),
+        (3, "modules_to_train is a int."),
+        (iter(["a"]), "modules_to_train is a list_iterator."),
+        ({"zz"}, "the learner has no module 'zz'."),
+        ([3], "the learner has no module 3."),
+        ([["a"]], "the learner has no module ['a']."),
+    ):
+        assert told in said(partial(setattr, learner, "modules_to_train", wanted))
+        assert learner.modules_to_train == {"a"}
+    for allowed in (None, [], ["b"], ("a", "b"), lambda module_id, batch: True):
+        learner.modules_to_train = allowed
+        assert learner.modules_to_train is allowed
+
+
+def test_modules_to_train_may_be_given_before_the_learner_is_built(make: Any, batch: Any) -> None:
+    learner = make(ids=("a", "b"), modules={"c": object()}, built=False)
+    learner.modules_to_train = ["b", "c"]
+    learner.build()
+    results = learner.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
+    assert "a" not in results
+    assert "b" in results
+
+
+@pytest.mark.parametrize("mine", [{"a"}, None, lambda module_id, batch: True], ids=str)
+def test_a_state_of_a_learner_with_a_function_leaves_which_modules_are_trained(
+    make: Any, tmp_path: Any, mine: Any
+) -> None:
+    saved = make(ids=("a", "b"))
+    saved.modules_to_train = lambda module_id, batch: False
+    saved.save_state(tmp_path)
+    learner = make(ids=("a", "b"))
+    learner.modules_to_train = mine
+    learner.load_state(tmp_path)
+    assert learner.modules_to_train is mine
+    saved.modules_to_train = {"b"}
+    learner.set_state(saved.get_state())
+    assert learner.modules_to_train == {"b"}
