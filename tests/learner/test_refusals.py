@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -459,3 +460,24 @@ def test_a_state_of_a_learner_with_a_function_leaves_which_modules_are_trained(
     saved.modules_to_train = {"b"}
     learner.set_state(saved.get_state())
     assert learner.modules_to_train == {"b"}
+
+
+# -- folders that are damaged --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [50, 5_000, 100_000])
+def test_a_state_that_is_nested_too_deeply_is_refused_with_its_path(
+    make: Any, tmp_path: Any, depth: int
+) -> None:
+    learner = make()
+    learner.save_state(tmp_path)
+    path = tmp_path / "state.json"
+    index = json.loads(path.read_text())
+    index["tree"] = "HERE"
+    path.write_text(json.dumps(index).replace('"HERE"', "[" * depth + "]" * depth))
+    message = said(lambda: learner.load_state(tmp_path))
+    if depth == 50:
+        # It can be read, and is no state.
+        assert "not a list" in message
+    else:
+        assert message.startswith(f"the saved state {path} cannot be read: RecursionError")
