@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,7 @@ class ByHand(LearnerModules):
     def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load states of optimizers; what does not fit is refused before anything is changed."""
         members = {**self.members, **self._shared_members()}
+        _check_by_module(saved, "states of optimizers", "get_optimizer_state")
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
             fit.compare_optimizers(member, states)
@@ -372,7 +374,9 @@ class ByHand(LearnerModules):
 
     def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights from arrays or tensors."""
+        _check_by_module(saved, "weights", "get_module_state")
         for module_id, weights in saved.items():
+            _check_by_module(weights, f"weights of module {module_id!r}", "get_module_state")
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
             module = self._torch_module(module_id)
             fit.compare(module, tensors, f"module {module_id!r}")
@@ -380,11 +384,11 @@ class ByHand(LearnerModules):
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""
-        replace_tree(Path(folder), self.get_state())
+        replace_tree(_folder(folder), self.get_state())
 
     def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
         """Read the whole state back; see `set_state`."""
-        self.set_state(read_tree(Path(folder)), rebuild=rebuild)
+        self.set_state(read_tree(_folder(folder)), rebuild=rebuild)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -493,6 +497,19 @@ class ByHand(LearnerModules):
 
     def _parameters(self) -> list[nn.Parameter]:
         return [param for one in self.optimizers for param in one.params]
+
+
+def _check_by_module(saved: Any, what: str, source: str) -> None:
+    if not isinstance(saved, Mapping):
+        raise RequestError(
+            f"the {what} are a {type(saved).__name__}, not a mapping.", f"give what {source} gave"
+        )
+
+
+def _folder(folder: Any) -> Path:
+    if not isinstance(folder, str | PathLike):
+        raise RequestError(f"the folder of a state is a {type(folder).__name__}.", "give its path")
+    return Path(folder)
 
 
 @contextmanager

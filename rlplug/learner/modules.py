@@ -273,7 +273,16 @@ class LearnerModules:
             self.modules_to_train = {one for one in self.modules_to_train if one != module_id}
 
     def check_spaces(self, module_id: str, spaces: Spaces) -> None:
-        """Refuse spaces that the algorithm does not support."""
+        """Refuse what are no spaces, or spaces that the algorithm does not support."""
+        match spaces:
+            case [gymnasium.Space(), gymnasium.Space()]:
+                pass
+            case _:
+                raise RequestError(
+                    f"module {module_id!r} needs an observation space and an action space, got "
+                    f"{spaces!r}.",
+                    "try: (env.observation_space, env.action_space)",
+                )
         algorithm = self.calls.algorithm
         reason = algorithm.plugin.supports(*spaces)
         if reason is not None:

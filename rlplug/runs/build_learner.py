@@ -39,6 +39,16 @@ def build_learner(
     space in `modules`. `options` have the keys of `--set`; `module_options` are options of the
     algorithm that one module alone has, by module id.
     """
+    for name, given in (
+        ("options", options),
+        ("modules", modules),
+        ("module_options", module_options),
+    ):
+        if given is not None and not isinstance(given, Mapping):
+            raise RequestError(
+                f"{name} of build_learner is a {type(given).__name__}, not a mapping.",
+                f"try: {name}={{{_EXAMPLES[name]}}}",
+            )
     spaces = dict(modules or {})
     if observation_space is not None and action_space is not None:
         spaces.setdefault(DEFAULT_MODULE, (observation_space, action_space))
@@ -69,5 +79,17 @@ def build_learner(
                 f"module_options names module {module_id!r}, which is not built.",
                 f"there are: {', '.join(spaces)}",
             )
+        if not isinstance(its, Mapping):
+            raise RequestError(
+                f"module_options of module {module_id!r} is a {type(its).__name__}, not a mapping.",
+                f"try: module_options={{{_EXAMPLES['module_options']}}}",
+            )
         learner.set_options(module_id, its)
     return built(learner, prepared)
+
+
+_EXAMPLES = {
+    "options": '"gamma": 0.95',
+    "modules": '"a": (observation_space, action_space)',
+    "module_options": '"a": {"gamma": 0.95}',
+}

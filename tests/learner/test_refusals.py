@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import rlplug
 from rlplug import Batch, Loss
@@ -446,7 +446,9 @@ def test_modules_to_train_may_be_given_before_the_learner_is_built(make: Any, ba
     assert "b" in results
 
 
-@pytest.mark.parametrize("mine", [{"a"}, None, lambda module_id, batch: True], ids=str)
+@pytest.mark.parametrize(
+    "mine", [{"a"}, None, lambda module_id, batch: True], ids=["some", "all", "a function"]
+)
 def test_a_state_of_a_learner_with_a_function_leaves_which_modules_are_trained(
     make: Any, tmp_path: Any, mine: Any
 ) -> None:
@@ -481,3 +483,150 @@ def test_a_state_that_is_nested_too_deeply_is_refused_with_its_path(
         assert "not a list" in message
     else:
         assert message.startswith(f"the saved state {path} cannot be read: RecursionError")
+
+
+# -- arguments that are none ---------------------------------------------------------------------
+
+
+def without(column: str) -> Batch:
+    return sample(4).without(frozenset((column,)))
+
+
+WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "update of a list": (
+        lambda learner: learner.update([sample(4)], timestep=1),
+        "an update takes Batches by module id, and got a list.",
+    ),
+    "update of a batch": (
+        lambda learner: learner.update(sample(4), timestep=1),
+        "an update takes Batches by module id, and got one Batch.",
+    ),
+    "update of None": (
+        lambda learner: learner.update_from_batch(None),
+        "an update takes Batches by module id, and got a NoneType.",
+    ),
+    "update of columns": (
+        lambda learner: learner.update({"default": dict(sample(4))}, timestep=1),
+        "'default' is a dict.",
+    ),
+    "additional update of columns": (
+        lambda learner: learner.additional_update({"default": {}}, timestep=1),
+        "'default' is a dict.",
+    ),
+    "prepare columns": (
+        lambda learner: learner.prepare_batches({"default": {}}),
+        "'default' is a dict.",
+    ),
+    "update of another id": (
+        lambda learner: learner.update({3: sample(4)}, timestep=1),
+        "the learner has no module 3.",
+    ),
+    "no rewards": (
+        lambda learner: learner.update_from_batch(without("rewards")),
+        "the batch has no column 'rewards'.\n  it has: observations, next_observations, actions,",
+    ),
+    "wide observations": (
+        lambda learner: learner.update_from_batch(
+            sample(4, observations=numpy.ones((4, 6), numpy.float32))
+        ),
+        "'observations' of the batch for module 'default' is of shape (6,), its space has (4,).",
+    ),
+    "wide next observations": (
+        lambda learner: learner.update_from_batch(sample(4, next_observations=torch.ones((4, 6)))),
+        "'next_observations' of the batch for module 'default' is of shape (6,), its space has",
+    ),
+    "no result of reduce_fn": (
+        lambda learner: learner.update_from_batch(sample(4), reduce_fn=lambda parts: None),
+        "reduce_fn gave None, not metrics by module id.",
+    ),
+    "a number of reduce_fn": (
+        lambda learner: learner.update_from_batch(sample(4), reduce_fn=lambda parts: {"a": 1}),
+        "reduce_fn gave {'a': 1}, not metrics by module id.",
+    ),
+    "no states of optimizers": (
+        lambda learner: learner.set_optimizer_state(None),
+        "the states of optimizers are a NoneType, not a mapping.",
+    ),
+    "no states of optimizers of a module": (
+        lambda learner: learner.set_optimizer_state({"default": None}),
+        "that of the optimizers of module 'default' is a NoneType, not a mapping.",
+    ),
+    "no state of an optimizer": (
+        lambda learner: learner.set_optimizer_state({"default": {"default": None}}),
+        "that of optimizer 'default' of module 'default' is none of torch.",
+    ),
+    "no weights": (
+        lambda learner: learner.set_module_state(None),
+        "the weights are a NoneType, not a mapping.",
+    ),
+    "no weights of a module": (
+        lambda learner: learner.set_module_state({"default": None}),
+        "the weights of module 'default' are a NoneType, not a mapping.",
+    ),
+    "no state": (lambda learner: learner.set_state(None), "not a NoneType."),
+    "no folder": (lambda learner: learner.load_state(None), "the folder of a state is a NoneType"),
+    "a number to save to": (
+        lambda learner: learner.save_state(3),
+        "the folder of a state is a int",
+    ),
+    "one space": (
+        lambda learner: learner.add_module("a", OBSERVATIONS),
+        "module 'a' needs an observation space and an action space, got Box(",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_arguments_of_a_wrong_kind_are_refused_by_what_they_are(name: str) -> None:
+    call, told = WRONG_CALLS[name]
+    learner = build()
+    assert told in said(lambda: call(learner))
+    assert learner.timestep == 0
+    assert list(learner.modules) == ["default"]
+    learner.update_from_batch(sample(4))
+
+
+def test_observations_of_a_dict_are_checked_part_by_part(make: Any) -> None:
+    space = Dict(a=Box(-1, 1, (2,)), action_mask=Box(0, 1, (3,)))
+    learner = make(modules={}, built=False)
+    learner.spaces["default"] = (space, ACTIONS)
+    learner.build()
+
+    def rows(**parts: int) -> Any:
+        observations = {name: torch.ones(3, width) for name, width in parts.items()}
+        return {"default": Batch({"x": torch.ones(3), "observations": observations})}
+
+    # What the module does not get, nobody looks at.
+    learner.update(rows(a=2), timestep=1)
+    learner.update(rows(a=2, action_mask=1), timestep=1)
+    message = said(lambda: learner.update(rows(a=3), timestep=2))
+    assert "'observations' of the batch for module 'default' is with 'a' of shape (3,)" in message
+    assert learner.timestep == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"modules": ["a"]}, "modules of build_learner is a list, not a mapping."),
+        ({"modules": {"a": OBSERVATIONS}}, "module 'a' needs an observation space and an action"),
+        ({"modules": {"a": (OBSERVATIONS, 3)}}, "module 'a' needs an observation space and an"),
+        ({"modules": {"a": None}}, "module 'a' needs an observation space and an action space"),
+        ({"options": ["gamma"]}, "options of build_learner is a list, not a mapping."),
+        ({"module_options": 3}, "module_options of build_learner is a int, not a mapping."),
+        ({"module_options": {"default": 3}}, "module_options of module 'default' is a int"),
+    ],
+    ids=str,
+)
+def test_a_learner_of_what_are_no_spaces_or_options_is_refused(how: Any, told: str) -> None:
+    assert told in said(lambda: build(**how))
+
+
+def test_a_missing_column_is_a_key_error_as_of_any_mapping() -> None:
+    rows = sample(3)
+    for call in (lambda: rows["reward"], lambda: rows.array("reward")):
+        with pytest.raises(KeyError, match=r"^the batch has no column 'reward'\.\n  it has: obs"):
+            call()
+    assert rows.get("reward") is None
+    assert rows.get("reward", 3) == 3
+    assert rows.get("rewards") is rows["rewards"]
+    assert "reward" not in rows
