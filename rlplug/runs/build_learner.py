@@ -31,13 +31,13 @@ def build_learner(
     modules: Mapping[str, tuple[AnySpace, AnySpace]] | None = None,
     module_options: Mapping[str, Mapping[str, Any]] | None = None,
     addons: Sequence[str | AddOn] = (),
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Learner:
     """A built learner: `build_learner("ppo", env.observation_space, env.action_space)`.
 
     It has the module `default` for these spaces, or one for each pair of observation and action
     space in `modules`. `options` have the keys of `--set`; `module_options` are options of the
-    algorithm that one module alone has, by module id.
+    algorithm that one module alone has, by module id. `seed` is `run.seed`, 0 unless given.
     """
     for name, given in (
         ("options", options),
@@ -59,7 +59,13 @@ def build_learner(
         )
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
     request = Request(
-        flags={"run": {"algorithm": plugins.algorithm, "addons": list(plugins.addons)}},
+        flags={
+            "run": {
+                "algorithm": plugins.algorithm,
+                "addons": list(plugins.addons),
+                **({} if seed is None else {"seed": seed}),
+            }
+        },
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of build_learner",
     )
@@ -67,7 +73,7 @@ def build_learner(
     learner = Learner(
         prepared.hooks(),
         spaces,
-        seed=seed,
+        seed=prepared.config.run.seed,
         learning=prepared.config.learner,
         compute=prepared.config.compute,
     )

@@ -630,3 +630,20 @@ def test_a_missing_column_is_a_key_error_as_of_any_mapping() -> None:
     assert rows.get("reward", 3) == 3
     assert rows.get("rewards") is rows["rewards"]
     assert "reward" not in rows
+
+
+def test_a_seed_is_given_once_in_any_of_both_ways() -> None:
+    message = said(lambda: build(options={"run.seed": 5}))
+    assert "run.seed   is the same option as 'seed': set one" in message
+    by_option = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, options={"run.seed": 5})
+    by_name = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=5)
+    none = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS)
+    zero = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=0)
+    weights = [
+        one.get_module_state()["default"]["network.body.hidden.0.weight"].tolist()
+        for one in (by_option, by_name, none, zero)
+    ]
+    assert weights[0] == weights[1] != weights[2] == weights[3]
+    for seed in (-1, "x", 1.5):
+        wrong = partial(rlplug.build_learner, "dqn", OBSERVATIONS, ACTIONS, seed=seed)
+        assert "run.seed" in said(wrong)
