@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import rlplug
 from rlplug import Batch, Loss
 from rlplug.config.schedule import Schedule
-from rlplug.errors import RequestError
+from rlplug.errors import RequestError, RlplugError
 from rlplug.trees import pack
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
@@ -647,3 +647,37 @@ def test_a_seed_is_given_once_in_any_of_both_ways() -> None:
     for seed in (-1, "x", 1.5):
         wrong = partial(rlplug.build_learner, "dqn", OBSERVATIONS, ACTIONS, seed=seed)
         assert "run.seed" in said(wrong)
+
+
+def test_only_add_module_takes_what_is_no_torch_module(make: Any, batch: Any) -> None:
+    class Dice:
+        """Acts, and learns nothing."""
+
+    assert "which is not an rlplug.Module" in said(lambda: make(build=lambda self: Dice()))
+    learner = make()
+    dice = learner.add_module("dice", module=Dice())
+    assert learner.modules["dice"] is dice
+    results = learner.update({"default": batch(1.0), "dice": batch(1.0)}, timestep=1)
+    assert "loss" in results["default"]
+    assert "dice" not in learner.get_state()["modules"]
+    learner.set_state(make().get_state())
+    assert learner.modules["dice"] is dice
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_schedule_of_learning_rates_that_is_past_its_end_says_so(
+    make: Any, batch: Any, interval: str
+) -> None:
+    def cycle(self: Any, module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=3)
+        return [optimizer], [{"scheduler": scheduler, "interval": interval}]
+
+    learner = make(configure_optimizers_for_module=cycle)
+    learner.update({"default": batch(1.0)}, timestep=2, num_iters=2)
+    with pytest.raises(
+        RlplugError, match=r"OneCycleLR is past its end: .* total steps is 3"
+    ) as told:
+        learner.update({"default": batch(1.0)}, timestep=4, num_iters=2)
+    assert "total_steps" in told.value.hints[0]
+    assert learner.timestep == 2
