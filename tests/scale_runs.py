@@ -66,8 +66,8 @@ def threads_per_process(count: int) -> Iterator[None]:
         yield
 
 
-def ppo(*, steps: int, **options: Any) -> rlplug.RunResult:
-    return rlplug.run("ppo", "CartPole-v1", steps=steps, options={**PPO, **options})
+def ppo(env: str = "CartPole-v1", /, *, steps: int, **options: Any) -> rlplug.RunResult:
+    return rlplug.run("ppo", env, steps=steps, options={**PPO, **options})
 
 
 def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:

@@ -26,6 +26,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Experience
 from rlplug.sampling import VectorSampler
 from rlplug.sampling.batching import Batching, BatchStats
+from rlplug.sampling.turns import Turns
 from rlplug.sampling.workers import WorkerSampler
 from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
 
@@ -481,6 +482,87 @@ def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
     # Each of six steps takes 4 ms at least.
     assert sampler.take_metrics()["time/worker_seconds"] >= 6 * 0.004
     assert sampler.take_metrics()["time/worker_seconds"] == 0
+
+
+def turns_of(num_envs: int, steps: int, *, count: int = 0, **limits: Any) -> Turns:
+    turns = Turns(num_envs, Batching(**limits), steps=steps, count=count)
+    turns.start()
+    turns.collect(4)
+    return turns
+
+
+def test_environments_are_acted_for_in_the_order_in_which_they_became_ready() -> None:
+    turns = turns_of(3, 2, max_batch_size=2)
+    assert turns.choose() == [0, 1]
+    turns.acted([0, 1])
+    assert (turns.ready, turns.stepping.tolist()) == ([2], [True, True, False])
+    assert turns.versions.tolist() == [4, 4, 0]
+    assert not turns.are_most_ready()
+    turns.stepped(numpy.array([1]))
+    # As one batch, in their own order.
+    assert (turns.ready, turns.choose()) == ([2, 1], [1, 2])
+    assert turns.are_most_ready()
+    turns.lost(numpy.array([2]))
+    assert turns.ready == [1, 2]
+    turns.lost(numpy.array([0]))
+    # A step that was lost is no row.
+    assert (turns.ready, turns.stepping.tolist(), turns.taken) == ([1, 2, 0], [False] * 3, 1)
+    turns.acted([1])
+    turns.stepped(numpy.array([1]))
+    # It has its two rows, the others have none.
+    assert (turns.choose(), turns.is_complete()) == ([0, 2], False)
+    for _ in range(2):
+        turns.acted([0, 2])
+        turns.stepped(numpy.array([0, 2]))
+    assert (turns.choose(), turns.taken, turns.is_complete()) == ([], 6, True)
+    turns.collect(5)
+    assert (turns.taken, turns.is_complete()) == (0, False)
+
+
+def test_so_many_environments_are_waited_for_as_can_be_ready() -> None:
+    turns = turns_of(3, 1, min_batch_size=2)
+    turns.acted([0, 1, 2])
+    assert not turns.are_enough_ready()
+    # Its row is taken: no other may come from it.
+    turns.stepped(numpy.array([0]))
+    assert not turns.are_enough_ready()
+    turns.collect(5)
+    assert not turns.are_enough_ready()
+    turns.stepped(numpy.array([1]))
+    turns.collect(5)
+    assert turns.are_enough_ready()
+    assert not turns.are_most_ready()
+    turns.acted([0, 1])
+    turns.stepped(numpy.array([0, 1]))
+    turns.collect(5)
+    turns.lost(numpy.array([2]))
+    turns.acted([0, 1])
+    turns.stepped(numpy.array([0, 1]))
+    # One is left: as no other steps, it is acted for alone.
+    assert turns.choose() == [2]
+    assert turns.are_enough_ready()
+    assert turns.are_most_ready()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize(("max_staleness", "waits"), [(0, False), (3, True), (4, False)])
+def test_a_collection_waits_for_steps_that_would_be_too_old_in_the_next(
+    max_staleness: int, waits: bool, restored: bool
+) -> None:
+    turns = turns_of(2, 9, count=1, max_staleness=max_staleness)
+    turns.acted([0])
+    turns.finish()
+    if restored:
+        before, turns = turns, turns_of(2, 9, count=1, max_staleness=max_staleness)
+        turns.set_state(before.get_state())
+    turns.collect(6)
+    assert not turns.is_complete()
+    turns.acted([1])
+    turns.stepped(numpy.array([1]))
+    # There are two updates for each collection: that of version 4 is in the next one 4 old.
+    assert turns.is_complete() != waits
+    turns.stepped(numpy.array([0]))
+    assert turns.is_complete()
 
 
 def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:

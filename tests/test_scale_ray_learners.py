@@ -39,10 +39,17 @@ RAY = {
 
 @pytest.mark.usefixtures("cluster")
 def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_on_sharded(
-    store_root: Path, caplog: pytest.LogCaptureFixture
+    store_root: Path,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    local = ppo(steps=1024, **{"run.max_updates": 6, "scale.learners": 2, "checkpoint.updates": 3})
-    part = ppo(steps=1024, **RAY, **{"run.max_updates": 3})
+    # All find what is found here, also the processes of a cluster that was started before.
+    (tmp_path / "found_here.py").write_text(FOUND)
+    monkeypatch.syspath_prepend(tmp_path)
+    options: dict[str, Any] = {"run.max_updates": 6, "scale.learners": 2, "checkpoint.updates": 3}
+    local = ppo("found_here:found", steps=1024, **options)
+    part = ppo("found_here:found", steps=1024, **RAY, **{"run.max_updates": 3})
     assert (local.step, part.step) == (768, 384)
     first = local.folder / "checkpoints" / f"step-{384:012d}"
     expected = read_tree(first / "policy")["modules"]["default"]
@@ -60,6 +67,15 @@ def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_o
     with caplog.at_level(logging.WARNING, "rlplug"):
         assert rlplug.resume(part.run_id, options=options, allow_drift=True).step == 896
     assert "(the run had 2 runners, now it has 4)." in caplog.text
+
+
+FOUND = """
+from functools import partial
+
+import gymnasium
+
+found = partial(gymnasium.make, "CartPole-v1")
+"""
 
 
 @pytest.mark.usefixtures("cluster")

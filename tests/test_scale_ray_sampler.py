@@ -15,10 +15,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlplug.config.league_section import LeagueSection
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
+from rlplug.sampling.league_roster import Roster
 from rlplug.scale import ray_sampler
 from rlplug.scale.ray_sampler import RaySampler
 from tests.scale_actors import Telling
@@ -169,6 +171,38 @@ def test_runners_that_die_are_replaced_as_often_as_is_allowed(
         said = rf"^runner 0 died {WHY}, after 2 others\.\n  try: look at its memory, or --set "
         with pytest.raises(RunFailedError, match=rf"{said}scale\.max_restarts=N$"):
             sampler.collect(24)
+
+
+def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor() -> None:
+    module: Any = torch.nn.Linear(1, 1)
+    agents = {"agent_0": "default", "agent_1": "default"}
+    sides = [["agent_0"], ["agent_1"]]
+    roster = Roster(LeagueSection(every=10), agents, {"default": module}, sides)
+
+    def dies_at(index: int, life: int) -> int:
+        return 20 if (index, life) == (1, 0) else -99
+
+    with sampler_of(roster=roster, dies_at=dies_at) as (sampler, _, _):
+
+        def heard() -> list[tuple[list[int], list[int]]]:
+            """The numbers in the pool, and of the copies that are sent, last of each runner."""
+            told = [sampler._ray.get(one.told.remote())[0][-1][-1] for one in sampler._runners]
+            return [(one["numbers"], [copy["number"] for copy in one["copies"]]) for one in told]
+
+        sampler.start(7)
+        assert heard() == [([0], [0])] * 2
+        saved = sampler.get_state(environments=True)
+        sampler.set_state(saved, seed=3)
+        assert heard() == [([0], [])] * 2
+        roster.refresh(10)
+        sampler.set_state(saved, seed=3)
+        assert heard() == [([0, 1], [1])] * 2
+        sampler.set_state(saved, seed=3)
+        assert heard() == [([0, 1], [])] * 2
+        sampler.collect(20)
+        numbers, sent = heard()[1]
+        assert len(numbers) > 1
+        assert sent == numbers
 
 
 def test_a_runner_without_room_is_waited_for_and_then_refused(

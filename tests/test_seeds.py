@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import click.testing
 import numpy
 import pytest
 
+from rlplug.cli.seeds import finish_seeds
 from rlplug.config.sources import Setting
 from rlplug.errors import RequestError
 from rlplug.quantities import format_duration
@@ -21,8 +25,11 @@ from rlplug.runs.seeds.arguments import arguments_of, resume_arguments
 from rlplug.runs.seeds.asked import Share, parse_seeds, refuse_seed_option, seeds_text, share
 from rlplug.runs.seeds.carry_out import exit_code
 from rlplug.runs.seeds.display import LiveSeeds, PlainSeeds, seed_line
+from rlplug.runs.seeds.group import Group
+from rlplug.runs.seeds.several import MakeDisplay, SeedsOutcome
 from rlplug.runs.seeds.state import SeedState
 from rlplug.runs.seeds.summary import Summary
+from rlplug.tracking.location import default_folder
 
 # -- what is asked for --------------------------------------------------------------------------
 
@@ -226,6 +233,82 @@ def test_a_low_terminal_shows_the_seeds_in_progress_and_counts_the_others(
     drawn = terminal.getvalue()
     assert [seed for seed in range(20) if f"seed {seed:>2} " in drawn] == [0, 1, 2]
     assert "17 running" in drawn
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown", "counted"),
+    [
+        (9, ["seed 0", "seed 1", "seed 2", "seed 3", "seed 4", "seed 5", "seed 6", "seed 7"], ""),
+        (8, ["seed 0", "seed 1", "seed 2", "seed 3", "seed 5"], "1 finished, 2 waiting"),
+        (6, ["seed 0", "seed 1", "seed 2", "seed 3"], "1 finished, 1 running, 2 waiting"),
+        (3, ["seed 0"], "4 running, 1 finished, 2 waiting"),
+    ],
+)
+def test_of_more_seeds_than_a_terminal_has_lines_as_many_in_progress_are_shown_as_fit(
+    lines: int, shown: list[str], counted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", str(lines))
+    states = [half_way(seed) for seed in range(6)]
+    states[4].status = "finished"
+    states += [SeedState(seed=seed) for seed in (6, 7)]
+    terminal = Terminal()
+    display = LiveSeeds(terminal, "a2c")
+    display.update(states)
+    drawn = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.getvalue()).splitlines()
+    display.close()
+    # One line is left for the cursor.
+    assert [line[:6] for line in drawn if line.startswith("seed ")] == shown
+    assert ([line for line in drawn if "waiting" in line and "seed" not in line] or [""]) == [
+        counted
+    ]
+
+
+def with_checkpoint(root: Path, seed: int) -> SeedState:
+    manifest = root / str(seed) / "checkpoints" / "step-1" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    state = SeedState(seed=seed, status="interrupted")
+    state.report({"folder": str(root / str(seed)), "title": "t", "steps": 9, "step": 1})
+    return state
+
+
+def ending_in(outcome: SeedsOutcome) -> Callable[[MakeDisplay], SeedsOutcome]:
+    return lambda display: outcome
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"), [([], "no seed"), ([3], "seed 3"), ([3, 5], "seeds 3, 5")]
+)
+def test_of_interrupted_seeds_is_told_which_have_a_checkpoint_and_how_they_go_on(
+    saved: list[int],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("RLPLUG_HOME", raising=False)
+    states = [with_checkpoint(tmp_path, seed) for seed in saved]
+    states.append(SeedState(seed=9, status="interrupted"))
+    root = tmp_path / "my runs"
+    for where, command in (
+        (root, f"RLPLUG_HOME='{root}' rlplug resume g"),
+        (default_folder(), "rlplug resume g"),
+    ):
+        outcome = SeedsOutcome(states=states, ended_by=signal.SIGTERM, group=Group(where, "g"))
+        assert finish_seeds(ending_in(outcome), quiet=True, as_json=False) == 143
+        assert capsys.readouterr().err == (
+            f"rlplug: interrupted; of {told} there is a checkpoint.\n"
+            f"  go on with all of them: {command}\n"
+        )
+
+
+def test_seeds_that_are_interrupted_before_they_have_begun_leave_nothing_to_go_on_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outcome = SeedsOutcome(states=[SeedState(seed=0)], ended_by=signal.SIGINT, group=None)
+    assert finish_seeds(ending_in(outcome), quiet=False, as_json=True) == 130
+    assert capsys.readouterr() == ("", "rlplug: interrupted before any seed had begun.\n")
 
 
 def test_without_a_terminal_there_is_a_line_per_fifth_of_a_seed() -> None:

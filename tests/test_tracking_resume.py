@@ -317,6 +317,40 @@ def test_artifacts_that_were_to_be_deleted_when_a_run_was_killed_are_when_it_goe
     assert os.listdir(tracking.folder / "deletions") == []
 
 
+def test_artifacts_that_are_forgotten_are_deleted_while_the_run_goes_on(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened(config_of())
+    for name in ("step-1", "step-2", "step-3"):
+        folder = tracking.folder / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+        deleted = ["step-2"] if name == "step-3" else []
+        tracking.checkpoint(folder, last="manifest.json", deleted=deleted)
+    tracking.forget_artifacts("checkpoints/step-1")
+    for name in ("step-1", "step-2"):
+        shutil.rmtree(tracking.folder / "checkpoints" / name)
+    tracking.close("FINISHED")
+    there = client.list_artifacts(tracking.run_id, "checkpoints")
+    assert [one.path for one in there] == ["checkpoints/step-3"]
+    assert os.listdir(tracking.folder / "deletions") == []
+
+
+def test_a_run_ends_at_the_step_that_it_reported_last(opened: Open) -> None:
+    tracking = opened(config_of())
+    tracking.listener.metrics_reported(20, {"a": 1.0})
+    # Neither says how far training has come.
+    tracking.listener.evaluation_finished(30, {"b": 1.0})
+    tracking.listener.checkpoint_saved(40)
+    with pytest.raises(ValueError, match="no more"), tracking:
+        raise ValueError("no more")
+    status = RunStatus.read(tracking.folder)
+    assert status is not None
+    assert (status.status, status.step) == ("FAILED", 20)
+    log = (tracking.folder / "logs" / "run.log").read_text()
+    assert f"run {tracking.run_id} ended at step 20: FAILED: ValueError: no more" in log
+
+
 def test_checkpoints_that_were_not_uploaded_before_a_kill_are_when_the_run_goes_on(
     opened: Open, client: MlflowClient
 ) -> None:
