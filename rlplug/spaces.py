@@ -10,7 +10,7 @@ import numpy
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlplug.errors import RunFailedError, UnsupportedSpaceError
+from rlplug.errors import RequestError, RunFailedError, UnsupportedSpaceError
 
 __all__ = [
     "ACTION_MASK",
@@ -26,6 +26,8 @@ __all__ = [
     "outline",
     "placeholder",
     "shape_mismatch",
+    "space_from_dict",
+    "space_to_dict",
     "whole_numbers",
     "without_action_mask",
 ]
@@ -235,3 +237,44 @@ def describe(space: AnySpace) -> str:
     if isinstance(space, spaces.Tuple):
         return "Tuple of " + ", ".join(describe(part) for part in space.spaces)
     return str(space)
+
+
+def space_to_dict(space: AnySpace) -> dict[str, Any]:
+    """A Gymnasium space as plain values and arrays; a space of unknown type only as text."""
+    kind = type(space)
+    if kind is spaces.Box:
+        low, high = getattr(space, "low"), getattr(space, "high")  # noqa: B009 # of any Box
+        return {"kind": "Box", "low": low, "high": high, "dtype": str(space.dtype)}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
+    if isinstance(space, spaces.MultiBinary):
+        n = space.n if isinstance(space.n, int) else list(space.shape)
+        return {"kind": "MultiBinary", "n": n}
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "parts": {key: space_to_dict(one) for key, one in space.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "parts": [space_to_dict(one) for one in space.spaces]}
+    return {"kind": "unknown", "text": str(space)}
+
+
+def space_from_dict(values: Mapping[str, Any]) -> AnySpace:
+    """The space that `space_to_dict` was given."""
+    kind = values["kind"]
+    if kind == "Box":
+        return spaces.Box(values["low"], values["high"], dtype=numpy.dtype(values["dtype"]).type)
+    if kind == "Discrete":
+        return spaces.Discrete(values["n"], start=values["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(values["nvec"], start=values["start"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(values["n"])
+    if kind == "Dict":
+        return spaces.Dict({key: space_from_dict(one) for key, one in values["parts"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_dict(one) for one in values["parts"]])
+    raise RequestError(
+        f"the saved space {values.get('text', kind)!r} has a type that cannot be stored.",
+        "try: an environment with Gymnasium's own spaces",
+    )

@@ -52,6 +52,9 @@ _SYNCED = 2**24
 _UNHASHED = 4
 """Parts that may be written before they are hashed."""
 
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError)
+"""What reading a file raises whose content is not what it should be."""
+
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -143,7 +146,7 @@ def read_tree(folder: Path) -> dict[str, Any]:
         raise RequestError(
             f"there is no saved state at {path}.", "give the folder that save_state wrote"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return tree
 
@@ -168,7 +171,7 @@ def read_file(path: Path, sha256: str) -> dict[str, Any]:
         tree: dict[str, Any] = unpack(
             json.loads(header["__metadata__"][_TREE]), load_tensors(payload)
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return tree
 

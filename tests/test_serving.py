@@ -28,10 +28,10 @@ from rlplug import (
     option,
     run,
 )
-from rlplug.checkpoint.policy import space_from_dict, space_to_dict
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
 from rlplug.feeds import Stream
+from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import read_tree, write_tree
 
 OFF = {"tracking.enabled": False}

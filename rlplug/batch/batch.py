@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -19,6 +19,18 @@ Column: TypeAlias = "Tensor | numpy.ndarray[Any, Any] | Mapping[str, Any] | tupl
 
 SIDE_TABLES = frozenset(("fragments", "final_observations", "state", "continued"))
 """Tables with one row per fragment: a piece of an episode inside a rollout."""
+
+
+class MissingColumnError(RequestError, KeyError):
+    """A batch lacks a column that somebody reads; a KeyError as well, as of any mapping."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(
+            f"the batch has no column {name!r}.", f"it has: {', '.join(map(str, known)) or 'none'}"
+        )
+
+    # A KeyError shows its message in quotes.
+    __str__ = Exception.__str__
 
 
 class Batch(Mapping[str, Any]):
@@ -38,7 +50,7 @@ class Batch(Mapping[str, Any]):
         """The number of rows once `check` has passed; 0 before."""
 
     def __getitem__(self, name: str) -> Any:
-        column = self._columns[name]
+        column = self._column(name)
         if isinstance(column, Tensor):
             return column
         try:
@@ -52,7 +64,17 @@ class Batch(Mapping[str, Any]):
 
     def array(self, name: str) -> Any:
         """A column as NumPy, without a copy if it is on the CPU."""
-        return to_arrays(self._columns[name])
+        return to_arrays(self._column(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A column as a tensor, or the default where there is none."""
+        return self[name] if name in self._columns else default
+
+    def _column(self, name: str) -> Any:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise MissingColumnError(name, self._columns) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

@@ -24,6 +24,7 @@ from rlplug.checkpoint.manifest import (
     best_in,
     checkpoints_in,
     read_manifest,
+    step_name,
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
 from rlplug.durable import sync_all, sync_folder, write_content
@@ -194,7 +195,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> tuple[Path, tuple[Path, ...]]:
         """The checkpoint's folder, and new files of the replay buffer."""
         step = snapshot.manifest.step
-        path = self.folder / f"step-{step:012d}"
+        path = self.folder / step_name(step)
         partial = self.folder / f".unfinished-{path.name}-{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         try:

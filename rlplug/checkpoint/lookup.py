@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rlplug.checkpoint.manifest import (
     checkpoints_in,
     is_checkpoint,
     read_manifest,
+    step_name,
     verify,
 )
 from rlplug.checkpoint.trust import own_copy
@@ -22,6 +24,8 @@ from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
 __all__ = ["find_checkpoint", "find_run", "lasting_name", "run_to_resume"]
+
+_LOG = logging.getLogger("rlplug")
 
 
 def find_checkpoint(run: str, which: str = "best") -> Path:
@@ -45,15 +49,25 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
         named = False
         folder = find_run(run)
         found = checkpoints_in(folder / "checkpoints")
+        damaged = [one for one in _folders(folder / "checkpoints") if one not in found]
+        if damaged and not found:
+            read_manifest(damaged[-1])
         if not found:
             raise RequestError(
                 f"run {run!r} has no checkpoint in {folder}.",
                 "try: a run that saved a checkpoint",
             )
         if which.isdecimal():
+            for one in damaged:
+                if one.name == step_name(int(which)):
+                    read_manifest(one)
             chosen = _at_step(run, int(which), found)
         else:
             chosen = found[-1] if which == "last" else _best(run, found)
+            if which == "last":
+                # Earlier ones are not asked for.
+                damaged = [one for one in damaged if one.name > chosen.name]
+            _tell(damaged, chosen)
     verify(chosen, training=not named or _has_training(chosen))
     return chosen
 
@@ -86,6 +100,24 @@ def _of_model(uri: str, which: str) -> Path:
 def _has_training(checkpoint: Path) -> bool:
     """Whether it has the state of training; that of a model has not."""
     return (checkpoint / TRAINING).is_dir()
+
+
+def _folders(checkpoints: Path) -> list[Path]:
+    """The folders of checkpoints, complete or not, in order of steps."""
+    return sorted(checkpoints.glob(STEPS), key=lambda one: one.name)
+
+
+def _tell(damaged: Sequence[Path], chosen: Path) -> None:
+    """Warn of checkpoints without a manifest, any of which may be the one that was meant."""
+    for one in damaged:
+        try:
+            read_manifest(one)
+        except RequestError as problem:
+            _LOG.warning(
+                "rlplug: warning: %s The checkpoint of step %s is taken.",
+                problem.message,
+                f"{read_manifest(chosen).step:,}",
+            )
 
 
 def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:

@@ -32,6 +32,7 @@ __all__ = [
     "read_manifest",
     "reading",
     "replay_folder",
+    "step_name",
     "verify",
 ]
 
@@ -84,6 +85,11 @@ class Manifest:
     def content(self) -> bytes:
         """The file content."""
         return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
+
+
+def step_name(step: int) -> str:
+    """The name of the folder of the checkpoint at a step."""
+    return f"step-{step:012d}"
 
 
 def is_checkpoint(folder: Path) -> bool:

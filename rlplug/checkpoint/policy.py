@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy
 import torch
 from gymnasium import spaces
 from torch import Tensor
@@ -16,7 +15,8 @@ from torch import Tensor
 from rlplug.checkpoint.manifest import POLICY, damaged, reading
 from rlplug.checkpoint.weights import load_weights
 from rlplug.errors import RequestError
-from rlplug.learner import state
+from rlplug.learner.fit import compare
+from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import INDEX, read_tree
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ __all__ = [
     "SavedPolicy",
     "init_from",
     "restore_policy",
-    "space_from_dict",
-    "space_to_dict",
     "split_state",
 ]
 
@@ -125,7 +123,7 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
             there = saved.extra.get(module_id, {})
             if plugin not in there:
                 raise _lacking(f"the extra of {plugin!r} for module {module_id!r}")
-            state.compare(extra, there[plugin], f"the extra of {plugin!r}")
+            compare(extra, there[plugin], f"the extra of {plugin!r}")
             extra.load_state_dict(there[plugin])
     for one in learner.calls.implementations("load_state"):
         if one.name not in saved.plugin_states:
@@ -206,44 +204,3 @@ def _set_what_fits(learner: Learner, saved: SavedPolicy) -> None:
         left = load_weights(module, saved.modules.get(module_id, {}), strict=False)
         for line in left.lines():
             _LOG.warning("rlplug: run.init_from, module %r: %s.", module_id, line)
-
-
-def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
-    """A Gymnasium space as plain values and arrays; a space of unknown type only as text."""
-    kind = type(space)
-    if kind is spaces.Box:
-        low, high = getattr(space, "low"), getattr(space, "high")  # noqa: B009 # of any Box
-        return {"kind": "Box", "low": low, "high": high, "dtype": str(space.dtype)}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
-    if isinstance(space, spaces.MultiBinary):
-        n = space.n if isinstance(space.n, int) else list(space.shape)
-        return {"kind": "MultiBinary", "n": n}
-    if isinstance(space, spaces.Dict):
-        return {"kind": "Dict", "parts": {key: space_to_dict(one) for key, one in space.items()}}
-    if isinstance(space, spaces.Tuple):
-        return {"kind": "Tuple", "parts": [space_to_dict(one) for one in space.spaces]}
-    return {"kind": "unknown", "text": str(space)}
-
-
-def space_from_dict(values: Mapping[str, Any]) -> spaces.Space[Any]:
-    """The space that `space_to_dict` was given."""
-    kind = values["kind"]
-    if kind == "Box":
-        return spaces.Box(values["low"], values["high"], dtype=numpy.dtype(values["dtype"]).type)
-    if kind == "Discrete":
-        return spaces.Discrete(values["n"], start=values["start"])
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(values["nvec"], start=values["start"])
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(values["n"])
-    if kind == "Dict":
-        return spaces.Dict({key: space_from_dict(one) for key, one in values["parts"].items()})
-    if kind == "Tuple":
-        return spaces.Tuple([space_from_dict(one) for one in values["parts"]])
-    raise RequestError(
-        f"the checkpoint's space {values.get('text', kind)!r} has a type that cannot be stored.",
-        "try: an environment with Gymnasium's own spaces",
-    )

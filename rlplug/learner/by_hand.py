@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.config.secrets import masked, without_masked
 from rlplug.config.toml import plain
-from rlplug.errors import PluginError, RequestError
-from rlplug.learner import state
+from rlplug.errors import PluginError, RequestError, RlplugError
+from rlplug.learner import fit, state
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
@@ -159,13 +161,18 @@ class ByHand(LearnerModules):
         # A snapshot: state dicts hold the very tensors that training goes on to change.
         return copy.deepcopy(
             {
-                "format": state.FORMAT,
+                "format": fit.FORMAT,
                 "plugins": packages(self.calls.participants),
                 "counters": {"timestep": self.timestep, "updates": self.updates},
                 "modules_to_train": (
                     None if wanted is None or callable(wanted) else sorted(wanted)
                 ),
+                "chosen_by_function": callable(wanted),
                 "frozen": [one.module_id for one in self.members.values() if not one.trainable],
+                "spaces": {
+                    module_id: fit.spaces_to_tree(self._spaces_of(module_id))
+                    for module_id in self.members
+                },
                 "modules": {
                     module_id: member.module.state_dict()
                     for module_id, member in self.members.items()
@@ -210,47 +217,59 @@ class ByHand(LearnerModules):
         """Continue from there; modules that the state has besides are added.
 
         What does not fit is refused before anything is changed. With `rebuild` modules of another
-        shape are built again with the options of the state.
+        shape are built again with the spaces and options of the state.
         """
         if not isinstance(saved, Mapping):
             raise RequestError(
                 f"a state is what get_state gave, not a {type(saved).__name__}.",
                 "load_state reads one from a folder",
             )
-        state.check_origin(saved, packages(self.calls.participants))
-        with self._all_or_nothing():
+        fit.check_origin(saved, packages(self.calls.participants))
+        with self._all_or_nothing(), ExitStack() as undo:
             self.build()
-            state.check_modules(saved, self.members)
-            if rebuild:
-                self._rebuild(saved)
+            fit.check_modules(saved, self.members)
+            fit.refuse(fit.part_problems(saved, self.members, self.device))
+            for module_id, weights in saved["modules"].items():
+                member = self.members.get(module_id)
+                if member is None:
+                    self._add_saved(module_id, saved, rebuild=rebuild)
+                elif rebuild and member.is_torch and not fit.fits(member.module, weights):
+                    self._rebuild(module_id, saved)
             both = None if self.shared_update is None else self.shared_update.member
-            state.check_weights(saved, self.members, both)
-            for module_id in saved["modules"]:
-                if module_id not in self.members:
-                    self.add_module(module_id, like=state.model_of(self.members).module_id)
+            scaler = self.precision.scaler
+            fit.refuse(
+                [
+                    *fit.weight_problems(saved, self.members, both),
+                    *fit.stage_problems(saved, self._all_updates(), scaler),
+                ]
+            )
+            for module_id, options in saved.get("options", {}).items():
+                with self._changing_options(module_id):
+                    self.calls.set_overrides(module_id, {})
+                    for plugin, values in options.items():
+                        self.calls.set_options(plugin, module_id, without_masked(values))
+            # What plugins and their modules keep by themselves, only they can tell to be unfit.
+            self._load_foreign(saved, undo)
+            undo.pop_all()
         for module_id in saved["modules"]:
             self.members[module_id].trainable = module_id not in saved["frozen"]
-            self.modules[module_id].load_state_dict(saved["modules"][module_id])
+            if self.members[module_id].is_torch:
+                self.modules[module_id].load_state_dict(saved["modules"][module_id])
             for plugin, extra in self.extra[module_id].items():
                 extra.load_state_dict(saved["extra"][module_id][plugin])
-        for module_id, options in saved.get("options", {}).items():
-            with self._changing_options(module_id):
-                self.calls.set_overrides(module_id, {})
-                for plugin, values in options.items():
-                    self.calls.set_options(plugin, module_id, without_masked(values))
         for module_id, update in self._all_updates().items():
             part = saved["stages"][module_id]
             update.set_state(part, saved["optimizers"].get(module_id, {}))
             if "engine" in part:
                 self._engines.resume(update, *part["engine"])
         wanted = saved["modules_to_train"]
-        if wanted is not None or not callable(self.modules_to_train):
+        by_function = callable(self.modules_to_train) or saved.get("chosen_by_function", False)
+        if wanted is not None or not by_function:
             self.modules_to_train = None if wanted is None else set(wanted)
-        if self.precision.scaler is not None and saved["scaler"]:
-            self.precision.scaler.load_state_dict(saved["scaler"])
+        if scaler is not None and saved["scaler"]:
+            scaler.load_state_dict(saved["scaler"])
         for module_id, generator in saved.get("generators", {}).items():
             self.generator(module_id).set_state(generator)
-        self.calls.load_state(saved["plugin_states"])
         self.updates = saved["counters"]["updates"]
         self.timestep = saved["counters"]["timestep"]
         self._set_timestep(self.timestep)
@@ -334,9 +353,10 @@ class ByHand(LearnerModules):
     def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load states of optimizers; what does not fit is refused before anything is changed."""
         members = {**self.members, **self._shared_members()}
+        _check_by_module(saved, "states of optimizers", "get_optimizer_state")
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
-            state.compare_optimizers(member, states)
+            fit.compare_optimizers(member, states)
         for module_id, states in saved.items():
             for name, one in states.items():
                 self.get_optimizer(module_id, name).load_state_dict(copy.deepcopy(one))
@@ -355,19 +375,21 @@ class ByHand(LearnerModules):
 
     def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights from arrays or tensors."""
+        _check_by_module(saved, "weights", "get_module_state")
         for module_id, weights in saved.items():
+            _check_by_module(weights, f"weights of module {module_id!r}", "get_module_state")
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
             module = self._torch_module(module_id)
-            state.compare(module, tensors, f"module {module_id!r}")
+            fit.compare(module, tensors, f"module {module_id!r}")
             module.load_state_dict(tensors)
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""
-        replace_tree(Path(folder), self.get_state())
+        replace_tree(_folder(folder), self.get_state())
 
     def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
         """Read the whole state back; see `set_state`."""
-        self.set_state(read_tree(Path(folder)), rebuild=rebuild)
+        self.set_state(read_tree(_folder(folder)), rebuild=rebuild)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -403,20 +425,64 @@ class ByHand(LearnerModules):
             )
         return module
 
-    def _rebuild(self, saved: Mapping[str, Any]) -> None:
-        """Build modules whose weights do not fit again, with the options of the state."""
-        for module_id, weights in saved["modules"].items():
-            member = self.members.get(module_id)
-            if member is None or not member.is_torch or state.fits(member.module, weights):
-                continue
-            spaces, trainable = self.spaces[module_id], member.trainable
-            self.remove_module(module_id)
-            self.spaces[module_id] = spaces
-            options = saved.get("options", {}).get(module_id, {})
-            for plugin, values in saved.get("plugin_options", {}).items():
-                there = without_masked(options.get(plugin, values))
-                self.set_options(module_id, there, plugin)
-            self.add_module(module_id, spaces, trainable=trainable)
+    def _load_foreign(self, saved: Mapping[str, Any], undo: ExitStack) -> None:
+        """Load the states of plugins, and of modules that are none of torch."""
+        for module_id, own in saved["modules"].items():
+            module = self.modules[module_id]
+            if not self.members[module_id].is_torch:
+                undo.callback(_put_back, module.load_state_dict, copy.deepcopy(module.state_dict()))
+                with _naming(f"the state of module {module_id!r}"):
+                    module.load_state_dict(own)
+        undo.callback(_put_back, self.calls.load_state, copy.deepcopy(self.calls.save_state()))
+        with _naming("the state of a plugin"):
+            self.calls.load_state(saved["plugin_states"])
+
+    def _spaces_of(self, module_id: str) -> dict[str, Any]:
+        observation, action = self.spaces.get(module_id, (None, None))
+        training = self.training_spaces.get(module_id)
+        return {"observation": observation, "action": action, "training": training}
+
+    def _rebuild(self, module_id: str, saved: Mapping[str, Any]) -> None:
+        """Build a module whose weights do not fit again, as the state has it."""
+        spaces = fit.spaces_of(saved, module_id) or self._spaces_of(module_id)
+        wanted = self.modules_to_train
+        self.remove_module(module_id)
+        self._build_saved(module_id, saved, spaces, rebuild=True)
+        self.modules_to_train = wanted
+
+    def _add_saved(self, module_id: str, saved: Mapping[str, Any], *, rebuild: bool) -> None:
+        """Add a module that only the state has: of its own spaces, or else like the first one."""
+        spaces = fit.spaces_of(saved, module_id)
+        if spaces:
+            self._build_saved(module_id, saved, spaces, rebuild=rebuild)
+            return
+        model = next((one for one in self.members.values() if one.is_torch), None)
+        if model is None:
+            raise RequestError(
+                f"the state has module {module_id!r}, which the learner lacks.",
+                "try: learner.add_module(…) before",
+            )
+        self.add_module(module_id, like=model.module_id)
+
+    def _build_saved(
+        self,
+        module_id: str,
+        saved: Mapping[str, Any],
+        spaces: Mapping[str, Any],
+        *,
+        rebuild: bool,
+    ) -> None:
+        """Build a module with the options it alone had; to rebuild it, with all that it had."""
+        pair = spaces["observation"], spaces["action"]
+        self.spaces[module_id] = pair
+        if spaces.get("training") is not None:
+            self.training_spaces[module_id] = spaces["training"]
+        options = dict(saved.get("options", {}).get(module_id, {}))
+        if rebuild:
+            options = {**saved.get("plugin_options", {}), **options}
+        for plugin, values in options.items():
+            self.set_options(module_id, without_masked(values), plugin)
+        self.add_module(module_id, pair)
 
     def _set_gradients(
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]
@@ -432,3 +498,36 @@ class ByHand(LearnerModules):
 
     def _parameters(self) -> list[nn.Parameter]:
         return [param for one in self.optimizers for param in one.params]
+
+
+def _check_by_module(saved: Any, what: str, source: str) -> None:
+    if not isinstance(saved, Mapping):
+        raise RequestError(
+            f"the {what} are a {type(saved).__name__}, not a mapping.", f"give what {source} gave"
+        )
+
+
+def _folder(folder: Any) -> Path:
+    if not isinstance(folder, str | PathLike):
+        raise RequestError(f"the folder of a state is a {type(folder).__name__}.", "give its path")
+    return Path(folder)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Whatever a plugin raises becomes a refusal."""
+    try:
+        yield
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+        ) from error
+
+
+def _put_back(load: Callable[[Any], object], state: Any) -> None:
+    # What failed to load may fail again: the first error is the one to be told.
+    with suppress(Exception):
+        load(state)

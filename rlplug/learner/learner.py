@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import filterfalse
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
+from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
@@ -25,7 +26,7 @@ from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
-from rlplug.spaces import whole_numbers
+from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
 __all__ = ["Learner"]
 
@@ -46,19 +47,12 @@ class Learner(ByHand):
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
         self._check(batches, num_iters, minibatch_size, timestep)
-        timestep_before = self.timestep
-        if timestep != timestep_before:
-            self._set_timestep(timestep)
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         frozen = _NOTHING if self.calls.addons else self._frozen_weights
         watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
-        with frozen, watched:
-            try:
-                prepared = self._prepare(batches)
-            except BaseException:
-                self._set_timestep(timestep_before)
-                raise
+        with self._at(timestep), frozen, watched:
+            prepared = self._prepare(batches)
             for window in self._windows(prepared, num_iters, minibatch_size or 0):
                 for ready in self._turns(window):
                     parts = self._evaluate(ready)
@@ -91,33 +85,21 @@ class Learner(ByHand):
     ) -> None:
         """Refuse what cannot be an update, before anything is changed."""
         size = 0 if minibatch_size is None else minibatch_size
-        counts = (
-            ("num_iters", num_iters, 1),
-            ("minibatch_size", size, 0),
-            ("timestep", timestep, 0),
-        )
-        for name, value, least in counts:
-            if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
-                raise RequestError(f"{name} must be a whole number, got {value!r}.")
-            if value < least:
-                raise RequestError(f"{name} must be at least {least}, got {value}.")
+        _check_count("num_iters", num_iters, 1)
+        _check_count("minibatch_size", size, 0)
+        _check_count("timestep", timestep, 0)
+        _check_batches(batches)
         for module_id, batch in batches.items():
             self.member(module_id)
             batch.check()
+            self._check_observations(module_id, batch)
             known = self.spaces.get(module_id)
             discrete = known is not None and isinstance(known[1], _WHOLE_NUMBERS)
             # The values of integers are not looked at.
             if discrete and "actions" in batch and batch["actions"].is_floating_point():
                 whole_numbers(batch.array("actions"), "action")
-        wanted = self.modules_to_train
-        if isinstance(wanted, str):
-            raise RequestError(
-                f"modules_to_train is the text {wanted!r}.",
-                f"try: modules_to_train = {{{wanted!r}}}",
-            )
-        if wanted is not None and not callable(wanted):
-            for module_id in wanted:
-                self.member(module_id)
+        # Whoever gave a set may have added to it.
+        self._check_to_train(self.modules_to_train)
 
     def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
@@ -313,13 +295,8 @@ class Learner(ByHand):
                 "give a function of the minibatches' results, or None for all of them",
             )
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
-        for name, one in batches.items():
-            if not isinstance(one, Batch):
-                raise RequestError(
-                    f"an update takes a Batch, or Batches by module id; {name!r} is a "
-                    f"{type(one).__name__}.",
-                    "try: Batch(columns)",
-                )
+        _check_batches(batches)
+        before = self.timestep
         if timestep is None:
             timestep = self.timestep + sum(one.rows for one in batches.values())
         whole = self.update(
@@ -332,7 +309,11 @@ class Learner(ByHand):
             for module_id in batches
             if module_id in self.module_updates and module_id in whole
         }
-        return reduced(whole, histories, reduce_fn)
+        try:
+            return reduced(whole, histories, reduce_fn)
+        except BaseException:
+            self._set_timestep(before)
+            raise
 
     def prepare_batches(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
@@ -365,15 +346,16 @@ class Learner(ByHand):
         module_ids: Collection[str] | None = None,
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
+        _check_batches(batches)
         for module_id in batches if module_ids is None else module_ids:
             self.member(module_id)
-        if timestep != self.timestep:
-            self._set_timestep(timestep)
+        _check_count("timestep", timestep, 0)
         results: Results = {}
-        for module_id, batch in batches.items():
-            if module_ids is None or module_id in module_ids:
-                results[module_id] = {}
-                self._additional_update(self.member(module_id), batch, results[module_id])
+        with self._at(timestep):
+            for module_id, batch in batches.items():
+                if module_ids is None or module_id in module_ids:
+                    results[module_id] = {}
+                    self._additional_update(self.member(module_id), batch, results[module_id])
         return results
 
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
@@ -394,6 +376,34 @@ class Learner(ByHand):
         return module_id in {self.member(one).module_id for one in wanted}
 
     # -- inside --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _at(self, timestep: int) -> Iterator[None]:
+        """Update at this step; what fails leaves `timestep` as it was, and no results."""
+        before = self.timestep
+        try:
+            if timestep != before:
+                self._set_timestep(timestep)
+            yield
+        except BaseException:
+            self._set_timestep(before)
+            for update in self._all_updates().values():
+                update.forget_results()
+            raise
+
+    def _check_observations(self, module_id: str, batch: Batch) -> None:
+        """Refuse observations of another shape: flattened, they would be other rows."""
+        space = self.training_spaces.get(module_id, self.spaces.get(module_id, _NO_SPACES)[0])
+        if space is None:
+            return
+        for name in _OBSERVATIONS:
+            if name in batch:
+                wrong = _mismatch(space, batch.columns[name])
+                if wrong:
+                    raise RequestError(
+                        f"{name!r} of the batch for module {module_id!r} is {wrong}.",
+                        "give observations of the module's space, one in each row",
+                    )
 
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
@@ -417,11 +427,52 @@ class Learner(ByHand):
                 metrics[prefix + name] = value
 
 
+def _check_batches(batches: Any) -> None:
+    """Refuse what are no batches by module id."""
+    if isinstance(batches, Batch):
+        raise RequestError(
+            "an update takes Batches by module id, and got one Batch.",
+            f"try: {{{DEFAULT_MODULE!r}: batch}}, or update_from_batch",
+        )
+    if not isinstance(batches, Mapping):
+        raise RequestError(
+            f"an update takes Batches by module id, and got a {type(batches).__name__}.",
+            f"try: {{{DEFAULT_MODULE!r}: batch}}",
+        )
+    for name, one in batches.items():
+        if not isinstance(one, Batch):
+            raise RequestError(
+                f"an update takes a Batch, or Batches by module id; {name!r} is a "
+                f"{type(one).__name__}.",
+                "try: Batch(columns)",
+            )
+
+
+def _mismatch(space: AnySpace, column: Any) -> str:
+    """How the rows of a column differ in shape from a space; empty if they do not."""
+    if isinstance(space, spaces.Box) and tuple(column.shape[1:]) == space.shape:
+        return ""
+    try:
+        return shape_mismatch(without_action_mask(space), tree_map(_FIRST, column))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
+        raise RequestError(f"{name} must be a whole number, got {value!r}.")
+    if value < least:
+        raise RequestError(f"{name} must be at least {least}, got {value}.")
+
+
 Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
 
 _METRIC_HOOKS = ("additional_update", "update_finished")
 """Hooks that see the metrics of an update."""
 
+_OBSERVATIONS = ("observations", "next_observations", "final_observations")
+_FIRST = itemgetter(0)
+_NO_SPACES = (None, None)
 _NOTHING = nullcontext()
 _WHOLE_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete)
 _WEIGHT, _STEPPED, _STOPPED = map(attrgetter, ("weight", "stepped", "stopped"))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlplug.batch import Batch
-from rlplug.errors import PluginError, did_you_mean
+from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
@@ -186,7 +186,15 @@ def reduced(
     ]
     if reduce_fn is None:
         return parts
-    found = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
+    answer: Any = reduce_fn(parts)
+    if not isinstance(answer, Mapping) or not all(
+        isinstance(metrics, Mapping) for metrics in answer.values()
+    ):
+        raise RequestError(
+            f"reduce_fn gave {answer!r}, not metrics by module id.",
+            "return a mapping of mappings: {'default': {'loss': …}}",
+        )
+    found = {module_id: dict(metrics) for module_id, metrics in answer.items()}
     for module_id, metrics in whole.items():
         seen = {name for part in parts for name in part.get(module_id, ())}
         added = {name: value for name, value in metrics.items() if name not in seen}

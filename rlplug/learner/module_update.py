@@ -188,18 +188,22 @@ class ModuleUpdate:
     def note(self, loss: MinibatchLoss | None, total: Any, batch: Batch, weight: float) -> bool:
         """Record the losses of a minibatch and their sum; False if no gradient is wanted."""
         index, self._noted = self._noted, self._noted + 1
+        if self._first_evaluation and index not in self._of_step:
+            # One for each minibatch, also where it has no loss.
+            self._of_step[index] = {}
+            self.history.append(self._of_step[index])
         if loss is None:
             self._skipped += self._first_evaluation
             return False
-        known = self._of_step.get(index)
-        if self._first_evaluation and known is not None:
+        known = self._of_step.get(index, {})
+        if self._first_evaluation and known:
             # Of an optimizer that acts after others: what it adds to the same minibatch.
             self.metrics = known
             known.update({name: one for name, one in loss.metrics.items() if name not in known})
         elif self._first_evaluation:
-            self.metrics = self._of_step[index] = loss.metrics
-            self.metrics["loss"] = total
-            self.history.append(self.metrics)
+            self.metrics = known
+            known.update(loss.metrics)
+            known["loss"] = total
             if loss.rows and "indices" in batch:
                 self._rows.setdefault("indices", []).append(batch["indices"])
                 for name, values in loss.rows.items():
@@ -319,6 +323,15 @@ class ModuleUpdate:
                 found.clear()
         rows, self._rows = self._rows, {}
         return results, dict(zip(rows, map(torch.cat, rows.values()), strict=True))
+
+    def forget_results(self) -> None:
+        """Leave nothing of an update that failed to the results of the next one."""
+        self.history, self._rows = [], {}
+        self._epoch_start = self._skipped = 0
+        self._nonfinite_steps.clear()
+        self._overflows.clear()
+        for one in self.member.optimizers:
+            one.stepped_in_epoch = False
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -80,8 +80,7 @@ class LearnerModules:
         self.updates = 0
         self.prepare_seconds = 0.0
         """Seconds that `prepare_batch` hooks took."""
-        self.modules_to_train: ToTrain = None
-        """None for all, the ids of some, or a function of module id and batch."""
+        self._modules_to_train: ToTrain = None
         self.modules: dict[str, Module] = {}
         self.extra: dict[str, dict[str, nn.Module]] = {}
         self._optimizers = Optimizers()
@@ -186,11 +185,43 @@ class LearnerModules:
 
     # -- modules -------------------------------------------------------------------------------
 
+    @property
+    def modules_to_train(self) -> ToTrain:
+        """None for all, the ids of some, or a function of module id and batch.
+
+        A function is no part of the state: loading one leaves `modules_to_train` as it is then.
+        """
+        return self._modules_to_train
+
+    @modules_to_train.setter
+    def modules_to_train(self, wanted: ToTrain) -> None:
+        self._check_to_train(wanted)
+        self._modules_to_train = wanted
+
+    def _check_to_train(self, wanted: Any) -> None:
+        """Refuse what is neither ids of modules nor a function."""
+        if wanted is None or callable(wanted):
+            return
+        if isinstance(wanted, str):
+            raise RequestError(
+                f"modules_to_train is the text {wanted!r}.",
+                f"try: modules_to_train = {{{wanted!r}}}",
+            )
+        if not isinstance(wanted, Collection):
+            raise RequestError(
+                f"modules_to_train is a {type(wanted).__name__}.",
+                "give the ids of modules, a function of module id and batch, or None for all",
+            )
+        known = {*self.spaces, *self._given_modules}
+        for module_id in wanted:
+            if not isinstance(module_id, str) or module_id not in known:
+                self.member(module_id)
+
     def member(self, module_id: str) -> Member:
         """A module with all that belongs to it."""
-        found = self.members.get(module_id)
+        found = self.members.get(module_id) if isinstance(module_id, str) else None
         if found is None:
-            hint = did_you_mean(module_id, self.members, sentence=True)
+            hint = did_you_mean(str(module_id), self.members, sentence=True)
             raise RequestError(
                 f"the learner has no module {module_id!r}. {hint}".rstrip(),
                 f"it has: {', '.join(self.members) or 'none: call build() first'}",
@@ -260,7 +291,16 @@ class LearnerModules:
             self.modules_to_train = {one for one in self.modules_to_train if one != module_id}
 
     def check_spaces(self, module_id: str, spaces: Spaces) -> None:
-        """Refuse spaces that the algorithm does not support."""
+        """Refuse what are no spaces, or spaces that the algorithm does not support."""
+        match spaces:
+            case [gymnasium.Space(), gymnasium.Space()]:
+                pass
+            case _:
+                raise RequestError(
+                    f"module {module_id!r} needs an observation space and an action space, got "
+                    f"{spaces!r}.",
+                    "try: (env.observation_space, env.action_space)",
+                )
         algorithm = self.calls.algorithm
         reason = algorithm.plugin.supports(*spaces)
         if reason is not None:
@@ -330,6 +370,7 @@ class LearnerModules:
             self.registered_metrics,
             self._generators,
             self._given_modules,
+            self.training_spaces,
         )
 
     @contextmanager
@@ -339,13 +380,14 @@ class LearnerModules:
         kept = {
             name: getattr(self, name)
             for name in (
-                *("scheduled", "shared_update", "_shared_member", "modules_to_train"),
+                *("scheduled", "shared_update", "_shared_member", "_modules_to_train"),
                 *("chosen", "precision"),
             )
         }
         optimizers = self.optimizers.copy()
         members = [(one, one.shared, one.optimizers) for one in self.members.values()]
-        overrides = {module_id: self.calls.overrides(module_id) for module_id in self.members}
+        ids = {*self.spaces, *self._given_modules, *self.members}
+        overrides = {module_id: self.calls.overrides(module_id) for module_id in ids}
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""A learner's state: checked before it is loaded, digested, and put back after a trial."""
+"""What a learner's state holds beside modules: generators, digests, and what a trial changed."""
 
 from __future__ import annotations
 
@@ -17,146 +17,22 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.errors import PluginError, RequestError
+from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner.member import Member
 from rlplug.nn.arrays import Array, UnsupportedError
 
 __all__ = [
-    "FORMAT",
     "Snapshot",
-    "check_modules",
-    "check_origin",
-    "check_weights",
-    "compare",
-    "compare_optimizers",
     "digest",
-    "fits",
-    "model_of",
     "plugin_digests",
+    "random_problem",
     "random_state",
     "refuse_unsaved",
     "set_random_state",
     "update_digest",
 ]
 
-FORMAT = 1
 _DEPTH = 8
-
-
-# -- whether a saved state fits ------------------------------------------------------------------
-
-
-def check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
-    """Refuse a state of another format, or of other plugins than those here: name → package."""
-    if saved.get("format") != FORMAT:
-        raise RequestError(
-            f"the state has format {saved.get('format')!r}, this rlplug reads {FORMAT}.",
-            "load it with the version of rlplug that saved it",
-        )
-    there = dict(saved["plugins"])
-    for name in {**there, **here}:
-        if here.get(name) != there.get(name):
-            raise RequestError(
-                f"the state was saved with plugin {name!r} as {there.get(name, 'absent')}, "
-                f"here it is {here.get(name, 'absent')}.",
-                f"try: pip install {there[name].replace(' ', '==')}"
-                if name in there
-                else f"take part without {name!r}",
-            )
-
-
-def check_modules(saved: Mapping[str, Any], members: Mapping[str, Member]) -> None:
-    """Refuse a state that lacks a module."""
-    for module_id, member in members.items():
-        if member.has_state and module_id not in saved["modules"]:
-            raise RequestError(
-                f"the state has no module {module_id!r}.",
-                f"it has: {', '.join(saved['modules']) or 'none'}",
-                f"try: learner.remove_module({module_id!r}) before",
-            )
-
-
-def model_of(members: Mapping[str, Member]) -> Member:
-    """The module that those which only a state has are like: the first torch module."""
-    return next(member for member in members.values() if member.is_torch)
-
-
-def check_weights(
-    saved: Mapping[str, Any], members: Mapping[str, Member], shared: Member | None
-) -> None:
-    """Refuse modules, extras and optimizers of other names or shapes than the members'."""
-    for module_id, weights in saved["modules"].items():
-        member = members.get(module_id) or model_of(members)
-        if not member.is_torch:
-            continue
-        compare(member.module, weights, f"module {module_id!r}")
-        extras = saved["extra"].get(module_id, {})
-        for plugin, extra in member.extras.items():
-            if plugin not in extras:
-                raise _unfit(f"it has no extra of plugin {plugin!r} for module {module_id!r}")
-            compare(extra, extras[plugin], f"the extra of {plugin!r} for module {module_id!r}")
-        compare_optimizers(member, saved["optimizers"].get(module_id, {}))
-    if shared is not None:
-        compare_optimizers(shared, saved["optimizers"].get(shared.module_id, {}))
-
-
-def fits(module: nn.Module, saved: Mapping[str, Tensor]) -> bool:
-    """Whether weights have the names and shapes of the module's."""
-    try:
-        compare(module, saved, "the module")
-    except RequestError:
-        return False
-    return True
-
-
-def compare(module: nn.Module, saved: Mapping[str, Tensor], what: str) -> None:
-    """Refuse weights of other names or shapes than the module's."""
-    own = module.state_dict()
-    for name in own:
-        if name not in saved:
-            raise _unfit(f"it has no {name!r} for {what}")
-        if isinstance(own[name], Tensor) and own[name].shape != saved[name].shape:
-            raise _unfit(
-                f"{name!r} of {what} has shape {tuple(saved[name].shape)} there, "
-                f"{tuple(own[name].shape)} here"
-            )
-    for name in saved:
-        if name not in own:
-            raise _unfit(f"{what} has no {name!r} here")
-
-
-def compare_optimizers(member: Member, states: Mapping[str, Any]) -> None:
-    """Refuse states of optimizers of other names, kinds or sizes than the member's."""
-    module_id, names = member.module_id, {one.name for one in member.optimizers}
-    if names != set(states):
-        raise _unfit(
-            f"module {module_id!r} has optimizers {sorted(states)} there, {sorted(names)} here"
-        )
-    for one in member.optimizers:
-        if "param_groups" not in states[one.name]:
-            raise _unfit(f"that of optimizer {one.name!r} of module {module_id!r} is none of torch")
-        count = sum(len(group["params"]) for group in states[one.name]["param_groups"])
-        if count != len(one.params):
-            raise _unfit(
-                f"optimizer {one.name!r} of module {module_id!r} holds {count} parameters there, "
-                f"{len(one.params)} here"
-            )
-        for settings in states[one.name]["param_groups"]:
-            # The settings tell optimizers apart: SGD has a momentum where Adam has betas.
-            known = set(one.optimizer.param_groups[0]) | {"initial_lr"}
-            if unknown := sorted(set(settings) - known):
-                raise _unfit(
-                    f"optimizer {one.name!r} of module {module_id!r} is a "
-                    f"{type(one.optimizer).__name__} here, which has no {unknown[0]!r}"
-                )
-
-
-def _unfit(reason: str) -> RequestError:
-    return RequestError(
-        f"the state does not fit this learner: {reason}.",
-        "use the options and spaces of the run that saved it",
-    )
 
 
 # -- global generators ----------------------------------------------------------------------------
@@ -182,6 +58,19 @@ def set_random_state(saved: Mapping[str, Any], device: torch.device | None = Non
     name, keys, *rest = saved["numpy"]
     numpy.random.set_state((name, keys.numpy().astype(numpy.uint32), *rest))
     random.setstate(saved["python"])
+
+
+def random_problem(saved: Mapping[str, Any]) -> str:
+    """Why the global generators cannot be put back; empty if they can."""
+    try:
+        torch.Generator().set_state(saved["torch"])
+        saved["cuda"]
+        name, keys, *rest = saved["numpy"]
+        numpy.random.RandomState().set_state((name, keys.numpy().astype(numpy.uint32), *rest))
+        random.Random().setstate(saved["python"])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 # -- digests of what plugins keep in their attributes -------------------------------------------

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from torch.optim.lr_scheduler import OneCycleLR
+
 from rlplug.errors import RunFailedError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan
 
@@ -114,15 +116,27 @@ class SchedulerRun:
         if self.passed % self.plan.every:
             return
         if not self.plan.monitor:
-            self.plan.scheduler.step()
+            self._move()
             return
         value = metrics.get(self.plan.monitor)
         if value is None:
             value, self.reported = self.reported, None
         if value is not None:
-            self.plan.scheduler.step(float(value))
+            self._move(float(value))
         elif not self.plan.monitor.startswith(_OF_THE_RUN):
             self._missing(metrics, "this module")
+
+    def _move(self, *value: float) -> None:
+        scheduler = self.plan.scheduler
+        try:
+            scheduler.step(*value)
+        except ValueError as error:
+            if not isinstance(scheduler, OneCycleLR):
+                raise
+            raise RunFailedError(
+                f"the scheduler {type(scheduler).__name__} is past its end: {error}.",
+                "give it 'total_steps' for all steps that it will be told of, or another scheduler",
+            ) from error
 
     def _missing(self, metrics: Collection[str], whose: str) -> None:
         wanted = self.plan.monitor

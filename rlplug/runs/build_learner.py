@@ -31,14 +31,24 @@ def build_learner(
     modules: Mapping[str, tuple[AnySpace, AnySpace]] | None = None,
     module_options: Mapping[str, Mapping[str, Any]] | None = None,
     addons: Sequence[str | AddOn] = (),
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Learner:
     """A built learner: `build_learner("ppo", env.observation_space, env.action_space)`.
 
     It has the module `default` for these spaces, or one for each pair of observation and action
     space in `modules`. `options` have the keys of `--set`; `module_options` are options of the
-    algorithm that one module alone has, by module id.
+    algorithm that one module alone has, by module id. `seed` is `run.seed`, 0 unless given.
     """
+    for name, given in (
+        ("options", options),
+        ("modules", modules),
+        ("module_options", module_options),
+    ):
+        if given is not None and not isinstance(given, Mapping):
+            raise RequestError(
+                f"{name} of build_learner is a {type(given).__name__}, not a mapping.",
+                f"try: {name}={{{_EXAMPLES[name]}}}",
+            )
     spaces = dict(modules or {})
     if observation_space is not None and action_space is not None:
         spaces.setdefault(DEFAULT_MODULE, (observation_space, action_space))
@@ -49,7 +59,13 @@ def build_learner(
         )
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
     request = Request(
-        flags={"run": {"algorithm": plugins.algorithm, "addons": list(plugins.addons)}},
+        flags={
+            "run": {
+                "algorithm": plugins.algorithm,
+                "addons": list(plugins.addons),
+                **({} if seed is None else {"seed": seed}),
+            }
+        },
         settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
         flags_origin="arguments of build_learner",
     )
@@ -57,7 +73,7 @@ def build_learner(
     learner = Learner(
         prepared.hooks(),
         spaces,
-        seed=seed,
+        seed=prepared.config.run.seed,
         learning=prepared.config.learner,
         compute=prepared.config.compute,
     )
@@ -69,5 +85,17 @@ def build_learner(
                 f"module_options names module {module_id!r}, which is not built.",
                 f"there are: {', '.join(spaces)}",
             )
+        if not isinstance(its, Mapping):
+            raise RequestError(
+                f"module_options of module {module_id!r} is a {type(its).__name__}, not a mapping.",
+                f"try: module_options={{{_EXAMPLES['module_options']}}}",
+            )
         learner.set_options(module_id, its)
     return built(learner, prepared)
+
+
+_EXAMPLES = {
+    "options": '"gamma": 0.95',
+    "modules": '"a": (observation_space, action_space)',
+    "module_options": '"a": {"gamma": 0.95}',
+}

@@ -13,7 +13,7 @@ from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
-from rlplug.checkpoint.policy import SavedPolicy, restore_policy, space_from_dict
+from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Normalization
 from rlplug.evaluation.agents import AgentModules
@@ -26,7 +26,7 @@ from rlplug.runs.request import Request
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.serving.agents import policies_by_agent
 from rlplug.serving.description import space_as_json
-from rlplug.spaces import AnySpace
+from rlplug.spaces import AnySpace, space_from_dict
 
 __all__ = ["Loaded", "about", "load", "load_checkpoint"]
 

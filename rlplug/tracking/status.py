@@ -82,7 +82,11 @@ class RunStatus:
             facts = json.loads((folder / STATUS).read_text())
             known: dict[str, Any] = {one.name: facts[one.name] for one in attrs.fields(cls)}
             known["pending"] = Pending(**known["pending"])
-            return cls(**known)
+            counts = (known["step"], known["attempt"], *attrs.astuple(known["pending"]))
+            texts = [known[name] for name in ("status", "stop_reason", "started", "ended")]
+            if not all(type(one) is int and one >= 0 for one in counts):
+                return None
+            return cls(**known) if all(isinstance(one, str) for one in texts) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 

@@ -98,8 +98,11 @@ def test_modules_to_train_may_be_ids_or_a_function_of_the_batch(make: Any, batch
 
 def test_modules_to_train_that_the_learner_does_not_have_are_refused(make: Any, batch: Any) -> None:
     learner = make(ids=("left", "right"))
-    learner.modules_to_train = {"lfet"}
     with pytest.raises(RequestError, match=r"no module 'lfet'\. Did you mean 'left'\?"):
+        learner.modules_to_train = {"lfet"}
+    chosen = learner.modules_to_train = {"left"}
+    chosen.add("rihgt")
+    with pytest.raises(RequestError, match=r"no module 'rihgt'\. Did you mean 'right'\?"):
         learner.update({"left": batch(1.0)}, timestep=1)
 
 
@@ -573,10 +576,8 @@ def test_a_batch_that_cannot_be_prepared_does_not_move_the_timestep(make: Any) -
 
 def test_words_in_place_of_ids_and_functions_are_refused(make: Any, batch: Any) -> None:
     learner = make()
-    learner.modules_to_train = "default"
     with pytest.raises(RequestError, match="is the text 'default'"):
-        learner.update({"default": batch(1.0)}, timestep=1)
-    learner.modules_to_train = None
+        learner.modules_to_train = "default"
     with pytest.raises(RequestError, match="reduce_fn is a int"):
         learner.update_from_batch(batch(1.0), reduce_fn=3)
     for name in ("", 3):

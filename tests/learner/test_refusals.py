@@ -1,0 +1,683 @@
+"""What a learner refuses: by name, with an error of its own, and without being changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+
+import rlplug
+from rlplug import Batch, Loss
+from rlplug.config.schedule import Schedule
+from rlplug.errors import RequestError, RlplugError
+from rlplug.trees import pack
+
+OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
+
+
+def build(**how: Any) -> Any:
+    return rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=1, **how)
+
+
+def sample(rows: int, **columns: Any) -> Batch:
+    drawn = numpy.random.default_rng(rows)
+    return Batch(
+        {
+            "observations": drawn.random((rows, 4), dtype=numpy.float32),
+            "next_observations": drawn.random((rows, 4), dtype=numpy.float32),
+            "actions": drawn.integers(2, size=rows),
+            "rewards": drawn.random(rows, dtype=numpy.float32),
+            "terminated": numpy.zeros(rows, bool),
+            "truncated": numpy.zeros(rows, bool),
+            **columns,
+        }
+    )
+
+
+def said(call: Callable[[], object]) -> str:
+    """The message of the error with which a call is refused."""
+    with pytest.raises(RequestError) as raised:
+        call()
+    return str(raised.value)
+
+
+# -- updates that fail ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hook", ["compute_loss_for_module", "additional_update"])
+def test_an_update_that_fails_in_a_hook_leaves_the_timestep(
+    make: Any, batch: Any, hook: str
+) -> None:
+    seen: list[int] = []
+
+    def fail(self: Any, learner: Any) -> None:
+        seen.append(learner.timestep)
+        raise ZeroDivisionError
+
+    learner = make(**{hook: fail})
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0)}, timestep=7)
+    # The hook itself runs at the step of the update.
+    assert (seen, learner.timestep) == ([7], 0)
+    if hook == "additional_update":
+        with pytest.raises(ZeroDivisionError):
+            learner.additional_update({"default": batch(1.0)}, timestep=9)
+        assert (seen, learner.timestep) == ([7, 9], 0)
+
+
+def test_schedules_stay_where_they_were_when_an_update_fails(make: Any, batch: Any) -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any, config: Any) -> Any:
+        if "bad" in batch:
+            raise ZeroDivisionError
+        return (fwd_out["out"] * config.scale).mean()
+
+    learner = make(compute_loss_for_module=loss, options={"scale": Schedule([[0, 1.0], [10, 5.0]])})
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0, bad=torch.ones(1))}, timestep=10)
+    assert learner.calls.config_of("alg", "default").scale == 1.0
+
+
+def test_results_of_an_update_that_failed_are_not_told_with_the_next_ones(
+    make: Any, batch: Any
+) -> None:
+    answers = iter(["loss", None, "failure", "loss"])
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        answer = next(answers)
+        if answer == "failure":
+            raise ZeroDivisionError
+        return fwd_out["out"].mean() if answer else None
+
+    learner = make(compute_loss_for_module=loss)
+    with pytest.raises(ZeroDivisionError):
+        learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
+    weight = learner.modules["default"].weight.item()
+    assert weight == pytest.approx(1.9)
+    results = learner.update({"default": batch(2.0)}, timestep=1)["default"]
+    assert results["loss"].item() == pytest.approx(2 * weight)
+    assert "skipped" not in results
+
+
+@pytest.mark.parametrize("timestep", [-1, 1.5, "x", None, True])
+def test_timesteps_that_are_none_are_refused(make: Any, batch: Any, timestep: Any) -> None:
+    learner = make()
+    for call in (learner.update, learner.additional_update):
+        message = said(partial(call, {"default": batch(1.0)}, timestep=timestep))
+        assert message.startswith("timestep must be ")
+        assert learner.timestep == 0
+
+
+# -- states of modules of other spaces -----------------------------------------------------------
+
+WIDE = Box(-2.0, 1.0, (6,))
+
+
+@pytest.mark.parametrize("through", ["memory", "a folder"])
+def test_modules_of_other_spaces_are_rebuilt_with_those_of_the_state(
+    tmp_path: Any, through: str
+) -> None:
+    wide = rlplug.build_learner("dqn", WIDE, Discrete(3), options={"net_arch": [8]})
+    saved = wide.get_state()
+    learner = build()
+    assert "has shape" in said(lambda: learner.set_state(saved))
+    assert learner.spaces["default"] == (OBSERVATIONS, ACTIONS)
+    if through == "memory":
+        learner.set_state(saved, rebuild=True)
+    else:
+        wide.save_state(tmp_path)
+        learner.load_state(tmp_path, rebuild=True)
+    assert learner.spaces["default"] == (WIDE, Discrete(3))
+    there, here = wide.get_module_state()["default"], learner.get_module_state()["default"]
+    assert all(numpy.array_equal(there[name], here[name]) for name in {**there, **here})
+    # Whoever saves it again saves the spaces that it has now.
+    rlplug.build_learner("dqn", WIDE, Discrete(3), options={"net_arch": [8]}).set_state(
+        learner.get_state()
+    )
+
+
+def test_a_state_without_spaces_is_rebuilt_by_options_alone() -> None:
+    saved = rlplug.build_learner("dqn", WIDE, ACTIONS).get_state()
+    del saved["spaces"]
+    learner = build()
+    assert "has shape" in said(lambda: learner.set_state(saved, rebuild=True))
+    assert learner.spaces["default"] == (OBSERVATIONS, ACTIONS)
+    narrow = build(options={"net_arch": [8]}).get_state()
+    del narrow["spaces"]
+    learner.set_state(narrow, rebuild=True)
+    assert learner.get_parameters("default")[0].shape == (8, 4)
+
+
+def test_modules_that_only_a_state_has_come_with_their_own_spaces_and_options() -> None:
+    first = build()
+    first.add_module("wide", (WIDE, Discrete(3)), options={"net_arch": [8], "gamma": 0.5})
+    first.add_module("frozen", like="default", trainable=False)
+    first.modules_to_train = {"wide"}
+    learner = build()
+    learner.set_state(first.get_state())
+    assert list(learner.modules) == ["default", "wide", "frozen"]
+    assert learner.spaces["wide"] == (WIDE, Discrete(3))
+    assert learner.calls.config_of("dqn", "wide").gamma == 0.5
+    assert not learner.can_module_be_updated("frozen")
+    there, here = first.get_module_state(), learner.get_module_state()
+    for module_id, weights in there.items():
+        assert all(numpy.array_equal(weights[name], here[module_id][name]) for name in weights)
+    # What cannot be added is not left half added.
+    for part in ("optimizers", "modules"):
+        saved = first.get_state()
+        saved[part]["wide"] = {"default": {}}
+        learner = build()
+        assert "'wide'" in said(partial(learner.set_state, saved))
+        assert list(learner.modules) == list(learner.spaces) == ["default"]
+        assert learner.calls.overrides("wide") == {}
+
+
+def test_a_rebuilt_module_is_trained_as_before() -> None:
+    wide = rlplug.build_learner("dqn", WIDE, ACTIONS)
+    wide.modules_to_train = lambda module_id, batch: True
+    saved = wide.get_state()
+    learner = build()
+    chosen: Any = lambda module_id, batch: True  # noqa: E731
+    learner.modules_to_train = chosen
+    learner.set_state(saved, rebuild=True)
+    assert learner.modules_to_train is chosen
+
+
+# -- states that are damaged ---------------------------------------------------------------------
+
+
+def unchanged(learner: Any, state: Any, **how: Any) -> str:
+    """The message with which a state is refused, which changes nothing."""
+    before = learner.get_state()
+    message = said(lambda: learner.set_state(state, **how))
+    assert digest(learner.get_state()) == digest(before)
+    return message
+
+
+def digest(state: Any) -> bytes:
+    tensors: dict[str, torch.Tensor] = {}
+    plain = repr(pack(state, tensors))
+    return plain.encode() + b"".join(one.numpy().tobytes() for one in tensors.values())
+
+
+def other_state(make: Any) -> Any:
+    """A state whose weights, counters and generators are others than those of a new learner."""
+    learner = make(seed=5)
+    learner.generator()
+    learner.update({"default": Batch({"x": torch.ones(3)})}, timestep=3)
+    return learner.get_state()
+
+
+REQUIRED = (
+    *("modules_to_train", "frozen", "modules", "extra", "optimizers", "stages"),
+    *("counters", "scaler", "plugin_states", "random", "plugins"),
+)
+
+
+@pytest.mark.parametrize("part", REQUIRED)
+def test_a_state_that_lacks_a_part_names_it(make: Any, part: str) -> None:
+    saved = other_state(make)
+    del saved[part]
+    assert f"{part!r}" in unchanged(make(), saved)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [*REQUIRED, "options", "plugin_options", "generators", "spaces"],
+)
+@pytest.mark.parametrize("value", [3, "x", [1]], ids=str)
+def test_a_part_of_another_kind_is_named(make: Any, part: str, value: Any) -> None:
+    saved = other_state(make)
+    saved[part] = value
+    assert f"{part!r}" in unchanged(make(), saved)
+    assert f"{part!r}" in unchanged(make(), saved, rebuild=True)
+
+
+def test_all_problems_of_a_state_are_told_at_once(make: Any) -> None:
+    saved = other_state(make)
+    del saved["stages"]
+    saved["counters"] = {"timestep": "x", "updates": -1}
+    saved["scaler"] = []
+    saved["frozen"] = ["nobody"]
+    message = unchanged(make(), saved)
+    assert message.splitlines()[0] == "the state does not fit this learner: 5 problems."
+    for one in (
+        "it has no 'stages'",
+        "'timestep' of 'counters' is 'x', no count",
+        "'updates' of 'counters' is -1, no count",
+        "'scaler' is a list, not a mapping",
+        "'frozen' has 'nobody', which is no module",
+    ):
+        assert one in message
+
+
+def damage(*path: Any, value: Any = None) -> Callable[[Any], None]:
+    """Puts a value in place of what is there; no value deletes it."""
+
+    def change(saved: Any) -> None:
+        *parents, last = path
+        for one in parents:
+            saved = saved[one]
+        if value is None:
+            del saved[last]
+        else:
+            saved[last] = value
+
+    change.__name__ = ".".join(map(str, path))
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (damage("modules", "default", "weight", value=3), "'weight' of module 'default' is a int"),
+        (damage("modules", "default", value=[]), "that of module 'default' is a list"),
+        (damage("optimizers", "default", "default", value=[]), "'default' of 'optimizers' is a"),
+        (damage("optimizers", "default", "default", "state"), "is none of torch"),
+        (damage("optimizers", "default", "default", "state", value={0: 1}), "is none of torch"),
+        (
+            damage("optimizers", "default", "default", "param_groups", 0, "params"),
+            "has groups without parameters",
+        ),
+        (damage("stages", "default"), "it has no 'stages' of module 'default'"),
+        (damage("stages", "default", "shuffler", value=torch.ones(3)), "'shuffler' of module"),
+        (damage("stages", "default", "turns", value={"alg": 1}), "counts for ['alg'], here it is"),
+        (damage("stages", "default", "turns"), "'turns' of module 'default' in 'stages' is None"),
+        (damage("stages", "default", "unanswered", "default"), "counts for [], here it is"),
+        (damage("stages", "default", "schedulers", value=3), "'schedulers' of module 'default'"),
+        (damage("stages", "default", "schedulers", "default"), "is a NoneType, not a mapping"),
+        (
+            damage("stages", "default", "schedulers", "default", "schedulers", value=[]),
+            "is not of 1, as here",
+        ),
+        (
+            damage("stages", "default", "schedulers", "default", "schedulers", 0, "passed"),
+            "without what it has passed",
+        ),
+        (damage("stages", "default", "engine", value=[1]), "'engine' of module 'default'"),
+        (damage("generators", "default", value=torch.ones(3)), "'default' of 'generators' is no"),
+        (damage("random", "python", value=3), "'random' is no state of the global generators"),
+        (damage("random", "cuda"), "(KeyError: 'cuda')"),
+        (damage("random", "torch", value=torch.ones(3)), "'random' is no state of the global"),
+        (damage("options", "default", value={"alg": {"rat": 1}}), "rat"),
+        (damage("options", "default", value={"nobody": {}}), "plugin 'nobody' takes no part"),
+        (damage("spaces", "default", "action", "low"), "the spaces of module 'default': KeyError"),
+        (damage("modules_to_train", value=["zz"]), "'modules_to_train' has 'zz'"),
+        (damage("modules_to_train", value=[3]), "'modules_to_train' is [3]"),
+        (damage("plugin_states", "alg", "count"), "raised in hook 'load_state'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_damage_within_a_part_is_told_before_anything_is_changed(
+    make: Any, change: Any, told: str
+) -> None:
+    def scheduled(self: Any, module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 3)]
+
+    def load(self: Any, state: Any) -> None:
+        self.count = -1
+        self.count = state["count"]
+
+    known: dict[str, Any] = {
+        "count": 0,
+        "configure_optimizers_for_module": scheduled,
+        "save_state": lambda self: {"count": self.count},
+        "load_state": load,
+    }
+    saved = other_state(partial(make, **known))
+    change(saved)
+    learner = make(**known)
+    assert told in unchanged(learner, saved)
+    assert learner.calls.algorithm.plugin.count == 0
+
+
+def test_a_module_with_a_state_of_its_own_that_cannot_load_it_is_named(make: Any) -> None:
+    class Counter:
+        n = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"n": self.n}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.n = -1
+            self.n = state["n"]
+
+    learner = make(modules={"counter": Counter()})
+    saved = learner.get_state()
+    saved["modules"]["counter"] = {}
+    assert "the state of module 'counter' cannot be loaded: KeyError: 'n'" in unchanged(
+        learner, saved
+    )
+    saved = learner.get_state()
+    saved["modules"]["counter"] = {"n": 5}
+    learner.set_state(saved)
+    assert learner.modules["counter"].n == 5
+    without = make(modules={"counter": object()})
+    assert "module 'counter' is a object here, without a state" in unchanged(without, saved)
+
+
+def test_options_given_before_a_learner_was_built_stay_when_a_state_is_refused(make: Any) -> None:
+    saved = make().get_state()
+    del saved["stages"]
+    learner = make(built=False)
+    learner.set_options("default", {"scale": 3.0})
+    said(lambda: learner.set_state(saved))
+    assert learner.calls.config_of("alg", "default").scale == 3.0
+
+
+# -- one result per minibatch --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_minibatches_without_a_loss_have_a_result_without_one(
+    make: Any, batch: Any, accumulate: int
+) -> None:
+    answers = iter([None, "loss", "loss", None] * 3)
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return fwd_out["out"].mean() if next(answers) else None
+
+    learner = make(compute_loss_for_module=loss, learning={"accumulate": accumulate})
+    how: dict[str, Any] = {"minibatch_size": 1, "timestep": 1}
+    rows = {"default": batch(*[1.0] * 4)}
+    results = learner.update_from_batch(rows, reduce_fn=None, **how)
+    assert ["loss" in one["default"] for one in results] == [False, True, True, False]
+    assert results[0] == {"default": {}}
+    # Averages are over those that have a loss.
+    whole = learner.update_from_batch(rows, **how)["default"]
+    assert whole["skipped"] == 2
+    assert whole["loss"] == pytest.approx(1.75, abs=0.051)
+    told = learner.update_from_batch(
+        rows, reduce_fn=lambda parts: {"default": {"minibatches": len(parts)}}, **how
+    )
+    assert told["default"]["minibatches"] == 4
+
+
+def test_an_optimizer_in_turn_may_be_the_first_with_a_loss(make: Any, batch: Any) -> None:
+    def pair(self: Any, module: Any) -> Any:
+        sgd = torch.optim.SGD
+        return {"one": sgd([module.weight], lr=1.0), "two": sgd([module.other], lr=1.0)}
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        return Loss({"two": fwd_out["second"].mean()}) if optimizers == ("two",) else None
+
+    learner = make(
+        configure_optimizers_for_module=pair,
+        compute_loss_for_module=loss,
+        learning={"optimizers": "in_turn"},
+    )
+    results = learner.update_from_batch({"default": batch(1.0)}, reduce_fn=None, num_iters=2)
+    assert [float(one["default"]["loss"]) for one in results] == [2.0, 1.0]
+
+
+# -- which modules are trained -------------------------------------------------------------------
+
+
+def test_modules_to_train_are_checked_when_they_are_given(make: Any, batch: Any) -> None:
+    learner = make(ids=("a", "b"))
+    learner.modules_to_train = {"a"}
+    for wanted, told in (
+        ("b", "modules_to_train is the text 'b'."),
+        (3, "modules_to_train is a int."),
+        (iter(["a"]), "modules_to_train is a list_iterator."),
+        ({"zz"}, "the learner has no module 'zz'."),
+        ([3], "the learner has no module 3."),
+        ([["a"]], "the learner has no module ['a']."),
+    ):
+        assert told in said(partial(setattr, learner, "modules_to_train", wanted))
+        assert learner.modules_to_train == {"a"}
+    for allowed in (None, [], ["b"], ("a", "b"), lambda module_id, batch: True):
+        learner.modules_to_train = allowed
+        assert learner.modules_to_train is allowed
+
+
+def test_modules_to_train_may_be_given_before_the_learner_is_built(make: Any, batch: Any) -> None:
+    learner = make(ids=("a", "b"), modules={"c": object()}, built=False)
+    learner.modules_to_train = ["b", "c"]
+    learner.build()
+    results = learner.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
+    assert "a" not in results
+    assert "b" in results
+
+
+@pytest.mark.parametrize(
+    "mine", [{"a"}, None, lambda module_id, batch: True], ids=["some", "all", "a function"]
+)
+def test_a_state_of_a_learner_with_a_function_leaves_which_modules_are_trained(
+    make: Any, tmp_path: Any, mine: Any
+) -> None:
+    saved = make(ids=("a", "b"))
+    saved.modules_to_train = lambda module_id, batch: False
+    saved.save_state(tmp_path)
+    learner = make(ids=("a", "b"))
+    learner.modules_to_train = mine
+    learner.load_state(tmp_path)
+    assert learner.modules_to_train is mine
+    saved.modules_to_train = {"b"}
+    learner.set_state(saved.get_state())
+    assert learner.modules_to_train == {"b"}
+
+
+# -- folders that are damaged --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [50, 5_000, 100_000])
+def test_a_state_that_is_nested_too_deeply_is_refused_with_its_path(
+    make: Any, tmp_path: Any, depth: int
+) -> None:
+    learner = make()
+    learner.save_state(tmp_path)
+    path = tmp_path / "state.json"
+    index = json.loads(path.read_text())
+    index["tree"] = "HERE"
+    path.write_text(json.dumps(index).replace('"HERE"', "[" * depth + "]" * depth))
+    message = said(lambda: learner.load_state(tmp_path))
+    if depth == 50:
+        # It can be read, and is no state.
+        assert "not a list" in message
+    else:
+        assert message.startswith(f"the saved state {path} cannot be read: RecursionError")
+
+
+# -- arguments that are none ---------------------------------------------------------------------
+
+
+def without(column: str) -> Batch:
+    return sample(4).without(frozenset((column,)))
+
+
+WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "update of a list": (
+        lambda learner: learner.update([sample(4)], timestep=1),
+        "an update takes Batches by module id, and got a list.",
+    ),
+    "update of a batch": (
+        lambda learner: learner.update(sample(4), timestep=1),
+        "an update takes Batches by module id, and got one Batch.",
+    ),
+    "update of None": (
+        lambda learner: learner.update_from_batch(None),
+        "an update takes Batches by module id, and got a NoneType.",
+    ),
+    "update of columns": (
+        lambda learner: learner.update({"default": dict(sample(4))}, timestep=1),
+        "'default' is a dict.",
+    ),
+    "additional update of columns": (
+        lambda learner: learner.additional_update({"default": {}}, timestep=1),
+        "'default' is a dict.",
+    ),
+    "prepare columns": (
+        lambda learner: learner.prepare_batches({"default": {}}),
+        "'default' is a dict.",
+    ),
+    "update of another id": (
+        lambda learner: learner.update({3: sample(4)}, timestep=1),
+        "the learner has no module 3.",
+    ),
+    "no rewards": (
+        lambda learner: learner.update_from_batch(without("rewards")),
+        "the batch has no column 'rewards'.\n  it has: observations, next_observations, actions,",
+    ),
+    "wide observations": (
+        lambda learner: learner.update_from_batch(
+            sample(4, observations=numpy.ones((4, 6), numpy.float32))
+        ),
+        "'observations' of the batch for module 'default' is of shape (6,), its space has (4,).",
+    ),
+    "wide next observations": (
+        lambda learner: learner.update_from_batch(sample(4, next_observations=torch.ones((4, 6)))),
+        "'next_observations' of the batch for module 'default' is of shape (6,), its space has",
+    ),
+    "no result of reduce_fn": (
+        lambda learner: learner.update_from_batch(sample(4), reduce_fn=lambda parts: None),
+        "reduce_fn gave None, not metrics by module id.",
+    ),
+    "a number of reduce_fn": (
+        lambda learner: learner.update_from_batch(sample(4), reduce_fn=lambda parts: {"a": 1}),
+        "reduce_fn gave {'a': 1}, not metrics by module id.",
+    ),
+    "no states of optimizers": (
+        lambda learner: learner.set_optimizer_state(None),
+        "the states of optimizers are a NoneType, not a mapping.",
+    ),
+    "no states of optimizers of a module": (
+        lambda learner: learner.set_optimizer_state({"default": None}),
+        "that of the optimizers of module 'default' is a NoneType, not a mapping.",
+    ),
+    "no state of an optimizer": (
+        lambda learner: learner.set_optimizer_state({"default": {"default": None}}),
+        "that of optimizer 'default' of module 'default' is none of torch.",
+    ),
+    "no weights": (
+        lambda learner: learner.set_module_state(None),
+        "the weights are a NoneType, not a mapping.",
+    ),
+    "no weights of a module": (
+        lambda learner: learner.set_module_state({"default": None}),
+        "the weights of module 'default' are a NoneType, not a mapping.",
+    ),
+    "no state": (lambda learner: learner.set_state(None), "not a NoneType."),
+    "no folder": (lambda learner: learner.load_state(None), "the folder of a state is a NoneType"),
+    "a number to save to": (
+        lambda learner: learner.save_state(3),
+        "the folder of a state is a int",
+    ),
+    "one space": (
+        lambda learner: learner.add_module("a", OBSERVATIONS),
+        "module 'a' needs an observation space and an action space, got Box(",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_arguments_of_a_wrong_kind_are_refused_by_what_they_are(name: str) -> None:
+    call, told = WRONG_CALLS[name]
+    learner = build()
+    assert told in said(lambda: call(learner))
+    assert learner.timestep == 0
+    assert list(learner.modules) == ["default"]
+    learner.update_from_batch(sample(4))
+
+
+def test_observations_of_a_dict_are_checked_part_by_part(make: Any) -> None:
+    space = Dict(a=Box(-1, 1, (2,)), action_mask=Box(0, 1, (3,)))
+    learner = make(modules={}, built=False)
+    learner.spaces["default"] = (space, ACTIONS)
+    learner.build()
+
+    def rows(**parts: int) -> Any:
+        observations = {name: torch.ones(3, width) for name, width in parts.items()}
+        return {"default": Batch({"x": torch.ones(3), "observations": observations})}
+
+    # What the module does not get, nobody looks at.
+    learner.update(rows(a=2), timestep=1)
+    learner.update(rows(a=2, action_mask=1), timestep=1)
+    message = said(lambda: learner.update(rows(a=3), timestep=2))
+    assert "'observations' of the batch for module 'default' is with 'a' of shape (3,)" in message
+    assert learner.timestep == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"modules": ["a"]}, "modules of build_learner is a list, not a mapping."),
+        ({"modules": {"a": OBSERVATIONS}}, "module 'a' needs an observation space and an action"),
+        ({"modules": {"a": (OBSERVATIONS, 3)}}, "module 'a' needs an observation space and an"),
+        ({"modules": {"a": None}}, "module 'a' needs an observation space and an action space"),
+        ({"options": ["gamma"]}, "options of build_learner is a list, not a mapping."),
+        ({"module_options": 3}, "module_options of build_learner is a int, not a mapping."),
+        ({"module_options": {"default": 3}}, "module_options of module 'default' is a int"),
+    ],
+    ids=str,
+)
+def test_a_learner_of_what_are_no_spaces_or_options_is_refused(how: Any, told: str) -> None:
+    assert told in said(lambda: build(**how))
+
+
+def test_a_missing_column_is_a_key_error_as_of_any_mapping() -> None:
+    rows = sample(3)
+    for call in (lambda: rows["reward"], lambda: rows.array("reward")):
+        with pytest.raises(KeyError, match=r"^the batch has no column 'reward'\.\n  it has: obs"):
+            call()
+    assert rows.get("reward") is None
+    assert rows.get("reward", 3) == 3
+    assert rows.get("rewards") is rows["rewards"]
+    assert "reward" not in rows
+
+
+def test_a_seed_is_given_once_in_any_of_both_ways() -> None:
+    message = said(lambda: build(options={"run.seed": 5}))
+    assert "run.seed   is the same option as 'seed': set one" in message
+    by_option = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, options={"run.seed": 5})
+    by_name = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=5)
+    none = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS)
+    zero = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, seed=0)
+    weights = [
+        one.get_module_state()["default"]["network.body.hidden.0.weight"].tolist()
+        for one in (by_option, by_name, none, zero)
+    ]
+    assert weights[0] == weights[1] != weights[2] == weights[3]
+    for seed in (-1, "x", 1.5):
+        wrong = partial(rlplug.build_learner, "dqn", OBSERVATIONS, ACTIONS, seed=seed)
+        assert "run.seed" in said(wrong)
+
+
+def test_only_add_module_takes_what_is_no_torch_module(make: Any, batch: Any) -> None:
+    class Dice:
+        """Acts, and learns nothing."""
+
+    assert "which is not an rlplug.Module" in said(lambda: make(build=lambda self: Dice()))
+    learner = make()
+    dice = learner.add_module("dice", module=Dice())
+    assert learner.modules["dice"] is dice
+    results = learner.update({"default": batch(1.0), "dice": batch(1.0)}, timestep=1)
+    assert "loss" in results["default"]
+    assert "dice" not in learner.get_state()["modules"]
+    learner.set_state(make().get_state())
+    assert learner.modules["dice"] is dice
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_schedule_of_learning_rates_that_is_past_its_end_says_so(
+    make: Any, batch: Any, interval: str
+) -> None:
+    def cycle(self: Any, module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=3)
+        return [optimizer], [{"scheduler": scheduler, "interval": interval}]
+
+    learner = make(configure_optimizers_for_module=cycle)
+    learner.update({"default": batch(1.0)}, timestep=2, num_iters=2)
+    with pytest.raises(
+        RlplugError, match=r"OneCycleLR is past its end: .* total steps is 3"
+    ) as told:
+        learner.update({"default": batch(1.0)}, timestep=4, num_iters=2)
+    assert "total_steps" in told.value.hints[0]
+    assert learner.timestep == 2
