@@ -80,6 +80,9 @@ def test_actions_may_be_lists_arrays_and_tensors(actions: Any) -> None:
         ([0.9, 1.0], "actions are whole numbers, found 0.9"),
         (tensor([0.0, float("nan")]), "actions are whole numbers, found nan"),
         ([1], "1 actions for 2 rows"),
+        ([], "0 actions for 2 rows"),
+        (["a", "b"], r"actions are whole numbers, found \['a', 'b'\]"),
+        ([None, 0], r"actions are whole numbers, found \[None, 0\]"),
     ],
 )
 def test_actions_that_are_not_whole_or_not_as_many_as_rows_are_refused(
@@ -89,6 +92,17 @@ def test_actions_that_are_not_whole_or_not_as_many_as_rows_are_refused(
     for q in (QNetwork(nn.Identity(), **QUIET), QDist(nn.Identity(), None, 2, 2, 0, 1, **QUIET)):
         with pytest.raises(RequestError, match=said):
             q(rows, actions)
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [([1, 2], "no action 2: there are 2, counted from 0"), ([-1, 1], "no action -1: there are 2")],
+)
+def test_actions_that_there_are_not_are_refused(actions: Any, said: str) -> None:
+    q, dist = QNetwork(nn.Identity(), **QUIET), QDist(nn.Identity(), None, 2, 2, 0, 1, **QUIET)
+    for values, rows in ((q, torch.zeros(2, 2)), (dist, torch.zeros(2, 4))):
+        with pytest.raises(RequestError, match=said):
+            values(rows, actions)
 
 
 @pytest.mark.parametrize(

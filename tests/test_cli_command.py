@@ -99,6 +99,26 @@ def test_an_option_that_is_almost_a_flag_may_also_be_the_algorithm_s(
     assert "for an option of the algorithm: --set sed=VALUE" in error
 
 
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        # click itself calls `--env` and `--video` similar.
+        ("eval last --device cpu", ["  see: rlplug eval --help"]),
+        (
+            "resume last --device cpu",
+            ["  try: --set compute.device=VALUE", "  see: rlplug resume --help"],
+        ),
+    ],
+)
+def test_an_option_is_only_called_similar_if_it_is(
+    rlplug: Cli, installed: Path, line: str, rest: list[str]
+) -> None:
+    assert said(rlplug, line).splitlines() == [
+        "rlplug: error: No such option '--device'.",
+        *rest,
+    ]
+
+
 def test_a_word_that_is_like_no_other_gets_no_suggestion(rlplug: Cli, installed: Path) -> None:
     assert "try:" not in said(rlplug, "xyzzy")
 

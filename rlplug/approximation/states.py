@@ -54,15 +54,30 @@ def terminated_rows(inputs: Any, terminated: Any, values: Tensor) -> Tensor | No
 
 def whole_actions(actions: Any, values: Tensor) -> Tensor:
     """Discrete actions, one per row of `values`; floats are taken if they are whole."""
-    if isinstance(actions, list | tuple):
-        actions = torch.cat([torch.as_tensor(action).reshape(-1) for action in actions])
-    found = torch.as_tensor(actions, device=values.device)
-    whole = found.long()
+    try:
+        if isinstance(actions, list | tuple):
+            rows = [torch.as_tensor(action).reshape(-1) for action in actions]
+            actions = torch.cat([torch.empty(0, dtype=torch.long), *rows])
+        found = torch.as_tensor(actions, device=values.device)
+        whole = found.long()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise RequestError(
+            f"discrete actions are whole numbers, found {actions!r}.", "try: indexes of actions"
+        ) from error
     if found.is_floating_point() and not bool((found == whole).all()):
         first = found[found != whole].flatten()[0].item()
         raise RequestError(
             f"discrete actions are whole numbers, found {first:.6g}.", "try: indexes of actions"
         )
+    # A GPU refuses others by itself; to look at them here would wait for it.
+    if whole.is_cpu and whole.numel():
+        number = values.shape[1]
+        if (least := int(whole.min())) < 0 or (most := int(whole.max())) >= number:
+            wrong = least if least < 0 else most
+            raise RequestError(
+                f"there is no action {wrong}: there are {number}, counted from 0.",
+                "try: indexes of actions",
+            )
     return _one_per_row(whole, values, "actions")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from difflib import SequenceMatcher
 
 import click
 
@@ -48,7 +49,16 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # click calls `--env` and `--video` similar to `--device`.
+            name = error.option_name
+            near = [one for one in error.possibilities or () if _is_like(one, name)]
+            better = click.NoSuchOption(name, possibilities=near or None, ctx=ctx)
+            if any("--set" in one.opts for one in self.params):
+                raise _no_such_option(better, ctx) from error
+            raise better from error
         _refuse_repeated(self, ctx, given)
         return rest
 
@@ -86,13 +96,10 @@ class Group(click.Group):
 
 
 class RunCommand(Command):
-    """`rlplug run`: a stray word or an unknown option is answered with the option for it."""
+    """`rlplug run`: a stray word is answered with the option for it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise _no_such_option(error, ctx) from error
+        rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise click.UsageError(
                 f"Got unexpected extra argument ({' '.join(rest)})\n"
@@ -115,6 +122,10 @@ def _refuse_repeated(command: click.Command, ctx: click.Context, args: list[str]
             value, most = Counter(values[option.name]).most_common(1)[0]
             if most > 1:
                 raise click.UsageError(f"Option '{spelled} {value}' is given {most} times.", ctx)
+
+
+def _is_like(one: str, other: str) -> bool:
+    return SequenceMatcher(None, one, other).ratio() > 0.75
 
 
 def _no_such_option(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:

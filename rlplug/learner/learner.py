@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import filterfalse
@@ -29,6 +30,8 @@ from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
 __all__ = ["Learner"]
+
+_LOG = logging.getLogger("rlplug")
 
 
 class Learner(ByHand):
@@ -100,6 +103,29 @@ class Learner(ByHand):
                 whole_numbers(batch.array("actions"), "action")
         # Whoever gave a set may have added to it.
         self._check_to_train(self.modules_to_train)
+        if self.updates == 0:
+            self._tell_who_is_not_trained(batches)
+
+    def _tell_who_is_not_trained(self, batches: Iterable[str]) -> None:
+        """Warn of modules with a loss and no optimizer, of which nobody else would say a word."""
+        losses = {one.name for one in self.calls.implementations("compute_loss_for_module")}
+        members = {module_id: self.members[module_id] for module_id in batches}
+        for module_id, member in members.items():
+            if member.optimizers or member.algorithm not in losses:
+                continue
+            own = [
+                param
+                for name, param in member.named.items()
+                if param.requires_grad and member.owners[name] == member.algorithm
+            ]
+            if own and not any(id(param) in member.shared for param in own):
+                _LOG.warning(
+                    "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
+                    "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
+                    "that modules share alone.",
+                    module_id,
+                    member.algorithm,
+                )
 
     def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""

@@ -98,7 +98,7 @@ def prepare(
     if stranger is not None:
         problems = [one for one in problems if not _is_of_file(one, request, layers)] + [stranger]
     if problems or config is None:
-        raise ConfigError(_source(request, algorithm), problems, *_hints(problems, found))
+        raise ConfigError(_source(request, algorithm, problems), problems, *_hints(problems, found))
     inline = {name: one.config for name, one in instances.items()}
     config = attrs.evolve(config, addons={**config.addons, **inline})
     plugin = _instantiate(algorithm, kind, config.algorithm)
@@ -255,9 +255,10 @@ def _with_short_names(run: RunSection, addons: Mapping[str, Any]) -> RunSection:
     return attrs.evolve(run, algorithm=run.algorithm.rpartition(":")[2], addons=tuple(addons))
 
 
-def _source(request: Request, algorithm: FoundPlugin) -> str:
-    source = str(request.config) if request.config is not None else "the options"
-    return f"{source} for {algorithm.label}"
+def _source(request: Request, algorithm: FoundPlugin, problems: Iterable[Problem]) -> str:
+    given = {setting.key for setting in request.settings}
+    is_of_file = request.config is not None and any(one.path not in given for one in problems)
+    return f"{request.config if is_of_file else 'the options'} for {algorithm.label}"
 
 
 def _hints(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[str]:

@@ -11,12 +11,14 @@ import numpy
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from torch.optim import SGD
 
 import rlplug
-from rlplug import Batch, Loss
+from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.config.schedule import Schedule
 from rlplug.errors import RequestError, RlplugError
 from rlplug.trees import pack
+from tests.learner.test_compute import net_settings
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
 
@@ -681,3 +683,27 @@ def test_a_schedule_of_learning_rates_that_is_past_its_end_says_so(
         learner.update({"default": batch(1.0)}, timestep=4, num_iters=2)
     assert "total_steps" in told.value.hints[0]
     assert learner.timestep == 2
+
+
+def test_a_module_that_nothing_trains_is_told_once(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def optimizers(self: Any, module_id: str, module: Any) -> Any:
+        # Nothing is shared: it is never asked for.
+        return SGD(module.parameters(), 0.1) if module_id == ALL_MODULES else None
+
+    settings = {**net_settings(), "configure_optimizers_for_module": optimizers}
+    rows = Batch({"x": torch.ones(4, 4)})
+    learner = make(**settings)
+    for step in range(2):
+        learner.update({"default": rows}, timestep=step)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "nothing trains module 'default': plugin 'alg' returned no optimizer" in told
+    # One that has an optimizer, has nothing to train, or is no matter of the loss, is not told.
+    caplog.clear()
+    make(**net_settings()).update({"default": rows}, timestep=0)
+    frozen = make(**settings)
+    frozen.modules["default"].requires_grad_(False)
+    frozen.update({"default": rows}, timestep=0)
+    make(**{**settings, "compute_loss_for_module": None}).update({"default": rows}, timestep=0)
+    assert not caplog.records
