@@ -137,7 +137,7 @@ def _balanced() -> str:
         rows.append((seen, action, reward, terminated, truncated))
         seen = env.reset()[0] if terminated or truncated else after
     names = ("context", "action", "reward", "terminated", "truncated")
-    columns = {
+    columns: dict[str, Any] = {
         name: numpy.stack(part) for name, part in zip(names, zip(*rows, strict=True), strict=True)
     }
     path = os.path.join(os.environ["RLPLUG_HOME"], "balanced.npz")
