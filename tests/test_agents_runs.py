@@ -21,6 +21,7 @@ from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
 from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import LaterEvaluation
+from tests.agent_games import Relay
 from tests.agent_runs import (
     ADVERSARY,
     COUNTDOWN,
@@ -492,3 +493,20 @@ def test_a_run_of_several_starts_from_one_that_fits(home: Path) -> None:
 def test_problems_are_told_before_the_first_step() -> None:
     with pytest.raises(ConfigError):
         trained(RELAY, modules__one__agents="nobody")
+
+
+def test_all_games_of_a_run_are_closed_at_its_end(home: Path) -> None:
+    opened: list[object] = []
+    closed: list[object] = []
+
+    class Noted(Relay):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    trained(Noted, steps=64)
+    assert len(opened) > 1
+    assert set(closed) == set(opened)
