@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gymnasium import spaces
 
 from rlplug import Acted, ActInput, Algorithm, Module, evaluate, run
 from rlplug.envs.atari import EpisodicLife, FireReset, atari
+from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.registry import Registry
 
@@ -99,6 +101,11 @@ def test_the_first_reset_is_a_real_one_also_without_a_seed() -> None:
     env = Script(3, 3, 3)
     assert EpisodicLife(env).reset()[0].tolist() == [1, 0]
     assert env.pressed == []
+
+
+def test_a_reset_right_after_another_goes_on_with_the_same_game() -> None:
+    env = EpisodicLife(Script(3, 3, 3))
+    assert [env.reset()[0].tolist() for _ in range(2)] == [[1, 0], [1, 1]]
 
 
 def test_lives_that_a_reset_finds_are_those_that_can_be_lost() -> None:
@@ -238,6 +245,13 @@ def test_fire_is_pressed_in_games_where_it_is_the_action_after_the_no_op(
     env.reset(seed=0)
     # No-ops add nothing, each frame of the step of FIRE one.
     assert game.taken == (4 if expected else 0)
+
+
+def test_without_opencv_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(RequestError, match=r"^env\.atari needs OpenCV") as raised:
+        atari(Screens(1), episodic_life=False)
+    assert "pip install 'rlplug[atari]'" in str(raised.value)
 
 
 @pytest.mark.usefixtures("home", "opencv")

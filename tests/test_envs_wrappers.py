@@ -20,7 +20,7 @@ class Ends(gymnasium.Env[Any, Any]):
     """Observes 5 and 7; its ends are as given."""
 
     observation_space: spaces.Space[Any] = spaces.Box(
-        numpy.float32([-3, -4]), numpy.float32([8, 9]), dtype=numpy.float32
+        numpy.array([-3, -4], numpy.float32), numpy.array([8, 9], numpy.float32)
     )
     action_space = spaces.Discrete(2)
 
