@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -166,6 +167,58 @@ class Sleeps(Walk):
     def step(self, action: Any) -> Any:
         time.sleep(0.2)
         return super().step(action)
+
+
+class Masked(Walk):
+    """Has masks, and tells more than can be sent."""
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+
+    def _info(self) -> dict[str, Any]:
+        return {**super()._info(), "more": lambda: None}
+
+
+def test_infos_that_are_read_are_told_once(opened: Open) -> None:
+    one, other = opened(Masked, 3, 2), SyncVector([Masked] * 3)
+    _, told = one.reset(seed=1)
+    _, expected = other.reset(seed=1)
+    assert told["action_mask"].tolist() == expected["action_mask"].tolist()
+    assert set(told) == {"action_mask", "_action_mask"}
+    for _ in range(20):
+        _, _, terminated, truncated, told = one.step(actions(one))
+        _, _, _, _, expected = other.step(actions(one))
+        for name in ("action_mask", "regret"):
+            assert told[name].tolist() == expected[name].tolist()
+            assert told[f"_{name}"].tolist() == expected[f"_{name}"].tolist()
+        assert "more" not in told
+        assert ("final_obs" in told) == (terminated | truncated).any()
+        for env in numpy.flatnonzero(terminated | truncated):
+            assert told["_final_obs"][env]
+            assert told["final_obs"][env].tolist() == expected["final_obs"][env].tolist()
+    one.reset(seed=1)
+    one.send(numpy.arange(3), actions(one), together=True)
+    infos = one.receive_all().infos
+    # Where an episode ended, those of its last step and of the reset.
+    ended = numpy.flatnonzero(one.columns.terminated | one.columns.truncated).tolist()
+    assert sorted(env for env, _ in infos) == sorted([0, 1, 2, *ended])
+
+
+def test_environments_are_closed_with_their_worker(opened: Open, tmp_path: Path) -> None:
+    parent = os.getpid()
+
+    class Closes(Walk):
+        def close(self) -> None:
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+            # The others of the worker are closed all the same.
+            if os.getpid() != parent:
+                raise OSError("cannot close")
+
+    vector = opened(Closes, 3, 2)
+    pids = [str(worker.pid) for worker in vector._workers]
+    vector.close()
+    closed = [one.name.partition("-")[0] for one in tmp_path.iterdir()]
+    assert [closed.count(pid) for pid in pids] == [1, 2]
 
 
 # -- failures -----------------------------------------------------------------------------------
