@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -122,6 +123,33 @@ def test_signals_are_left_to_the_process_that_started_the_workers(opened: Open) 
             os.kill(worker.pid, getattr(signal, name))
         vector.step(actions(vector))
     assert vector.restarts == 0
+
+
+class Prints(Walk):
+    """Prints in each way, when it is reset."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        os.write(1, b"straight out\n")
+        os.write(2, b"straight err\n\n")
+        sys.stdout.write("said \u00e4\n")
+        sys.stderr.write("\twarned  \n")
+        return super().reset(seed=seed)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="reads what processes print")
+def test_what_environments_print_is_logged_line_by_line(
+    opened: Open, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened(Prints, 1, 1).reset(seed=0)
+    deadline = time.monotonic() + 20
+    while len(caplog.records) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told = [record.getMessage() for record in caplog.records]
+    begin = "rlplug: printed by an environment: "
+    expected = ["straight out", "straight err", "said \u00e4", "\twarned"]
+    assert told == [begin + line for line in expected]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert capfd.readouterr() == ("", "")
 
 
 # -- shares and requests ------------------------------------------------------------------------
