@@ -323,7 +323,7 @@ def test_fire_is_pressed_after_a_lost_life_where_the_episode_goes_on() -> None:
 def test_preprocessing_is_for_atari_games() -> None:
     with pytest.raises(RequestError, match="is no Atari game"):
         atari(Counts(), episodic_life=True)
-    with pytest.raises(RequestError, match=r"env\.atari: CartPole-v1 is no Atari game"):
+    with pytest.raises(RequestError, match=r"^env\.atari: CartPole-v1 is no Atari game"):
         make_environments("CartPole-v1", 1, EnvSection(atari=True))
 
 

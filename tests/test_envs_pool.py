@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 import rlplug as rl
@@ -110,6 +112,44 @@ def test_environments_of_envpool_are_seeded_when_they_are_reset(envpool: Any) ->
     assert (first(1) == first(1)).all()
     assert len(numpy.unique(first(1), axis=0)) == 4
     assert (first(1) != first(2)).all()
+
+
+def test_without_a_seed_environments_of_envpool_begin_as_with_0(envpool: Any) -> None:
+    with made("envpool/CartPole-v1", 2) as environments:
+        vector = environments.vector
+        assert vector.action_space == MultiDiscrete([2, 2])
+        first, _ = vector.reset()
+        assert (vector.reset(seed=1)[0] != first).any()
+        assert vector.reset(seed=0)[0].tolist() == first.tolist()
+
+
+def test_actions_of_envpool_are_whole_numbers_only_where_the_space_has_such(envpool: Any) -> None:
+    def angles(actions: Any) -> Any:
+        with made("envpool/Pendulum-v1", 2) as environments:
+            environments.reset(0)
+            seen, *_ = environments.vector.step(numpy.array(actions, numpy.float32))
+            return seen[:, 2]
+
+    # A torque changes the speed by 3 / 20 of it.
+    pushed = angles([[0.5], [-0.25]]) - angles([[0.0], [0.0]])
+    numpy.testing.assert_allclose(pushed, [0.075, -0.0375], atol=1e-5)
+    with made("envpool/CartPole-v1", 3) as environments:
+        before, _ = environments.reset(0)
+        seen, *_ = environments.vector.step([0, 1, 0])
+        assert (seen[:, 1] > before[:, 1]).tolist() == [False, True, False]
+
+
+def test_threads_of_envpool_end_when_it_is_closed_or_replaced(envpool: Any) -> None:
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    with made("envpool/CartPole-v1", 2) as environments:
+        alone = threads()
+        for seed in range(3):
+            environments.reset(seed)
+            assert threads() == alone
+        environments.close()
+        assert threads() < alone
 
 
 def test_episodes_of_envpool_are_reset_in_the_step_after_their_end(envpool: Any) -> None:

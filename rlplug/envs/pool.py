@@ -41,7 +41,6 @@ class PoolVector(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; with a seed, each gets one of its own under it."""
         if seed is not None:
-            self._pool.close()
             self._pool = self._make(seed)
         observations, _ = self._pool.reset()
         return observations, {}
@@ -55,8 +54,8 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         return observations, rewards, terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End its threads."""
-        self._pool.close()
+        """End its threads, which the `close` of EnvPool leaves until nothing refers to it."""
+        self._pool = None
 
     def _make(self, seed: Any) -> Any:
         import envpool

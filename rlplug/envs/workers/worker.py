@@ -267,7 +267,6 @@ def _read(info: dict[str, Any]) -> dict[str, Any]:
 
 def _generators() -> tuple[Any, ...]:
     """The states of this process's global random number generators."""
-    threadpoolctl.threadpool_limits(1, user_api="blas")
     torch: Any = sys.modules.get("torch")
     of_torch = None if torch is None else torch.get_rng_state().numpy()
     return random.getstate(), numpy.random.get_state(), of_torch

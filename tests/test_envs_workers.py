@@ -1,0 +1,367 @@
+"""Environments in worker processes, one vector at a time: seeds, signals, threads, and endings."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+import threadpoolctl
+import torch
+from gymnasium import spaces
+
+from rlplug.envs.sync import SyncVector
+from rlplug.envs.workers import WorkerVector
+from rlplug.envs.workers.columns import SharedColumns
+from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.seeding import derive
+from tests.worker_games import DrawsAll, Numbered, Walk
+
+Open = Callable[..., WorkerVector]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Makes vectors, which are closed in the end."""
+    vectors: list[WorkerVector] = []
+
+    def start(*args: Any, **options: Any) -> WorkerVector:
+        vectors.append(WorkerVector(*args, **options))
+        return vectors[-1]
+
+    yield start
+    for vector in vectors:
+        vector.close()
+
+
+def actions(vector: WorkerVector) -> Any:
+    return numpy.zeros(vector.num_envs, int)
+
+
+class DrawsWide(DrawsAll):
+    """With all digits."""
+
+    observation_space: Any = spaces.Box(0, 1, (3,), numpy.float64)
+
+    def _drawn(self) -> Any:
+        return numpy.array([numpy.random.random(), random.random(), float(torch.rand(()))])
+
+
+def test_generators_of_a_worker_begin_with_a_seed_of_its_own(opened: Open) -> None:
+    seen, _ = opened(DrawsWide, 2, 2, seed=3).reset(seed=0)
+    for number in range(2):
+        seed = derive(3, "worker", number, 0)
+        of_torch = float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
+        of_numpy = numpy.random.RandomState(seed % 2**32).random()
+        assert seen[number].tolist() == [of_numpy, random.Random(seed).random(), of_torch]
+
+
+def test_generators_that_were_saved_go_on_in_as_many_workers(opened: Open) -> None:
+    first = opened(DrawsWide, 2, 2, seed=3)
+    first.reset(seed=0)
+    state, reason = first.get_state()
+    assert reason == ""
+    expected = first.step(actions(first))[0].tolist()
+    again = opened(DrawsWide, 2, 2, seed=4)
+    again.set_state(state)
+    assert again.step(actions(again))[0].tolist() == expected
+    # One worker has two generators to choose from, and keeps its own.
+    alone = opened(DrawsWide, 2, 1, seed=3)
+    alone.set_state(state)
+    seed = derive(3, "worker", 0, 0)
+    assert alone.step(actions(alone))[0][0, 0] == numpy.random.RandomState(seed % 2**32).random()
+    with pytest.raises(RequestError, match="not those of this run"):
+        opened(DrawsWide, 1, 1).set_state(state)
+
+
+class Threads(Walk):
+    """Observes how many threads its process may use for one product."""
+
+    def _seen(self) -> Any:
+        pools = threadpoolctl.threadpool_info()
+        blas = max(one["num_threads"] for one in pools if one["user_api"] == "blas")
+        return numpy.array([blas, torch.get_num_threads()], numpy.float32)
+
+
+class Greedy:
+    """Makes environments; whoever unpickles it computes with four threads."""
+
+    def __call__(self) -> Any:
+        return Threads()
+
+    def __reduce__(self) -> Any:
+        return _greedy, ()
+
+
+def _greedy() -> Any:
+    torch.set_num_threads(4)
+    threadpoolctl.threadpool_limits(4, user_api="blas")
+    return Threads
+
+
+def test_workers_compute_with_one_thread_each(opened: Open) -> None:
+    seen, _ = opened(Greedy(), 2, 2).reset(seed=0)
+    assert seen.tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_signals_are_left_to_the_process_that_started_the_workers(opened: Open) -> None:
+    vector = opened(Numbered, 2, 2)
+    vector.reset(seed=0)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
+        for worker in vector._workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, getattr(signal, name))
+        vector.step(actions(vector))
+    assert vector.restarts == 0
+
+
+class Prints(Walk):
+    """Prints in each way, when it is reset."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        os.write(1, b"straight out\n")
+        os.write(2, b"straight err\n\n")
+        sys.stdout.write("said \u00e4\n")
+        sys.stderr.write("\twarned  \n")
+        return super().reset(seed=seed)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="reads what processes print")
+def test_what_environments_print_is_logged_line_by_line(
+    opened: Open, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened(Prints, 1, 1).reset(seed=0)
+    deadline = time.monotonic() + 20
+    while len(caplog.records) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told = [record.getMessage() for record in caplog.records]
+    begin = "rlplug: printed by an environment: "
+    expected = ["straight out", "straight err", "said \u00e4", "\twarned"]
+    assert told == [begin + line for line in expected]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert capfd.readouterr() == ("", "")
+
+
+# -- shares and requests ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_seeds_reach_the_environments_that_they_are_for(opened: Open, workers: int) -> None:
+    one, other = opened(Walk, 5, workers), SyncVector([Walk] * 5)
+    for seed in (7, [5, 4, 3, 2, 1], None):
+        seen, infos = one.reset(seed=seed)
+        expected, expected_infos = other.reset(seed=seed)
+        assert seen.tolist() == expected.tolist()
+        assert infos.keys() == expected_infos.keys()
+
+
+def test_some_environments_are_stepped_and_the_others_wait(opened: Open) -> None:
+    vector = opened(lambda: Numbered(0.0), 5, 2)
+    vector.reset(seed=[10, 11, 12, 13, 14])
+    assert vector.receive().envs == []
+    for envs in ([3, 1], [4], [1, 0, 2]):
+        before = vector.columns.observations[:, 1:3].copy()
+        vector.send(numpy.array(envs), numpy.ones(len(envs), int))
+        stepping = [vector.is_stepping]
+        assert sorted(vector.receive_all().envs) == sorted(envs)
+        assert [*stepping, vector.is_stepping] == [True, False]
+        moved = (vector.columns.observations[:, 1:3] != before).any(1)
+        assert numpy.flatnonzero(moved).tolist() == sorted(envs)
+        assert vector.columns.observations[:, 0].tolist() == [10, 11, 12, 13, 14]
+
+
+def test_a_wait_for_steps_ends_without_them(opened: Open) -> None:
+    vector = opened(lambda: Sleeps(), 1, 1)
+    vector.reset(seed=0)
+    vector.send(numpy.arange(1), actions(vector))
+    received = vector.receive(0.01)
+    assert (received.envs, received.lost, vector.is_stepping) == ([], [], True)
+    assert vector.receive().envs == [0]
+
+
+class Sleeps(Walk):
+    """Takes a moment for each step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.2)
+        return super().step(action)
+
+
+class Masked(Walk):
+    """Has masks, and tells more than can be sent."""
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+
+    def _info(self) -> dict[str, Any]:
+        return {**super()._info(), "more": lambda: None}
+
+
+def test_infos_that_are_read_are_told_once(opened: Open) -> None:
+    one, other = opened(Masked, 3, 2), SyncVector([Masked] * 3)
+    _, told = one.reset(seed=1)
+    _, expected = other.reset(seed=1)
+    assert told["action_mask"].tolist() == expected["action_mask"].tolist()
+    assert set(told) == {"action_mask", "_action_mask"}
+    for _ in range(20):
+        _, _, terminated, truncated, told = one.step(actions(one))
+        _, _, _, _, expected = other.step(actions(one))
+        for name in ("action_mask", "regret"):
+            assert told[name].tolist() == expected[name].tolist()
+            assert told[f"_{name}"].tolist() == expected[f"_{name}"].tolist()
+        assert "more" not in told
+        assert ("final_obs" in told) == (terminated | truncated).any()
+        for env in numpy.flatnonzero(terminated | truncated):
+            assert told["_final_obs"][env]
+            assert told["final_obs"][env].tolist() == expected["final_obs"][env].tolist()
+    one.reset(seed=1)
+    one.send(numpy.arange(3), actions(one), together=True)
+    infos = one.receive_all().infos
+    # Where an episode ended, those of its last step and of the reset.
+    ended = numpy.flatnonzero(one.columns.terminated | one.columns.truncated).tolist()
+    assert sorted(env for env, _ in infos) == sorted([0, 1, 2, *ended])
+
+
+def test_environments_are_closed_with_their_worker(opened: Open, tmp_path: Path) -> None:
+    parent = os.getpid()
+
+    class Closes(Walk):
+        def close(self) -> None:
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+            # The others of the worker are closed all the same.
+            if os.getpid() != parent:
+                raise OSError("cannot close")
+
+    vector = opened(Closes, 3, 2)
+    pids = [str(worker.pid) for worker in vector._workers]
+    vector.close()
+    closed = [one.name.partition("-")[0] for one in tmp_path.iterdir()]
+    assert [closed.count(pid) for pid in pids] == [1, 2]
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+class Breaks(Numbered):
+    """Raises in a step with action 2, or if its number is 99 in a reset."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed == 99:
+            raise LookupError("nowhere")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if action == 2:
+            raise ZeroDivisionError("no more")
+        return super().step(action)
+
+
+def test_environments_of_a_worker_that_was_replaced_begin_with_seeds_of_their_own(
+    opened: Open,
+) -> None:
+    vector = opened(Breaks, 4, 2, name="Breaks", seed=5, max_restarts=2)
+    vector.reset(seed=[1, 2, 3, 4])
+    for restarts in (1, 2):
+        vector.send(numpy.arange(4), numpy.array([0, 0, 0, 2]), together=True)
+        received = vector.receive_all()
+        assert received.envs == [0, 1]
+        (lost,) = received.lost
+        assert (lost.envs, vector.restarts) == (range(2, 4), restarts)
+        assert lost.what == (
+            "environment 'Breaks' (4 of 4) failed in step: ZeroDivisionError: no more."
+        )
+        seeds = [derive(5, "environment", index, restarts) % 2**31 for index in (2, 3)]
+        assert vector.columns.observations[:, 0].tolist() == [1, 2, *seeds]
+        assert vector.columns.observations[2:, 1:3].tolist() == [[0, 0], [0, 0]]
+    vector.send(numpy.arange(4), numpy.array([2, 0, 0, 0]), together=True)
+    with pytest.raises(EnvironmentFailedError, match=r"^after 2 replacements of workers, "):
+        vector.receive_all()
+
+
+def test_a_step_of_all_raises_where_an_environment_is_lost(opened: Open) -> None:
+    vector = opened(Breaks, 2, 2, name="Breaks", max_restarts=1)
+    vector.reset(seed=0)
+    with pytest.raises(EnvironmentFailedError, match=r"^environment 'Breaks' \(2 of 2\) failed in"):
+        vector.step(numpy.array([0, 2]))
+
+
+def test_a_reset_that_raises_ends_it(opened: Open) -> None:
+    vector = opened(Breaks, 3, 1, max_restarts=1)
+    with pytest.raises(
+        EnvironmentFailedError,
+        match=r"^environment 'the environment' \(2 of 3\) failed in reset: LookupError: nowhere",
+    ):
+        vector.reset(seed=[0, 99, 1])
+
+
+def test_one_environment_is_not_counted(opened: Open) -> None:
+    vector = opened(Breaks, 1, 1, name="Breaks")
+    vector.reset(seed=0)
+    with pytest.raises(EnvironmentFailedError, match=r"^environment 'Breaks' failed in step: Z"):
+        vector.step(numpy.array([2]))
+
+
+@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
+def test_workers_refuse_environments_with_other_spaces(opened: Open, kind: str) -> None:
+    parent = os.getpid()
+
+    def make() -> Any:
+        env = Walk()
+        if os.getpid() != parent:
+            setattr(env, kind, spaces.Discrete(7))
+        return env
+
+    with pytest.raises(
+        EnvironmentFailedError,
+        match=rf"\(1 of 2\) failed in making it: ValueError: it has another {kind} than the first: "
+        r"Discrete\(7\), not ",
+    ):
+        opened(make, 2, 1)
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def test_columns_lie_side_by_side_each_at_a_line_of_the_cache() -> None:
+    seen = spaces.Dict({"near": spaces.Box(0, 9, (3,), numpy.uint8), "far": spaces.Discrete(4)})
+    columns = SharedColumns(seen, spaces.MultiBinary(5), 3)
+    arrays = [
+        *(columns.actions, columns.rewards, columns.seconds),
+        *(columns.terminated, columns.truncated),
+        *(part[name] for part in (columns.observations, columns.finals) for name in seen),
+    ]
+    assert all(array.ctypes.data % 64 == 0 for array in arrays)
+    places = sorted((array.ctypes.data, array.nbytes) for array in arrays)
+    for (start, size), (after, _) in pairwise(places):
+        # Nothing lies on another, and no line is wasted.
+        assert start + size <= after < start + size + 64
+    first, (last, size) = places[0][0], places[-1]
+    assert len(columns.memory.content) >= last + size - first
+    for number, array in enumerate(arrays):
+        array[...] = number % 2
+    assert [array.max() for array in arrays] == [number % 2 for number in range(len(arrays))]
+    del array
+    arrays.clear()
+    columns.close()
+    assert columns.rewards is columns.actions is columns.terminated is columns.finals is None
+
+
+def test_gymnasium_is_told_what_the_environments_tell(opened: Open) -> None:
+    vector = opened(lambda: gymnasium.make("CartPole-v1"), 3, 2)
+    assert vector.spec is not None
+    assert (vector.spec.id, vector.metadata["render_fps"]) == ("CartPole-v1", 50)
+    assert vector.action_space == spaces.MultiDiscrete([2, 2, 2])
+    assert vector.observation_space.shape == (3, 4)
