@@ -132,3 +132,10 @@ def test_projection_keeps_all_mass_and_the_mean_where_nothing_is_clamped(
     mean = (projected * support).sum(1)
     clamped = (probabilities * positions.clamp(-10, 10)).sum(1)
     torch.testing.assert_close(mean, clamped, atol=1e-9, rtol=0)
+
+
+def test_without_options_returns_have_51_atoms_or_200_quantiles() -> None:
+    categorical, quantiles = DistributionalHead(4, 2), QuantileHead(4, 2)
+    assert categorical.support.tolist() == pytest.approx(torch.linspace(-10, 10, 51).tolist())
+    assert categorical(torch.ones(3, 4)).shape == (3, 2, 51)
+    assert quantiles(torch.ones(3, 4)).shape == (3, 2, 200)
