@@ -26,8 +26,10 @@ from rlplug.testing.checks.distributions import (
     _density_mismatch,
     _first_rows,
     _repeated,
+    _ways_to_act,
     in_torch,
 )
+from rlplug.testing.collector import RUN_STEPS
 from rlplug.testing.harness import make_harness
 from tests.faulty import failure, passed_by, passes
 
@@ -152,6 +154,19 @@ class OfTheMean(PolicyGradientModule):
         return Acted((logits - logits.mean(0)).argmax(1).cpu().numpy())
 
 
+class FirstOfAll(PolicyGradientModule):
+    """Acts in another way at first."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.acted: list[int] = []
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        self.acted.append(1)
+        actions = super().forward_inference(act).actions
+        return Acted(actions if len(self.acted) > 1 else (actions + 1) % self.actor[2].out_features)
+
+
 @pytest.mark.parametrize(
     ("check", "module", "looked_for", "found", "look_at"),
     [
@@ -165,6 +180,13 @@ class OfTheMean(PolicyGradientModule):
         (
             "acting_is_repeatable",
             DrawsTheBest,
+            "the same best actions for the same observations",
+            "",
+            "forward_inference (",
+        ),
+        (
+            "acting_is_repeatable",
+            FirstOfAll,
             "the same best actions for the same observations",
             "",
             "forward_inference (",
@@ -435,6 +457,44 @@ def test_draws_that_are_not_as_likely_as_they_are_told_are_told(
     assert told.look_at.endswith(
         "): masks, the log-determinant of a squashing function, sums over dimensions"
     )
+
+
+class OnBoth(Probabilities):
+    """Acts on tensors as well."""
+
+    acts_on_tensors = True
+    on_tensors: ClassVar[float] = 1.0
+
+    @torch.no_grad()
+    def forward_exploration(self, act: ActInput) -> Acted:
+        if not act.in_torch:
+            return super().forward_exploration(act)
+        logits = self.logits(act.observations, act.action_mask)
+        actions = torch.multinomial(logits.softmax(1), 1, generator=act.random)
+        logs = (self.on_tensors * logits).log_softmax(1).gather(1, actions)
+        return Acted(actions[:, 0], extras={"log_prob": logs[:, 0]})
+
+
+class SharperOnTensors(OnBoth):
+    """Tells sharper log-probabilities there."""
+
+    on_tensors: ClassVar[float] = 30.0
+
+
+def test_draws_on_tensors_are_as_likely_as_they_are_told() -> None:
+    passes("log_probs_are_those_of_actions", acting(OnBoth))
+    told = failure("log_probs_are_those_of_actions", acting(SharperOnTensors))
+    assert told.looked_for == (
+        "actions as likely as their log-probabilities say in 'box, discrete' on tensors"
+    )
+
+
+def test_one_observation_is_acted_on_late_and_where_options_are_the_usual_ones_early() -> None:
+    module = make_harness(Subject.of(PolicyGradient), MASKED).module
+    both = list(_ways_to_act(module, MASKED, first=True))
+    assert [act.timestep for act in both] == [0, RUN_STEPS]
+    assert [act.timestep for act in _ways_to_act(module, MASKED, first=False)] == [RUN_STEPS]
+    assert {len(act.observations) for act in both} == {DRAWS}
 
 
 def test_probabilities_that_differ_from_log_probabilities_are_told() -> None:

@@ -281,6 +281,44 @@ def test_schedules_that_are_taken_for_numbers_are_told() -> None:
     assert told.look_at.endswith(f": {HINT}")
 
 
+@attrs.frozen(kw_only=True)
+class BesideConfig(PolicyGradientConfig):
+    """A schedule that matters beside another option."""
+
+    weight_on: bool = option(False, "A switch.")
+    weight_size: float = option(0.5, "A size.", schedulable=True)
+
+
+class Beside(PolicyGradient):
+    """Uses a schedule beside another option."""
+
+    Config: ClassVar[type[Any]] = BesideConfig
+
+    def compute_loss_for_module(self, config: Any, batch: Batch, fwd_out: Any) -> Loss:
+        if config.weight_on:
+            config = attrs.evolve(config, vf_coef=self.size(config))
+        return super().compute_loss_for_module(config, batch, fwd_out)
+
+    def size(self, config: Any) -> float:
+        """What holds now."""
+        return float(config.weight_size)
+
+
+class BesideAtFirst(Beside):
+    """Uses what holds at the start."""
+
+    def size(self, config: Any) -> float:
+        return self.config.weight_size if isinstance(self.config.weight_size, float) else 0.5
+
+
+def test_schedules_are_tried_where_they_have_an_effect() -> None:
+    passes("schedules_are_followed", Beside)
+    told = failure("schedules_are_followed", BesideAtFirst)
+    assert told.looked_for == (
+        "other weights or actions for weight_size = [[0, 0.5], [1, 0.25]] than for 0.5"
+    )
+
+
 def test_what_has_no_schedule_is_passed_by() -> None:
     assert passed_by("schedules_are_followed", Nothing) == (
         "it has no option with schedulable=True"

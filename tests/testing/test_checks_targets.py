@@ -260,6 +260,39 @@ def test_targets_that_do_not_follow_are_told() -> None:
     )
 
 
+@attrs.frozen(kw_only=True)
+class TauConfig(QLearningConfig):
+    """A rate."""
+
+    tau: float = option(0.05, "Share of the way in each update.")
+
+
+class MovesByTau(QLearning):
+    """Moves its target in each update."""
+
+    Config: ClassVar[type[Any]] = TauConfig
+    factor: ClassVar[float] = 1.0
+
+    def additional_update(self, module: Any, config: Any) -> None:
+        module.epsilon.fill_(config.epsilon)
+        with torch.no_grad():
+            for old, new in zip(module.target.parameters(), module.q.parameters(), strict=True):
+                old.lerp_(new, self.factor * config.tau)
+
+
+class MovesByHalf(MovesByTau):
+    """Moves it half as far."""
+
+    factor: ClassVar[float] = 0.5
+
+
+def test_targets_that_move_at_another_rate_are_told() -> None:
+    passes("targets_follow", MovesByTau)
+    told = failure("targets_follow", MovesByHalf)
+    assert told.looked_for == "steps of 0.05 of the way for tau = 0.05"
+    assert told.found == "'target' moves by 0.025 of the way"
+
+
 class ReadsNoTarget(QLearning):
     """Values next states with the network that is trained."""
 
