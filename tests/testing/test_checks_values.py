@@ -359,6 +359,14 @@ class RaisesOthers(Kinds):
         return -super().penalty(values, chosen, batch)
 
 
+class RaisesUnmasked(RaisesOthers):
+    """A penalty of the wrong sign where there is no mask."""
+
+    def penalty(self, values: Tensor, chosen: Tensor, batch: Batch) -> Tensor:
+        found = super().penalty(values, chosen, batch)
+        return -found if "action_mask" in batch else found
+
+
 class LowersMasked(Kinds):
     """Lowers actions that the mask forbids as well."""
 
@@ -380,7 +388,10 @@ class LowersAll(Kinds):
         return super().penalty(values, 0.0 * chosen, batch)
 
 
-@pytest.mark.parametrize("plugin", [RaisesOthers, LowersMasked, RaisesAlone, LowersAll])
+@pytest.mark.parametrize(
+    "plugin",
+    [RaisesOthers, RaisesUnmasked, LowersMasked, RaisesAlone, LowersAll],
+)
 def test_penalties_that_lower_other_actions_than_they_should_are_told(plugin: type[Any]) -> None:
     told = failure("conservative_penalty_lowers_other_actions", plugin)
     assert told.looked_for.startswith(
@@ -389,8 +400,8 @@ def test_penalties_that_lower_other_actions_than_they_should_are_told(plugin: ty
     )
     assert told.found.startswith("gradients of ")
     raised, lowered = map(float, told.found.removeprefix("gradients of ").split(" and "))
-    assert (raised < 0) is (plugin not in (RaisesOthers, LowersAll))
-    assert (lowered > 0) is (plugin not in (RaisesOthers, RaisesAlone))
+    assert (raised < 0) is (plugin not in (RaisesOthers, RaisesUnmasked, LowersAll))
+    assert (lowered > 0) is (plugin not in (RaisesOthers, RaisesUnmasked, RaisesAlone))
     assert told.look_at.startswith(f"{plugin.__name__}.compute_loss_for_module (")
     assert told.look_at.endswith(
         ": log Σ exp Q(s, ·) − Q(s, a) over allowed actions, which is added to the loss"
