@@ -318,6 +318,13 @@ def test_what_discounts_may_not_be_split(check: str, why: str) -> None:
     assert passed_by(check, Means, options={"discount": 0.9}) == why
 
 
+def test_rows_have_an_order_where_later_ones_count_more() -> None:
+    passes("rows_are_learned_one_by_one", Means)
+    assert passed_by("rows_are_learned_one_by_one", Means, options={"discount": 0.9}) == (
+        "its rows are ordered, or its updates are random"
+    )
+
+
 # -- references ------------------------------------------------------------------------------------
 
 

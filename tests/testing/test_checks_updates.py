@@ -445,6 +445,33 @@ def test_rows_that_are_learned_from_their_neighbours_are_told() -> None:
     )
 
 
+class Drops(QLearning):
+    """Leaves values out by chance."""
+
+    def compute_loss_for_module(self, batch: Batch, fwd_out: Mapping[str, Tensor]) -> Loss:
+        chosen = fwd_out["q_values"].gather(1, batch["actions"].long()[:, None])[:, 0]
+        kept = (torch.rand(batch.rows) < 0.5).to(chosen.dtype)
+        return Loss((kept * (chosen - batch["targets"]) ** 2).mean())
+
+
+class DropsByItsOwn(QLearning):
+    """The same with the generator of the learner."""
+
+    def compute_loss_for_module(  # type: ignore[override]
+        self, learner: Any, batch: Batch, fwd_out: Mapping[str, Tensor]
+    ) -> Loss:
+        chosen = fwd_out["q_values"].gather(1, batch["actions"].long()[:, None])[:, 0]
+        kept = (torch.rand(batch.rows, generator=learner.generator()) < 0.5).to(chosen.dtype)
+        return Loss((kept * (chosen - batch["targets"]) ** 2).mean())
+
+
+@pytest.mark.parametrize("plugin", [Drops, DropsByItsOwn])
+def test_rows_of_random_updates_are_not_compared(plugin: type[Any]) -> None:
+    assert passed_by("rows_are_learned_one_by_one", plugin) == (
+        "its rows are ordered, or its updates are random"
+    )
+
+
 class Prioritized(QLearning):
     """Draws rows of large errors more often."""
 
