@@ -243,6 +243,34 @@ def test_why_a_check_of_entropy_does_not_apply(check: str, plugin: type[Any], wh
     assert passed_by(check, plugin) == why
 
 
+class BeyondBounds(Fixed):
+    """Draws beyond the bounds, which the sampler clips."""
+
+    @classmethod
+    def draw(cls, random: Any, n: int, spread: float) -> Any:
+        return numpy.full(n, 4.0)
+
+
+class BestBeyondBounds(Fixed):
+    """Takes an action beyond the bounds for the best one."""
+
+    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+        class Beyond(FixedModule):
+            def forward_inference(self, act: ActInput) -> Acted:
+                acted = super().forward_inference(act)
+                return Acted(acted.actions + 4) if self.box else acted
+
+        return Beyond(type(self), config, isinstance(action_space, spaces.Box))
+
+
+def test_draws_may_lie_beyond_bounds_but_best_actions_may_not() -> None:
+    passes("actions_are_in_the_action_space", Fixed)
+    passes("actions_are_in_the_action_space", BeyondBounds)
+    told = failure("actions_are_in_the_action_space", BestBeyondBounds)
+    assert told.looked_for == "1 actions in Box(-1.0, 3.0, (1,), float32) for 1 observations"
+    assert told.found == "array([4.], dtype=float32)"
+
+
 # -- answers of probes -----------------------------------------------------------------------------
 
 BY_NAME = {one.name: one for one in PROBES}

@@ -445,6 +445,40 @@ def test_rows_that_are_learned_from_their_neighbours_are_told() -> None:
     )
 
 
+class SeveralSteps(QLearning):
+    """Learns returns of three steps, of which the last ones of an episode are shorter."""
+
+    def feed(self) -> Feed:
+        return Replay(
+            buffer_size=200, batch_size=16, learning_starts=16, n_step=3, gamma=self.config.gamma
+        )
+
+    def discounts(self, config: Any, batch: Batch) -> Any:
+        """Of the next values."""
+        return batch["discounts"]
+
+    def prepare_batch(self, module: Any, config: Any, batch: Batch) -> Mapping[str, Tensor]:
+        values = module.target(module.floats(batch["next_observations"])).max(1).values
+        future = self.discounts(config, batch) * values * ~batch["terminated"]
+        return {"targets": batch["rewards"] + future}
+
+
+class DiscountsByOneStep(SeveralSteps):
+    """Discounts as if it were one step."""
+
+    def discounts(self, config: Any, batch: Batch) -> Any:
+        return config.gamma
+
+
+def test_discounts_of_several_steps_that_are_not_read_are_told() -> None:
+    passes("updates_depend_on_every_column", SeveralSteps)
+    told = failure("updates_depend_on_every_column", DiscountsByOneStep)
+    assert told.looked_for == "another update for other 'discounts'"
+    assert told.look_at.endswith(
+        '): rows span several steps: discount with batch["discounts"], not gamma'
+    )
+
+
 class Drops(QLearning):
     """Leaves values out by chance."""
 
