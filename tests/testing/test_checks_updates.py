@@ -174,9 +174,13 @@ def test_a_row_ends_in_each_of_three_ways() -> None:
 
 
 def test_neighbours_are_others_from_a_row_on() -> None:
-    other = _with_other_neighbours(batch_of(5), 2)
+    batch = batch_of(5)
+    other = _with_other_neighbours(batch, 2)
     assert other["observations"][:, 0].tolist() == [0.0, 1.0, 4.0, 3.0, 2.0]
     assert other["rewards"].tolist() == [0.0, 10.0, 45.0, 35.0, 25.0]
+    # In a copy.
+    assert batch["observations"][:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert batch["rewards"].tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
     other = _with_other_neighbours(batch_of(4, next_observations=torch.arange(4.0)), 2)
     assert other["next_observations"].tolist() == [0.0, 1.0, 3.0, 2.0]
 
