@@ -413,6 +413,21 @@ def test_what_a_probe_is_not_for_is_passed_by() -> None:
     )
 
 
+class OfThreeActions(QLearning):
+    """Supports three actions alone."""
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        return None if getattr(action_space, "n", 0) == 3 else "three actions"
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["solves_reward_by_observation_and_action", "variants_solve_reward_by_observation_and_action"],
+)
+def test_probes_of_other_spaces_are_passed_by(check: str) -> None:
+    assert passed_by(check, OfThreeActions) == "three actions"
+
+
 def test_a_home_for_a_while_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLPLUG_HOME", "/somewhere")
     with _temporary_home():

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from rlplug import AddOn, Batch, RequestError, option
 from rlplug.config import at_least
 from rlplug.feeds import Feed, Stream
-from rlplug.testing import Subject
+from rlplug.testing import CheckFailed, Subject
 from rlplug.testing.algorithms import PolicyGradient, QLearning
 from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
-from rlplug.testing.checks import options
+from rlplug.testing.checks import check_named, options
 from rlplug.testing.checks.learners import _is_kept_apart, _joined
 from rlplug.testing.checks.off_policy import _paid, _taken
 from rlplug.testing.checks.spaces import _words
@@ -108,6 +108,27 @@ def test_options_that_are_refused_are_not_read() -> None:
     assert options._options_read(subject, {}, subject.cases[:1]) == {
         *("learning_rate", "gamma", "ent_coef", "vf_coef", "width", "steps_per_update"),
     }
+
+
+@attrs.frozen(kw_only=True)
+class HalfConfig:
+    """A default that is not of its type."""
+
+    count: int = option(2.5, "A count.")  # type: ignore[arg-type, assignment]
+
+
+class OfHalves(PolicyGradient):
+    """Has such an option."""
+
+
+def test_defaults_that_cannot_be_read_back_are_told() -> None:
+    OfHalves.Config = HalfConfig
+    subject = attrs.evolve(Subject.of(PolicyGradient), kind=OfHalves)
+    with pytest.raises(CheckFailed) as raised:
+        check_named("options_are_typed_and_documented")(subject)
+    assert raised.value.looked_for == "defaults that can be written as TOML and read back"
+    assert raised.value.found == ".count expected int, got float 2.5"
+    assert raised.value.look_at.startswith("HalfConfig (")
 
 
 class OtherFeed(PolicyGradient):
