@@ -201,6 +201,9 @@ def _is_bookkeeping(frame: FrameType | None) -> bool:
     """Whether the options are compared, copied or validated there, and not used."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "evolve" and module.startswith("attr"):
+            # What is read of the copy is noted as well.
+            return True
         if frame.f_code.co_name in ("__attrs_post_init__", "__init__", "__eq__", "__repr__"):
             own = frame.f_locals.get("self")
             if attrs.has(type(own)):

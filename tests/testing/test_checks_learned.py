@@ -1,0 +1,685 @@
+"""Checks of what is learned: entropy, answers of probes, limits of policies, bonuses of add-ons.
+
+Where they train, algorithms that learn nothing take part, whose actions are known beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import attrs
+import numpy
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rlplug import Acted, ActInput, AddOn, Batch, Loss, Module, option
+from rlplug.feeds import Feed, Replay, Stream
+from rlplug.testing import CheckFailed, DoesNotApply, Subject
+from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
+from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
+from rlplug.testing.cases import CASES
+from rlplug.testing.checks.addon_effects import _rows_where, _shares_memory, _with_two_places
+from rlplug.testing.checks.probes import (
+    _batch_of,
+    _compare,
+    _more_careful,
+    _options_for,
+    _require_support,
+    _temporary_home,
+    _values,
+)
+from rlplug.testing.harness import make_harness
+from rlplug.testing.probes import PROBES, Answer, DiscountedTwoSteps, RewardByAction
+from tests.faulty import failure, passed_by, passes
+
+# -- entropy ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class FixedConfig(PolicyGradientConfig):
+    """A coefficient that may be learned."""
+
+    ent_coef: float | Literal["auto"] = option(0.2, "Entropy coefficient, or auto.")
+
+
+class FixedModule(Module):
+    """Acts by chance, whatever it learns."""
+
+    def __init__(self, plugin: Any, config: Any, box: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.plugin, self.box, self.learned = plugin, box, config.ent_coef == "auto"
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        n = len(act.observations)
+        if not self.box:
+            return Acted((act.random.random(n) < self.plugin.share).astype(numpy.int64))
+        spread = self.plugin.learned if self.learned else self.plugin.given
+        return Acted(self.plugin.draw(act.random, n, spread).astype(numpy.float32)[:, None])
+
+    def forward_inference(self, act: ActInput) -> Acted:
+        n = len(act.observations)
+        return Acted(numpy.zeros((n, 1), numpy.float32) if self.box else numpy.zeros(n, int))
+
+    def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {"weight": self.weight}
+
+
+class Fixed(PolicyGradient):
+    """Acts by chance, whatever it learns."""
+
+    Config: ClassVar[type[Any]] = FixedConfig
+    share: ClassVar[float] = 0.66
+    given: ClassVar[float] = 1.0
+    learned: ClassVar[float] = 0.18
+    middle: ClassVar[float] = 1.0
+
+    def feed(self) -> Feed:
+        return Stream(steps_per_update=100)
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        box = isinstance(action_space, spaces.Box) and action_space.shape == (1,)
+        flat = isinstance(observation_space, spaces.Box) and len(observation_space.shape) == 1
+        two = getattr(action_space, "n", 0) == 2 and isinstance(action_space, spaces.Discrete)
+        return None if flat and (box or two) else "one number or two actions"
+
+    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+        return FixedModule(type(self), config, isinstance(action_space, spaces.Box))
+
+    @classmethod
+    def draw(cls, random: Any, n: int, spread: float) -> Any:
+        """Actions with this deviation, within their bounds."""
+        return numpy.clip(cls.middle + spread * random.standard_normal(n), -0.99, 2.99)
+
+    def prepare_batch(self, batch: Batch) -> Mapping[str, Tensor]:  # type: ignore[override]
+        return {}
+
+    def compute_loss_for_module(self, fwd_out: Any) -> Loss:  # type: ignore[override]
+        return Loss((fwd_out["weight"] ** 2).mean())
+
+
+def fixed(base: type[Any] = Fixed, **given: Any) -> type[Any]:
+    """The same with other chances."""
+    return type("Mine", (base,), {**given, "__doc__": "Acts by chance."})
+
+
+class AtBounds(Fixed):
+    """Acts at one of the bounds."""
+
+    @classmethod
+    def draw(cls, random: Any, n: int, spread: float) -> Any:
+        if spread == cls.learned:
+            return super().draw(random, n, spread)
+        return numpy.where(random.random(n) < 0.5, -1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "looked_for", "found"),
+    [
+        (
+            fixed(share=0.37),
+            "both actions drawn with ent_coef = 3, where rewards are −1 and 1: action 1 in 66 %",
+            "action 1 in 3",
+        ),
+        (
+            fixed(share=0.97),
+            "both actions drawn with ent_coef = 3, where rewards are −1 and 1: action 1 in 66 %",
+            "action 1 in 9",
+        ),
+        (
+            fixed(given=0.35),
+            "actions all over the space without rewards and with ent_coef = 0.2",
+            "a standard deviation of 0.3",
+        ),
+        (
+            fixed(AtBounds),
+            "actions all over the space without rewards and with ent_coef = 0.2",
+            "a standard deviation of 2.00, 100% at the bounds −1 and 3",
+        ),
+        (
+            fixed(learned=0.8),
+            "a standard deviation near 0.18 with ent_coef = 'auto', whose target entropy is −1 for "
+            "one action scaled to [−1, 1]",
+            "0.",
+        ),
+        (
+            fixed(learned=0.01),
+            "a standard deviation near 0.18 with ent_coef = 'auto', whose target entropy is −1 for "
+            "one action scaled to [−1, 1]",
+            "0.01 after 8,000 steps",
+        ),
+    ],
+)
+def test_policies_that_are_not_as_random_as_they_should_be_are_told(
+    plugin: type[Any], looked_for: str, found: str
+) -> None:
+    told = failure("entropy_bonus_keeps_policies_random", plugin)
+    assert told.looked_for == looked_for
+    assert told.found.startswith(found)
+    assert told.look_at.startswith("Mine.compute_loss_for_module (")
+
+
+def test_policies_that_are_as_random_as_they_should_be_pass() -> None:
+    passes("entropy_bonus_keeps_policies_random", Fixed)
+    # Without bounds, draws beyond them are none at them.
+    passes("learned_temperature_keeps_choices_open", Fixed)
+
+
+@pytest.mark.parametrize("share", [0.48, 0.995])
+def test_learned_temperatures_that_close_a_choice_are_told(share: float) -> None:
+    told = failure("learned_temperature_keeps_choices_open", fixed(share=share))
+    assert told.looked_for == (
+        "both actions drawn with ent_coef = 'auto', action 1, which is rewarded, more often"
+    )
+    assert told.found.startswith("action 1 in ")
+    assert told.found.endswith(" of 2,000 draws after 4,000 steps")
+    assert told.look_at.startswith("Mine.compute_loss_for_module (")
+
+
+class OffPolicy(Fixed):
+    """The same with a replay buffer."""
+
+    def feed(self) -> Feed:
+        return Replay(buffer_size=8000, batch_size=8, learning_starts=7000, train_freq=100)
+
+
+def test_first_actions_show_whether_values_include_entropy() -> None:
+    # A mean of 1.8, seven tenths of the way from -1 to 3.
+    passes("values_include_entropy", fixed(OffPolicy, share=0.7, middle=1.8, given=0.3))
+    for plugin, chance in (
+        (fixed(OffPolicy, share=0.7, middle=1.0, given=0.3), 0.5),
+        (fixed(OffPolicy, share=0.5, middle=1.8, given=0.3), 0.5),
+    ):
+        told = failure("values_include_entropy", plugin)
+        assert told.looked_for == "first actions that lead to more steps, each worth its entropy"
+        words = told.found.removeprefix("a chance of ").split()
+        assert float(words[0]) == pytest.approx(chance, abs=0.06)
+        assert told.found.endswith(" to go on, 0.5 if entropy does not count")
+        assert told.look_at.endswith("): targets with α · entropy of the next state, with a plus")
+
+
+def test_first_actions_show_whose_entropy_values_include() -> None:
+    name = "values_include_entropy_of_squashed_actions"
+    passes(name, fixed(OffPolicy, middle=-0.4, given=0.1))
+    told = failure(name, fixed(OffPolicy, middle=0.4, given=0.1))
+    assert told.looked_for == (
+        "first actions that end an episode, for a reward that is worth more than the entropy of "
+        "ten steps"
+    )
+    assert told.found == "a chance of 0.70 to go on"
+    assert told.look_at.endswith(
+        "): targets with the entropy of squashed actions: minus log(1 − tanh²)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "plugin", "why"),
+    [
+        ("entropy_bonus_keeps_policies_random", QLearning, "it has no option ent_coef"),
+        ("learned_temperature_keeps_choices_open", QLearning, "it has no option ent_coef"),
+        (
+            "learned_temperature_keeps_choices_open",
+            PolicyGradient,
+            "it learns no ent_coef, or supports no Discrete actions",
+        ),
+        (
+            "values_include_entropy_of_squashed_actions",
+            PolicyGradient,
+            "it is not off-policy: its values are those of rewards alone",
+        ),
+        ("values_include_entropy_of_squashed_actions", QLearning, "it has no option ent_coef"),
+        (
+            "entropy_bonus_keeps_imitation_random",
+            PolicyGradient,
+            "it learns from environments: a check of its own trains it there",
+        ),
+    ],
+)
+def test_why_a_check_of_entropy_does_not_apply(check: str, plugin: type[Any], why: str) -> None:
+    assert passed_by(check, plugin) == why
+
+
+class BeyondBounds(Fixed):
+    """Draws beyond the bounds, which the sampler clips."""
+
+    @classmethod
+    def draw(cls, random: Any, n: int, spread: float) -> Any:
+        return numpy.full(n, 4.0)
+
+
+class BestBeyondBounds(Fixed):
+    """Takes an action beyond the bounds for the best one."""
+
+    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+        class Beyond(FixedModule):
+            def forward_inference(self, act: ActInput) -> Acted:
+                acted = super().forward_inference(act)
+                return Acted(acted.actions + 4) if self.box else acted
+
+        return Beyond(type(self), config, isinstance(action_space, spaces.Box))
+
+
+def test_draws_may_lie_beyond_bounds_but_best_actions_may_not() -> None:
+    passes("actions_are_in_the_action_space", Fixed)
+    passes("actions_are_in_the_action_space", BeyondBounds)
+    told = failure("actions_are_in_the_action_space", BestBeyondBounds)
+    assert told.looked_for == "1 actions in Box(-1.0, 3.0, (1,), float32) for 1 observations"
+    assert told.found == "array([4.], dtype=float32)"
+
+
+# -- answers of probes -----------------------------------------------------------------------------
+
+BY_NAME = {one.name: one for one in PROBES}
+SETTING: dict[str, Any] = {"width": 8}
+
+
+def told_of(plugin: type[Any], answer: Answer, change: Any = None) -> CheckFailed | None:
+    """What is said of a module that was not trained, where the answer is another one."""
+    subject = Subject.of(plugin)
+    case = next(one for one in CASES if one.name == "box of another size, discrete")
+    module = make_harness(subject, case).module
+    with torch.no_grad():
+        for param in module.parameters():
+            param.zero_()
+        if change is not None:
+            change(module)
+    try:
+        _compare(subject, BY_NAME["time_limit"], module, answer, 0.1, SETTING, 1234)
+    except CheckFailed as told:
+        return told
+    return None
+
+
+def critic_says(value: float) -> Any:
+    """A change of the critic's last bias."""
+
+    def change(module: Any) -> None:
+        module.critic[2].bias.fill_(value)
+
+    return change
+
+
+LOOKED_FOR = "the answer of probe 'time_limit' at [1.0, 0.0] with width = 8"
+
+
+def test_values_and_actions_are_compared_with_answers() -> None:
+    value = Answer(observation=(1.0, 0.0), value=2.0)
+    for near in (1.91, 2.0, 2.09):
+        assert told_of(PolicyGradient, value, critic_says(near)) is None
+    for far in (1.88, 2.12, -2.0):
+        told = told_of(PolicyGradient, value, critic_says(far))
+        assert told is not None
+        assert told.looked_for == f"{LOOKED_FOR}: value 2 ± 0.1"
+        assert told.found == f"value {far:.4g} after 1,234 steps"
+        assert told.look_at.startswith("PolicyGradient.prepare_batch (")
+        assert told.look_at.endswith(f": {BY_NAME['time_limit'].likely_cause}")
+    # Values of the best action, of Q-learning.
+    told = told_of(
+        QLearning, value, lambda module: module.q[2].bias.copy_(torch.tensor([-3.0, 2.0]))
+    )
+    assert told is None
+    action = Answer(observation=(1.0, 0.0), action=0)
+    assert told_of(PolicyGradient, action) is None
+    told = told_of(PolicyGradient, attrs.evolve(action, action=1))
+    assert told is not None
+    assert told.looked_for == f"{LOOKED_FOR}: action 1"
+    assert told.found == "action 0 after 1,234 steps"
+    assert told.look_at.endswith(f": {BY_NAME['time_limit'].likely_cause}")
+    # Masks are of answers.
+    assert told_of(PolicyGradient, attrs.evolve(action, action=1, mask=(0, 1))) is None
+    assert told_of(PolicyGradient, attrs.evolve(action, action=1.4, within=1.5)) is None
+    told = told_of(PolicyGradient, attrs.evolve(action, action=1.4, within=1.3))
+    assert told is not None
+    assert told.looked_for == f"{LOOKED_FOR}: action 1.4 ± 1.3"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_told(value: float) -> None:
+    answer = Answer(observation=(1.0, 0.0), value=2.0)
+    told = told_of(PolicyGradient, answer, critic_says(value))
+    assert told is not None
+    assert told.looked_for == LOOKED_FOR
+    assert told.found == ("weights that are not finite, 'critic.2.bias' for one, after 1,234 steps")
+    assert told.look_at.startswith("PolicyGradient.compute_loss_for_module (")
+    assert told.look_at.endswith("): steps that are too large, or divisions and logarithms of 0")
+
+
+def test_a_batch_of_observations_is_zero_elsewhere() -> None:
+    module = make_harness(Subject.of(PolicyGradient), CASES[0]).module
+    rows = numpy.arange(8.0).reshape(2, 4)
+    batch = _batch_of(module, rows, numpy.array([[1, 0, 1], [0, 1, 1]]))
+    assert batch["observations"].dtype == torch.float32
+    assert batch["observations"].tolist() == batch["next_observations"].tolist() == rows.tolist()
+    for name in ("actions", "rewards", "terminated", "truncated"):
+        assert batch[name].shape == (2,)
+        assert not batch[name].any()
+    assert batch["fragments"].tolist() == [[0, 2]]
+    assert batch["final_observations"].tolist() == rows[-1:].tolist()
+    assert batch["action_mask"].tolist() == [[1, 0, 1], [0, 1, 1]]
+    batch = _batch_of(module, rows, None)
+    assert "action_mask" not in batch
+    found = _values(module, batch)
+    assert found is not None
+    assert found.shape == (2,)
+    assert not found.requires_grad
+
+
+def test_options_for_a_probe_have_its_gamma_and_little_entropy() -> None:
+    probe = BY_NAME["discounted_two_steps"]
+    assert _options_for(Subject.of(PolicyGradient), probe, {"width": 8}) == {
+        "ent_coef": 0.01,
+        "width": 8,
+        "gamma": 0.5,
+    }
+    assert _options_for(Subject.of(PolicyGradient), probe, {"ent_coef": 0.3})["ent_coef"] == 0.3
+    assert _options_for(Subject.of(QLearning), probe, {}) == {"gamma": 0.5}
+    assert _options_for(Subject.of(ArmMeans), BY_NAME["reward_by_action"], {}) == {}
+    with pytest.raises(DoesNotApply, match="it has no option 'gamma'"):
+        _options_for(Subject.of(ArmMeans), probe, {})
+
+
+def test_careful_options_have_smaller_steps() -> None:
+    subject = Subject.of(PolicyGradient)
+    usual = subject.changed({"width": 8})
+    careful = _more_careful(subject, {"width": 8})
+    assert careful == attrs.evolve(usual, learning_rate=usual.learning_rate * 0.2)
+    means = Subject.of(ArmMeans)
+    assert _more_careful(means, {}) == means.config()
+
+
+class Bandit(PolicyGradient):
+    """Learns from episodes of one step."""
+
+    def feed(self) -> Feed:
+        return Stream(steps_per_update=1, one_step_episodes=True)
+
+
+def test_what_a_probe_is_not_for_is_passed_by() -> None:
+    _require_support(Subject.of(PolicyGradient), DiscountedTwoSteps, one_step=False)
+    _require_support(Subject.of(Bandit), RewardByAction, one_step=True)
+    with pytest.raises(DoesNotApply, match="it is for bandits, whose episodes have one step"):
+        _require_support(Subject.of(Bandit), DiscountedTwoSteps, one_step=False)
+    with pytest.raises(DoesNotApply, match="it needs Discrete actions"):
+        _require_support(Subject.of(PolicyGradient), BY_NAME["box_target"].make, one_step=True)
+    assert passed_by("finds_the_best_arm_that_is_present", PolicyGradient).startswith(
+        "it needs a Box of one dimension"
+    )
+    assert passed_by("remembers_the_sign", PolicyGradient) == (
+        "its module is not recurrent: initial_state returns None"
+    )
+
+
+class OfThreeActions(QLearning):
+    """Supports three actions alone."""
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        return None if getattr(action_space, "n", 0) == 3 else "three actions"
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["solves_reward_by_observation_and_action", "variants_solve_reward_by_observation_and_action"],
+)
+def test_probes_of_other_spaces_are_passed_by(check: str) -> None:
+    assert passed_by(check, OfThreeActions) == "three actions"
+
+
+def test_a_home_for_a_while_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLPLUG_HOME", "/somewhere")
+    with _temporary_home():
+        inside = os.environ["RLPLUG_HOME"]
+        assert os.path.isdir(inside)
+    assert os.environ["RLPLUG_HOME"] == "/somewhere"
+    assert not os.path.exists(inside)
+    monkeypatch.delenv("RLPLUG_HOME")
+    with _temporary_home():
+        assert os.path.isdir(os.environ["RLPLUG_HOME"])
+    assert "RLPLUG_HOME" not in os.environ
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class LimitedConfig(PolicyGradientConfig):
+    """Limits of policies and values."""
+
+    kl_coef: float = option(0.2, "Coefficient of the KL penalty.")
+    kl_target: float = option(0.01, "KL that the coefficient aims at.")
+    clip_range_vf: float = option(0.0, "Limit of values.")
+
+
+class Limited(PolicyGradient):
+    """Moves less where it is limited, and adapts its coefficient."""
+
+    Config: ClassVar[type[Any]] = LimitedConfig
+    rise: ClassVar[float] = 1.5
+
+    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
+        module = super().build(observation_space, action_space, config)
+        module.register_buffer("kl_coef", torch.tensor(config.kl_coef))
+        return module
+
+    def of_policy(self, config: Any) -> float:
+        """By how much the policy's loss is smaller."""
+        return float(1 / (1 + 1e3 * config.kl_coef))
+
+    def of_values(self, config: Any) -> float:
+        """By how much that of values is."""
+        return 1e-3 if 0 < config.clip_range_vf < 1 else 1.0
+
+    def configure_optimizers_for_module(self, module: Any, config: Any) -> Any:
+        return torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def compute_loss_for_module(self, config: Any, batch: Batch, fwd_out: Any) -> Loss:
+        chosen = fwd_out["log_probs"].gather(1, batch["actions"].long()[:, None])[:, 0]
+        policy = -(chosen * batch["advantages"]).mean()
+        value = ((fwd_out["values"] - batch["targets"]) ** 2).mean()
+        return Loss(self.of_policy(config) * policy + self.of_values(config) * value)
+
+    def additional_update(self, module: Any, config: Any) -> Mapping[str, Any]:
+        module.kl_coef *= self.rise if config.kl_target < 0.01 else 1 / self.rise
+        return {"kl_coef": module.kl_coef.clone()}
+
+
+class PolicyUnlimited(Limited):
+    """Moves its policy alike."""
+
+    def of_policy(self, config: Any) -> float:
+        return 1.0
+
+
+class ValuesUnlimited(Limited):
+    """Moves its values alike."""
+
+    def of_values(self, config: Any) -> float:
+        return 1.0
+
+
+class FallsInstead(Limited):
+    """Adapts its coefficient the other way."""
+
+    rise: ClassVar[float] = 0.5
+
+
+def test_policies_and_values_that_are_not_limited_are_told() -> None:
+    passes("limits_keep_policies_near", Limited)
+    told = failure("limits_keep_policies_near", PolicyUnlimited)
+    assert told.looked_for == "a policy that changes less with kl_coef = 30 than with 0.01"
+    near, far = told.found.removeprefix("outputs change by ").split(" and ")
+    assert near == far
+    assert told.look_at.startswith("PolicyUnlimited.compute_loss_for_module (")
+    assert told.look_at.endswith("): kl_coef · KL is added to the loss")
+    told = failure("limits_keep_policies_near", ValuesUnlimited)
+    assert told.looked_for == "values that change less with clip_range_vf = 0.001 than with 100"
+    assert told.look_at.endswith("): the mean of max((V − R)², (clip(V) − R)²)")
+    assert passed_by("limits_keep_policies_near", PolicyGradient) == (
+        "it has none of clip_range, target_kl, kl_coef, clip_range_vf, or gives no outputs"
+    )
+
+
+def test_coefficients_that_aim_elsewhere_are_told() -> None:
+    passes("kl_coefficient_aims_at_its_target", Limited)
+    told = failure("kl_coefficient_aims_at_its_target", FallsInstead)
+    assert told.looked_for == (
+        "a kl_coef that rises from 0.2 for kl_target = 1e-9, and falls for 1,000"
+    )
+    low, high = told.found.removesuffix(" after four updates").split(" and ")
+    assert float(low) < 0.2 < float(high)
+    assert told.look_at.startswith("FallsInstead.additional_update (")
+    assert passed_by("kl_coefficient_aims_at_its_target", PolicyGradient) == (
+        "it has no options kl_coef and kl_target"
+    )
+
+
+# -- add-ons ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class NoveltyConfig:
+    """Options of Novelty."""
+
+    scale: float = option(0.1, "Weight of the bonus.")
+
+
+class Novelty(AddOn):
+    """Adds to the reward how badly a small network foretells what is observed."""
+
+    Config: ClassVar[type[Any]] = NoveltyConfig
+
+    def build_extra(self, observation_space: Any) -> Any:
+        width = observation_space.shape[0]
+        return nn.Linear(width, width)
+
+    def configure_optimizers_for_module(self, extra: Any) -> Any:
+        return torch.optim.SGD(extra.parameters(), lr=0.01)
+
+    def error(self, extra: Any, batch: Batch) -> Tensor:
+        """Of each row."""
+        here = batch["observations"].to(extra.weight)
+        return ((extra(here) - here) ** 2).mean(1)
+
+    def prepare_batch(self, extra: Any, config: Any, batch: Batch) -> Any:
+        bonus = config.scale * self.error(extra, batch)
+        return {"rewards": batch["rewards"] + bonus.to(batch["rewards"].dtype)}
+
+    def compute_loss_for_module(self, extra: Any, batch: Batch) -> Any:
+        return self.error(extra, batch).mean()
+
+
+class Unlearns(Novelty):
+    """Drives its loss down for ever."""
+
+    def configure_optimizers_for_module(self, extra: Any) -> Any:
+        return torch.optim.SGD(extra.parameters(), lr=0.5)
+
+    def compute_loss_for_module(self, extra: Any, batch: Batch) -> Any:
+        return -self.error(extra, batch).mean()
+
+
+class Penalty(Novelty):
+    """Takes it off."""
+
+    def prepare_batch(self, extra: Any, config: Any, batch: Batch) -> Any:
+        bonus = config.scale * self.error(extra, batch)
+        return {"rewards": batch["rewards"] - bonus.to(batch["rewards"].dtype)}
+
+
+class Factor(Novelty):
+    """Multiplies rewards by it."""
+
+    def prepare_batch(self, extra: Any, config: Any, batch: Batch) -> Any:
+        bonus = config.scale * self.error(extra, batch)
+        return {"rewards": batch["rewards"] * (1 + bonus.to(batch["rewards"].dtype))}
+
+
+class NoBonus(Novelty):
+    """Adds nothing."""
+
+    def prepare_batch(self, batch: Batch) -> Any:  # type: ignore[override]
+        return {"rewards": batch["rewards"]}
+
+
+class Wide(AddOn):
+    """Turns the gradients of others."""
+
+    def postprocess_gradients(self, gradients: Any) -> None:
+        for gradient in gradients.values():
+            gradient.neg_()
+
+
+def test_bonuses_for_what_is_known_are_told() -> None:
+    passes("bonus_is_larger_for_what_is_new", Novelty)
+    told = failure("bonus_is_larger_for_what_is_new", Penalty)
+    assert told.looked_for == (
+        "a smaller bonus for what was seen in 150 updates than for what is new"
+    )
+    now, _, before = told.found.partition("; ")
+    familiar, new = map(float, now.split(" and "))
+    assert new < familiar < 0
+    assert before.endswith(" before")
+    assert told.look_at.startswith("Penalty.prepare_batch (")
+    assert told.look_at.endswith(
+        ": the signs of the bonus and of the loss, and which network is trained"
+    )
+    told = failure("bonus_is_larger_for_what_is_new", Factor)
+    assert told.looked_for == "a bonus that is added to the rewards"
+    assert told.found == "another bonus for rewards that are 5 higher"
+    assert told.look_at.endswith('): batch["rewards"] + bonus')
+    assert passed_by("bonus_is_larger_for_what_is_new", NoBonus) == "it changes no rewards"
+
+
+def test_losses_without_a_lower_bound_are_told() -> None:
+    passes("losses_have_a_lower_bound", Novelty)
+    told = failure("losses_have_a_lower_bound", Unlearns)
+    assert told.looked_for == "a loss that has a lower bound"
+    first, _, last = told.found.partition(" at first, ")
+    assert float(last.split()[0]) < float(first) < 0
+    assert told.found.endswith(" after 450 updates on one batch")
+    assert told.look_at.startswith("Unlearns.compute_loss_for_module (")
+    assert told.look_at.endswith("): its sign")
+    assert passed_by("losses_have_a_lower_bound", Wide) == "it keeps no parameters of its own"
+
+
+def test_add_ons_that_let_nothing_be_learned_are_told() -> None:
+    passes("the_algorithm_still_learns", Novelty)
+    told = failure("the_algorithm_still_learns", Wide)
+    assert told.looked_for == (
+        "action 1, which is rewarded, chosen by the module after 250 updates"
+    )
+    assert told.found == "action 0"
+    assert told.look_at.startswith("Wide.postprocess_gradients (")
+    assert passed_by("evaluated_module_follows_the_trained_one", Wide) == (
+        "it has no inference_module"
+    )
+
+
+def test_two_places_are_observed_in_turn() -> None:
+    batch = Batch(
+        {
+            "observations": torch.zeros(6, 4),
+            "next_observations": torch.zeros(6, 4, dtype=torch.float64),
+            "rewards": torch.arange(6.0),
+        }
+    )
+    mixed = _with_two_places(batch)
+    for name in ("observations", "next_observations"):
+        assert mixed[name].dtype == batch[name].dtype
+        away = mixed[name] - torch.tensor([0.7, -0.7] * 3)[:, None]
+        assert 0.005 < float(away.std()) < 0.04
+        assert float(away.abs().max()) < 0.1
+    assert mixed["rewards"].tolist() == batch["rewards"].tolist()
+    even = torch.arange(6) % 2 == 0
+    assert _rows_where(mixed, even)["rewards"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_modules_share_memory_where_one_tensor_is_in_both() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert not _shares_memory(one, other)
+    other.bias = one.bias
+    assert _shares_memory(one, other)
+    assert _shares_memory(other, one)
