@@ -457,6 +457,32 @@ def test_what_is_met_later_falls_back_without_losing_the_minibatch(both: Any) ->
     assert len(mine.module_updates["default"].last_history) == 6
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_fails_in_the_midst_of_an_update_counts_each_minibatch_once(
+    both: Any, accumulate: int
+) -> None:
+    def smaller(self: Any, fwd_out: Any, batch: Any, learner: Any) -> Any:
+        # The last minibatch of an epoch has fewer rows than others.
+        values = fwd_out["values"]
+        fails = learner.timestep > 1 and batch.rows < 16
+        total = (torch.special.i0(values) if fails else values.pow(2)).mean()
+        return Loss(total, metrics={"rows": batch.rows}, rows={"priority": values.abs()})
+
+    mine, other = both(compute_loss_for_module=smaller, learning={"accumulate": accumulate})
+    for step in range(4):
+        assert_equal_updates(mine, other, 1, minibatch_size=16)
+        many = {"num_iters": 2, "minibatch_size": 16}
+        for one in (mine, other):
+            one.update({"default": rows(step)}, timestep=step, **many)
+        history, expected = (one.module_updates["default"].last_history for one in (mine, other))
+        assert [float(one["rows"]) for one in history] == [float(one["rows"]) for one in expected]
+        for name, values in other.rows["default"].items():
+            found = numpy.asarray(mine.rows["default"][name])
+            assert found == pytest.approx(numpy.asarray(values), abs=2e-5)
+    assert engine(mine) == "torch"
+    assert "i0" in mine.engines["default"][1]
+
+
 def test_a_plugins_own_error_stays_its_own(both: Any) -> None:
     def wrong(self: Any, batch: Any) -> Any:
         return batch["nothing"].mean()
