@@ -336,6 +336,16 @@ def test_a_run_that_fails_is_failed_and_says_why(
     assert history(client, tracking.run_id, "rollout/reward_mean") == [(10, 0.5)]
 
 
+def test_of_a_long_error_the_last_twenty_lines_are_recorded(
+    opened: Opened, client: MlflowClient
+) -> None:
+    tracking = opened()
+    tracking.listener.run_failed(10, ValueError("\n".join(f"line {n}" for n in range(30)) + "\n"))
+    tracking.close()
+    lines = client.get_run(tracking.run_id).data.tags["rlplug.error"].split("\n")
+    assert lines == [f"line {n}" for n in range(10, 30)]
+
+
 def test_an_interrupted_run_is_killed_and_keeps_what_it_had(
     opened: Opened, client: MlflowClient
 ) -> None:
