@@ -357,7 +357,11 @@ class Other(Learns):
         tau: float = option(1.0, "Rate.")
 
 
-OTHERS = Registry.of(learns=Learns, other=Other, scale=Scale)
+class Third(Learns):
+    """Has no options that the others lack."""
+
+
+OTHERS = Registry.of(learns=Learns, other=Other, third=Third, scale=Scale)
 
 
 def refused(request: Request) -> dict[str, str]:
@@ -391,7 +395,11 @@ def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: 
     }
 
 
-@pytest.mark.parametrize("named", ["", "[run]\nalgorithm = 'other'\n"])
+@pytest.mark.parametrize(
+    "named",
+    # The options say whose they are, if the algorithm that the file names has none like them.
+    ["", "[run]\nalgorithm = 'other'\n", "[run]\nalgorithm = 'third'\n"],
+)
 def test_a_file_for_another_algorithm_is_told_once(tmp_path: Path, named: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f"{named}[algorithm]\nbuffer_size = 4\ntau = 1.0\nlearning_rate = 'x'\n")

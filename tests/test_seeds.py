@@ -62,6 +62,9 @@ def test_no_seed_too_many_and_one_seed_twice_are_refused() -> None:
         parse_seeds("0")
     with pytest.raises(RequestError, match="at most 1,000 seeds"):
         parse_seeds("0-1000000000")
+    with pytest.raises(RequestError, match="at most 1,000 seeds"):
+        parse_seeds("0-499,500,501-1000")
+    assert parse_seeds("0-499,500,501-999") == tuple(range(1000))
     with pytest.raises(RequestError, match="seed 2 is given 2 times"):
         parse_seeds("0-3,2")
 

@@ -41,9 +41,12 @@ class OtherPlugins:
         unknown = set(options) - set(names(config))
         if not unknown:
             return None
-        named = run.get("algorithm")
-        if isinstance(named, str) and named.rpartition(":")[2] not in ("", self.algorithm.name):
-            return self._stranger(request, named)
+        written = run.get("algorithm")
+        named = written.rpartition(":")[2] if isinstance(written, str) else ""
+        # The file may also have the options of a third one.
+        its_own = unknown <= self._algorithms.get(named, unknown)
+        if named not in ("", self.algorithm.name) and its_own:
+            return self._stranger(request, str(written))
         owners = [name for name, known in self._algorithms.items() if unknown <= known]
         # A single one is told as an option of the other algorithm.
         return self._stranger(request, owners[0]) if owners and len(unknown) > 1 else None
