@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy
 import pytest
 import torch
@@ -246,6 +247,13 @@ def test_an_environment_without_possible_agents_is_refused() -> None:
 def test_one_environment_given_twice_is_refused() -> None:
     one = Relay()
     assert "was given twice" in refused(lambda: one)
+
+
+def test_a_callable_that_once_makes_something_else_is_refused() -> None:
+    games: list[Any] = [Relay(), Relay(), gymnasium.make("CartPole-v1")]
+    said = refused(lambda: games.pop(0))
+    assert "is a TimeLimit, neither an AECEnv nor a ParallelEnv" in said
+    assert "try: a callable that makes one of them each time" in said
 
 
 def test_games_that_were_made_before_one_is_refused_are_closed() -> None:

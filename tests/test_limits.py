@@ -100,6 +100,11 @@ def test_a_run_ends_with_the_collection_that_reaches_a_limit(
     assert result.stopped.startswith(reason)
 
 
+def test_a_run_that_has_taken_all_steps_is_not_ended_by_a_limit() -> None:
+    result = run(Plain, limited, steps=30, options={**OFF, "run.max_updates": 3})
+    assert (result.status, result.step, result.stopped) == ("FINISHED", 30, "")
+
+
 def test_a_run_ends_when_its_minutes_are_over() -> None:
     result = run(Plain, limited, steps=320, options={**OFF, "run.max_minutes": 1e-9})
     assert result.step == 10

@@ -125,6 +125,12 @@ def test_the_runs_of_a_group_are_listed_and_drawn_by_seed() -> None:
     assert [run["label"] for run in data_of(page)["runs"]] == ["seed 0", "seed 1"]
     assert page.index("<p>summary</p>") < page.index("ppo-s1")
     assert page.index("ppo-s1") < page.index("algorithm.gamma") < page.index("rlplug resume group")
+    for what, line in (
+        ("train on", "resume group --steps 18"),
+        ("compare", "compare group OTHER"),
+        ("the best", "best group"),
+    ):
+        assert f"<tr><td>{what}</td><td><code>rlplug {line}</code></td></tr>" in page
 
 
 def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_runs_have() -> None:

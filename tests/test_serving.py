@@ -82,6 +82,10 @@ def test_acting_as_in_training_draws_from_the_policy_s_own_seed() -> None:
     ("space", "given", "said"),
     [
         (ROW, [1.0, 2.0], r"has shape \(2,\), expected \(3,\), or \(n, 3\) for n of them"),
+        # Of as many axes as several, but of another width, and the other way round.
+        (ROW, [[1.0, 2.0], [3.0, 4.0]], r"has shape \(2, 2\), expected \(3,\)"),
+        (spaces.Box(0, 1, (2, 3)), [[[1.0, 2.0]]], r"has shape \(1, 1, 2\), expected \(2, 3\)"),
+        (spaces.Box(0, 1, (1, 3)), [[[[1, 2, 3]]]], r"has shape \(1, 1, 1, 3\), expected"),
         (ROW, "nonsense", "cannot be read as float32"),
         (ROW, [1, numpy.nan, 3], "observation holds a number that is not finite"),
         (ROW, [[1, 2, 3], [1, 2, numpy.inf]], "holds a number that is not finite"),

@@ -702,3 +702,32 @@ def test_what_an_environment_may_not_give_is_told_once_and_between_which_steps(b
     checks.add_observations(good, torch.tensor([[True, False], [False, False]]))
     wrong = "an action mask that forbids every action between steps 1,030 and 1,040."
     assert start + wrong in said(1_040)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_statistics_on_the_device_are_those_of_arrays(steps: int) -> None:
+    from rlplug.envs.normalization import RunningMoments
+    from rlplug.envs.tensor_normalization import _TensorMoments
+
+    generator = numpy.random.default_rng(steps)
+    there, here = _TensorMoments((2,), torch.device("cpu")), RunningMoments((2,))
+    for _ in range(3):
+        rows = generator.normal(3, 2, (steps, 2)).astype(numpy.float32)
+        # Of a step that only reset the row does not count; the first one always does.
+        counts = generator.random(steps) < 0.5
+        counts[0] = True
+        there.absorb(torch.from_numpy(rows), torch.from_numpy(counts))
+        here.absorb(rows[counts])
+    found = RunningMoments((2,))
+    there.copy_to(found)
+    assert found.count == here.count
+    numpy.testing.assert_allclose(found.mean, here.mean, rtol=1e-12)
+    numpy.testing.assert_allclose(found.variance, here.variance, rtol=1e-9)
+
+
+def test_the_environments_in_torch_have_the_spaces_of_gymnasium() -> None:
+    for kind, name in ((TensorCartPole, "CartPole-v1"), (TensorPendulum, "Pendulum-v1")):
+        made, meant = kind(3), gymnasium.make(name)
+        assert made.single_observation_space == meant.observation_space
+        assert made.single_action_space == meant.action_space
+        assert made.action_space.shape[0] == 3

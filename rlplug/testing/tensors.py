@@ -94,7 +94,7 @@ class TensorCartPole(_TensorVector):
         max_episode_steps: int = 500,
         autoreset: str = "same_step",
     ) -> None:
-        high = numpy.array([4.8, numpy.inf, 0.42, numpy.inf], numpy.float32)
+        high = numpy.array([4.8, numpy.inf, 24 * math.pi / 180, numpy.inf], numpy.float32)
         self.single_observation_space = spaces.Box(-high, high)
         self.single_action_space = spaces.Discrete(2)
         super().__init__(num_envs, device, max_episode_steps, autoreset, (0.05,) * 4)

@@ -272,3 +272,18 @@ def test_a_conformance_class_passes_on_all_that_it_says() -> None:
     # Pytest does not collect what says nothing.
     assert not AlgorithmConformance.__test__
     assert not type("Of", (AddOnConformance,), {}).__test__  # type: ignore[attr-defined]
+
+
+def test_actions_of_the_policy_gradient_are_drawn_from_its_probabilities() -> None:
+    module = PolicyGradientModule(2, 3, width=4)
+    with torch.no_grad():
+        module.actor[2].weight.zero_()
+        module.actor[2].bias.copy_(torch.tensor([0.1, 0.3, 0.6]).log())
+    act = ActInput(numpy.zeros((6000, 2), numpy.float32), random=numpy.random.default_rng(0))
+    shares = numpy.bincount(module.forward_exploration(act).actions, minlength=3) / 6000
+    assert shares == pytest.approx([0.1, 0.3, 0.6], abs=0.02)
+    masked = ActInput(
+        act.observations, action_mask=numpy.array([[1, 0, 1]] * 6000), random=act.random
+    )
+    shares = numpy.bincount(module.forward_exploration(masked).actions, minlength=3) / 6000
+    assert shares == pytest.approx([1 / 7, 0, 6 / 7], abs=0.02)
