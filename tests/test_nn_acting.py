@@ -261,3 +261,15 @@ def test_an_activation_alone_has_an_array_of_its_own() -> None:
     given = numpy.array([[-1.0, 2.0]])
     assert plan.forward(given).tolist() == [[0.0, 2.0]]
     assert given.tolist() == [[-1.0, 2.0]]
+
+
+def test_a_noisy_layer_begins_with_uniform_means_and_one_spread() -> None:
+    torch.manual_seed(0)
+    layer = NoisyLinear(25, 4000, sigma=0.4)
+    for means in (layer.weight.detach(), layer.bias.detach()):
+        # Uniform between -0.2 and 0.2 (Fortunato et al. 2018, 3.2).
+        assert float(means.abs().max()) <= 0.2
+        assert float(means.mean()) == pytest.approx(0, abs=0.01)
+        assert float(means.std()) == pytest.approx(0.4 / 12**0.5, abs=0.01)
+    for spreads in (layer.weight_sigma, layer.bias_sigma):
+        assert torch.equal(spreads, torch.full_like(spreads, 0.4 / 5))

@@ -24,6 +24,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import leaves
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, make_environments
+from rlplug.envs.normalization import EPSILON, RunningMoments
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import FeedSetting, Replay, Rollout, Stream
 from rlplug.feeds.feed import Experience
@@ -706,7 +707,6 @@ def test_what_an_environment_may_not_give_is_told_once_and_between_which_steps(b
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
 def test_statistics_on_the_device_are_those_of_arrays(steps: int) -> None:
-    from rlplug.envs.normalization import RunningMoments
     from rlplug.envs.tensor_normalization import _TensorMoments
 
     generator = numpy.random.default_rng(steps)
@@ -723,6 +723,19 @@ def test_statistics_on_the_device_are_those_of_arrays(steps: int) -> None:
     assert found.count == here.count
     numpy.testing.assert_allclose(found.mean, here.mean, rtol=1e-12)
     numpy.testing.assert_allclose(found.variance, here.variance, rtol=1e-9)
+    # What is computed from them for every step.
+    offset, scale = here.mean.astype(numpy.float32), numpy.sqrt(here.variance + EPSILON)
+    numpy.testing.assert_allclose(there.offset.numpy(), offset, rtol=1e-6)
+    numpy.testing.assert_allclose(there.factor.numpy(), 1 / scale, rtol=1e-6)
+
+
+def test_numbers_that_never_change_are_scaled_by_a_finite_factor() -> None:
+    from rlplug.envs.tensor_normalization import _TensorMoments
+
+    moments = _TensorMoments((1,), torch.device("cpu"))
+    moments.absorb(torch.full((5, 1), 3.0), None)
+    assert moments.offset.item() == 3.0
+    assert moments.factor.item() == pytest.approx(EPSILON**-0.5)
 
 
 def test_the_environments_in_torch_have_the_spaces_of_gymnasium() -> None:

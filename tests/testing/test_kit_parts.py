@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rlplug import Acted, ActInput
 from rlplug.testing import AddOnConformance, AlgorithmConformance, CheckFailed, Subject
 from rlplug.testing.algorithms import PolicyGradient
+from rlplug.testing.algorithms.arm_means import ArmMeansModule
 from rlplug.testing.algorithms.policy_gradient import PolicyGradientModule
 from rlplug.testing.checks import check_named
 from rlplug.testing.checks.distributions import DRAWS, _mismatch
@@ -287,3 +288,12 @@ def test_actions_of_the_policy_gradient_are_drawn_from_its_probabilities() -> No
     )
     shares = numpy.bincount(module.forward_exploration(masked).actions, minlength=3) / 6000
     assert shares == pytest.approx([1 / 7, 0, 6 / 7], abs=0.02)
+
+
+def test_the_arm_of_the_highest_mean_is_that_among_the_allowed() -> None:
+    module = ArmMeansModule(3, epsilon=0.0)
+    module.counts.copy_(torch.tensor([2.0, 1.0, 0.0]))
+    module.sums.copy_(torch.tensor([-1.0, -3.0, 0.0]))
+    assert module.greedy(2, None).tolist() == [2, 2]
+    masks = [[1, 1, 0], [0, 1, 0], [0, 1, 1], [1, 0, 0]]
+    assert module.greedy(4, masks).tolist() == [0, 1, 2, 0]
