@@ -161,8 +161,8 @@ class Nested(Spread):
 
     def forward_export(self, act: ActInput) -> Acted:
         seen, parts = act.observations["seen"], act.observations["parts"]
-        mask = act.observations.get("action_mask")
-        return Acted(self.distribution.tensor_mode(self.layer(seen + parts[0]), mask))
+        parameters = self.layer(seen + parts[0])
+        return Acted(self.distribution.tensor_mode(parameters, act.action_mask))
 
 
 @pytest.mark.parametrize("mask", [True, False])
