@@ -151,6 +151,13 @@ def test_a_mask_comes_beside_each_observation(serving: Serve) -> None:
     assert client.act(observations=[[0, 0, 0]] * 2, action_masks=masks) == {"actions": [1, 3]}
 
 
+def test_a_mask_may_come_beside_observations_of_several_parts(serving: Serve) -> None:
+    parts = spaces.Dict(near=ROW, far=ROW)
+    client = serving(policy(parts))
+    seen = {"near": [0, 0, 0], "far": [1, 1, 1]}
+    assert client.act(observation=seen, action_mask=[0, 1, 1, 0]) == {"action": 1}
+
+
 def test_a_session_keeps_recurrent_state_until_reset(serving: Serve) -> None:
     client = serving(policy(module=Clock()))
     said = [client.act(observation=[0, 0, 0], session="a") for _ in range(2)]
