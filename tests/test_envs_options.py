@@ -169,6 +169,38 @@ def test_observations_come_to_mean_zero_and_spread_one() -> None:
     assert made.space(Counts.observation_space) == spaces.Box(-10, 10, (2,), numpy.float32)
 
 
+def test_statistics_are_those_of_the_rows_of_all_learners() -> None:
+    alone = normalization(normalize_observation=True, normalize_reward=True)
+    before = alone.get_state()["moments"]
+    # One learner alone has nobody to take part with.
+    alone.absorb_nothing()
+    assert repr(alone.get_state()["moments"]) == repr(before)
+
+    one = normalization(normalize_observation=True, normalize_reward=True)
+    given: list[tuple[int, Any, Any]] = []
+
+    def gather(own: tuple[int, Any, Any]) -> list[tuple[int, Any, Any]]:
+        given.append(own)
+        # Statistics of observations and those of returns take turns.
+        shape = (2,) if len(given) % 2 else ()
+        return [own, (2, numpy.full(shape, 2.0), numpy.full(shape, 1.0))]
+
+    one.gather = gather
+    one.absorb_nothing()
+    # Of observations and of returns.
+    assert [count for count, *_ in given] == [0, 0]
+    for count, mean, variance in one.get_state()["moments"]:
+        assert (count, numpy.ravel(mean)[0], numpy.ravel(variance)[0]) == (2, 2.0, 1.0)
+    numpy.testing.assert_allclose(one.observations(numpy.array([[3.0, 1.0]])), [[1, -1]], atol=1e-6)
+    assert float(one.rewards(numpy.array([3.0]))[0]) == pytest.approx(3.0)
+    nothing = numpy.zeros((1, 2))
+    one.absorb(numpy.full((2, 2), 5.0), nothing, nothing.astype(bool))
+    # Again two rows of the other: four of mean 2 and variance 1, and two that are 5.
+    count, mean, variance = one.get_state()["moments"][0]
+    assert (count, mean[0]) == (6, pytest.approx(3.0))
+    assert variance[0] == pytest.approx((4 * 1.0 + 4 * 1.0**2 + 2 * 2.0**2) / 6)
+
+
 def test_pictures_masks_and_choices_are_left_as_they_are() -> None:
     space = spaces.Dict(
         {
