@@ -177,3 +177,11 @@ def test_a_pickle_is_read_back_once_in_a_run_and_no_generator_moves() -> None:
 def test_the_first_difference_is_named(one: Any, other: Any, part: str) -> None:
     assert difference(one, other, "it").startswith(part)
     assert difference(one, pickle.loads(pickle.dumps(one)), "it") == ""
+
+
+def test_why_a_state_cannot_be_read_comes_before_what_to_do() -> None:
+    from rlplug.envs.saving import unreadable_environments
+
+    first, then = str(unreadable_environments(KeyError("gone"))).splitlines()
+    assert first == "the saved environments cannot be read: KeyError: 'gone'."
+    assert then.startswith("  try: the versions of the environment that the run was started with")

@@ -591,3 +591,19 @@ def test_a_preset_lies_over_the_defaults_and_under_what_a_person_says() -> None:
 def test_a_preset_that_cannot_be_used_is_refused(name: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         run(Gain, Ramp, options={**OFF, "run.preset": name})
+
+
+def test_each_agent_draws_from_a_seed_of_its_own() -> None:
+    from rlplug.seeding import derive
+    from rlplug.serving.agents import policies_by_agent
+
+    of_module = policy(ROW, seed=3)
+    both = policies_by_agent({"a": "default", "b": "default"}, {"default": of_module}, 3)
+
+    def drawn(acts: Any) -> list[int]:
+        return [int(acts.predict([1, 2, 3], deterministic=False)) for _ in range(30)]
+
+    found = {agent: drawn(acts) for agent, acts in both.items()}
+    assert found["a"] != found["b"]
+    for agent, draws in found.items():
+        assert draws == drawn(policy(ROW, seed=derive(3, "agent", agent)))
