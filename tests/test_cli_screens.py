@@ -21,7 +21,8 @@ from rlplug.cli.parameters import is_loopback
 from rlplug.cli.process import starting
 from rlplug.cli.seed_run import SeedReporter
 from rlplug.cli.table import Column, table_lines
-from rlplug.cli.terminal import in_columns
+from rlplug.cli.terminal import in_columns, print_options
+from rlplug.config.options_table import OptionRow
 from rlplug.errors import RequestError
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import Interrupted
@@ -603,3 +604,14 @@ def test_a_seed_reports_its_start_its_metrics_once_and_its_end() -> None:
     assert json.loads(stream.getvalue().splitlines()[-1]) == {"step": 40, "metrics": {}}
     stream.close()
     reporter.run_failed()
+
+
+def test_a_word_of_a_help_line_that_is_wider_than_its_column_is_broken_and_not_cut() -> None:
+    from rich.console import Console
+
+    written = io.StringIO()
+    shown = Console(file=written, width=60, force_terminal=True, color_system=None)
+    rows = [OptionRow("alpha", "float", "1.0", "see " + "x" * 70)]
+    print_options(shown, rows)
+    assert written.getvalue().count("x") == 70
+    assert all(len(line) <= 60 for line in written.getvalue().splitlines())
