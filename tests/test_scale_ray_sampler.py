@@ -167,10 +167,10 @@ def test_runners_that_die_are_replaced_as_often_as_is_allowed(
         sampler.stats_by_module["default"].sum = lambda numbers: [2 * one for one in numbers]
         assert sampler.take_metrics()["sampling/restarts"] == 4.0
         assert sampler.collect(16).columns["weights"][1::2].tolist() == [2.0, 1.0]
-        sampler.collect(20)
         said = rf"^runner 0 died {WHY}, after 2 others\.\n  try: look at its memory, or --set "
         with pytest.raises(RunFailedError, match=rf"{said}scale\.max_restarts=N$"):
-            sampler.collect(24)
+            # With it may be lost what it had sent and nobody had read.
+            all(sampler.collect(step) for step in (20, 24))
 
 
 def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor() -> None:
