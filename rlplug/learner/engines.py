@@ -66,7 +66,7 @@ class Engines:
             and learning.nonfinite != "stop"
             and not terms.wanted
             and not hooks.used
-            and precision.scaler is None
+            and precision.format is None
             and learners == 1
             and not calls.wants(_HOOK, "module_id")
             and not calls.wants(_HOOK, "learner")

@@ -185,10 +185,10 @@ class VmapGroups:
         self.engines: list[VmapEngine] = []
         """Those found so far."""
         self._tables: list[dict[str, Any]] = []
-        """The attributes of every part of the modules, and how many there were."""
+        """The tables of attributes of every part of the modules, and how many there were."""
         self._sizes: list[int] = []
         self._holders: list[dict[str, Any]] = []
-        """The table of each plain attribute, beside its name and its value when it was seen.
+        """The table of each attribute, beside its name and its value when it was seen.
 
         A list for each, as they are compared at every update without a step of Python.
         """
@@ -241,11 +241,13 @@ class VmapGroups:
         digest = hashlib.blake2b(digest_size=16)
         for name, part in module.named_modules():
             digest.update(f"{name}:{type(part).__qualname__}".encode())
-            self._tables.append(vars(part))
-            self._sizes.append(len(vars(part)))
+            self._watch_size(vars(part))
             for key, value in part.__getstate__().items():
                 if key in _TENSORS:
                     digest.update(_shapes(value).encode())
+                    self._watch_size(value)
+                    for own in value:
+                        self._watch(value, own)
                 elif key == "_non_persistent_buffers_set":
                     digest.update(repr(sorted(value)).encode())
                 elif key in _INTERNAL:
@@ -254,12 +256,19 @@ class VmapGroups:
                 else:
                     digest.update(key.encode())
                     update_digest(digest, _placed(value, places), 8)
-                    self._holders.append(vars(part))
-                    self._keys.append(key)
-                    self._values.append(vars(part).get(key))
+                    self._watch(vars(part), key)
         options = self._equal[self._members.index(update)]
         optimizer = type(update.member.optimizers[0].optimizer)
         return digest.hexdigest(), options, optimizer, update.engine.name
+
+    def _watch(self, table: dict[str, Any], key: str) -> None:
+        self._holders.append(table)
+        self._keys.append(key)
+        self._values.append(table.get(key))
+
+    def _watch_size(self, table: dict[str, Any]) -> None:
+        self._tables.append(table)
+        self._sizes.append(len(table))
 
     def _options_changed(self, updates: Sequence[ModuleUpdate]) -> bool:
         """Whether other modules have equal options than before: by schedules and overrides."""
@@ -278,7 +287,7 @@ class VmapGroups:
         return before != self._equal
 
     def _changed(self) -> bool:
-        """Whether any plain attribute of a grouped module was replaced since."""
+        """Whether a layer, a tensor or another attribute of a grouped module was replaced."""
         return list(map(len, self._tables)) != self._sizes or not all(
             map(is_, map(dict.get, self._holders, self._keys), self._values)
         )

@@ -148,7 +148,105 @@ class Sloped(Net):
         return super().forward_train({"x": x})
 
 
-@pytest.mark.parametrize("build", [Folded, Sloped])
+class Shared(Net):
+    """One activation at two places, two in a row, and one with a forward pass of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        bound = torch.nn.ReLU()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(3, 5), bound, torch.nn.Linear(5, 4), bound, torch.nn.Linear(4, 2)
+        )
+        self.deep = torch.nn.Sequential(
+            torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+        )
+        self.halved = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+        self.halved[1].forward = halved
+
+    def forward_train(self, batch: Any) -> Any:
+        found = super().forward_train(batch)["out"]
+        return {"out": self.halved(found + self.deep(found))}
+
+
+def halved(rows: Any) -> Any:
+    return torch.tanh(rows) / 2
+
+
+class Penalized(Net):
+    """Takes a derivative in its rows that is a part of the loss."""
+
+    def forward_train(self, batch: Any) -> Any:
+        x = batch["x"].clone().requires_grad_()
+        out = super().forward_train({"x": x})["out"]
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return {"out": out + slope[:, :2]}
+
+
+def test_a_derivative_within_a_forward_pass_is_part_of_the_gradient(make: Any) -> None:
+    known = {"build": lambda self: Penalized()}
+    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+    assert_same(apart, together)
+
+
+def test_hooks_on_layers_that_come_later_are_called(make: Any) -> None:
+    apart, together = make(**settings(0)), make(**settings(4))
+    for step in range(4):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+            if step == 1:
+                for module in learner.modules.values():
+                    module.net[0].register_forward_hook(lambda layer, given, out: out * 2)
+    assert_same(apart, together)
+
+
+def test_layers_that_are_replaced_are_used(make: Any) -> None:
+    apart, together = make(**settings(0)), make(**settings(4))
+    for step in range(4):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+            if step == 1:
+                for module in learner.modules.values():
+                    module.net[1] = torch.nn.ReLU()
+            if step == 2:
+                learner.modules["c"].net[1] = torch.nn.Tanh()
+    assert groups(together) == []
+    assert_same(apart, together)
+
+
+def test_buffers_that_are_replaced_between_updates_are_used(make: Any) -> None:
+    apart, together = make(**settings(0)), make(**settings(4))
+    for step in range(3):
+        for learner in (apart, together):
+            learner.update(batches(), timestep=step)
+            learner.modules["b"].offset = torch.full((2,), float(step))
+    assert groups(together) == [list(IDS)]
+    assert_same(apart, together)
+
+
+def test_a_lower_precision_is_that_of_modules_updated_together_too(make: Any) -> None:
+    class Bare(Net):
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.net(batch["x"])}
+
+    def looks(self: Any, fwd_out: Any) -> Any:
+        out = fwd_out["out"]
+        return Loss(out.float().pow(2).mean(), metrics={"bytes": out.element_size()})
+
+    known = {
+        "build": lambda self: Bare(),
+        "compute_loss_for_module": looks,
+        "compute": {"precision": "bf16"},
+    }
+    learner = make(**settings(4, **known))
+    for step in range(2):
+        found = learner.update(batches(), timestep=step)
+        assert [found[name]["bytes"] for name in IDS] == [2] * 4
+
+
+@pytest.mark.parametrize("build", [Folded, Sloped, Shared])
 def test_layers_of_other_inputs_equal_those_of_one_module(make: Any, build: Any) -> None:
     known = {"build": lambda self: build()}
     apart, together = make(**settings(0, **known)), make(**settings(4, **known))
