@@ -356,3 +356,16 @@ def test_the_example_trains_an_agent_with_approximations_alone() -> None:
     assert found is not None
     # Any action at all holds the pole for about 20 steps.
     assert int(found[1]) >= 100
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((3,), "the model of approximation 'approximation' must be an nn.Module, found int"),
+        ((nn.Linear(1, 1), 3), "the optimizer .* must be a torch.optim.Optimizer, found int"),
+        ((nn.Linear(1, 1), None, 3), "the checkpointer .* must be a Checkpointer, found int"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(given: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        Approximation(*given)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rlplug.nn.arrays import Tape, UnsupportedError
+from rlplug.nn.arrays import Tape, UnsupportedError, categorical_score
 
 ONES = torch.ones(2, 3)
 ROWS = torch.tensor([[0, 1, 2], [2, 1, 0]])
@@ -84,7 +84,10 @@ REFUSED: list[tuple[str, Callable[[Any, Any], Any]]] = [
         "embedding with other",
         lambda x, n: functional.embedding(n[0, :2], x, scale_grad_by_freq=True),
     ),
-    ("an embedding of a number below 0", lambda x, n: functional.embedding(n - 1, x)),
+    ("an index below 0", lambda x, n: functional.embedding(n - 1, x)),
+    ("an index below 0", lambda x, n: x.gather(1, n[:, :1] - 1)),
+    ("an index below 0", lambda x, n: x.index_select(1, n[0] - 1)),
+    ("an index below 0", lambda x, n: categorical_score(x, n[:, 0] - 1)),
     ("a mean of whole numbers", lambda x, n: n.mean()),
     ("a variance of whole numbers", lambda x, n: n.var()),
     ("norm 1", lambda x, n: x.norm(1)),

@@ -48,6 +48,7 @@ class Approximation:
         target: TargetNetwork | None = None,
         writer: Writer | None = None,
     ) -> None:
+        _check_kinds(name, model, optimizer, checkpointer)
         self.model = model
         self.name = name
         self.device = torch.device(device) if device is not None else device_of(model)
@@ -227,6 +228,23 @@ class DummyWriter:
 
     def add_schedule(self, name: str, value: float) -> None:
         """Ignore it."""
+
+
+def _check_kinds(name: str, model: Any, optimizer: Any, checkpointer: Any) -> None:
+    """Refuse arguments that are in each other's places."""
+    checkpoints = hasattr(checkpointer, "init") and callable(checkpointer)
+    optimizes = isinstance(optimizer, torch.optim.Optimizer)
+    for part, value, fits, wanted in (
+        ("model", model, isinstance(model, nn.Module), "an nn.Module"),
+        ("optimizer", optimizer, optimizer is None or optimizes, "a torch.optim.Optimizer"),
+        ("checkpointer", checkpointer, checkpointer is None or checkpoints, "a Checkpointer"),
+    ):
+        if not fits:
+            raise RequestError(
+                f"the {part} of approximation {name!r} must be {wanted}, "
+                f"found {type(value).__name__}.",
+                "the order is: model, optimizer, checkpointer; or give them by name",
+            )
 
 
 def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:

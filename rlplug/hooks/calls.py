@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS, bind, check_unique_names
 from rlplug.hooks.options import ConfigCache
+from rlplug.hooks.outside import OutsideNames
 from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
@@ -89,15 +90,15 @@ class HookCalls:
         return any(argument in one.arguments for one in self._implementations[hook])
 
     def kept(self) -> list[object]:
-        """What hooks can change from call to call: plugins, and containers in their closures."""
-        closures = [
-            cell.cell_contents
-            for implementations in self._implementations.values()
-            for one in implementations
-            for cell in getattr(inspect.unwrap(one.function), "__closure__", None) or ()
-        ]
-        containers = [one for one in closures if isinstance(one, list | dict | set)]
+        """What hooks can change from call to call: plugins, and containers outside of them."""
+        outside = self.outside_names().values()
+        containers = [one for one in outside if isinstance(one, list | dict | set)]
         return [*(one.plugin for one in self.participants), *containers]
+
+    def outside_names(self) -> OutsideNames:
+        """The names outside of plugins that their hooks can bind."""
+        functions = [one.function for hook in self._implementations.values() for one in hook]
+        return OutsideNames([one.plugin for one in self.participants], functions)
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""

@@ -201,12 +201,13 @@ class Engines:
         apart = [self._calls, self._losses.learner]
         roots = [*parts, *self._calls.kept()]
         generators = GeneratorStates(self._generators)
-        return Snapshot(roots, apart, self._registered_metrics, generators.restore)
+        names = self._calls.outside_names()
+        return Snapshot(roots, apart, self._registered_metrics, names, generators.restore)
 
     def _digest(self) -> bytes:
         """A digest of what plugins keep."""
         digest = hashlib.blake2b(digest_size=16)
-        for value in self._calls.kept():
+        for value in (*self._calls.kept(), *self._calls.outside_names().values()):
             update_digest(digest, value, 8)
         return digest.digest()
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.outside import OutsideNames
 from rlplug.nn.arrays import Array, UnsupportedError
 
 __all__ = [
@@ -155,27 +156,31 @@ class Snapshot:
         roots: Sequence[object],
         apart: Sequence[object],
         metrics: dict[str, dict[str, Any]],
+        names: OutsideNames,
         restore_generators: Callable[[], object],
     ) -> None:
         self._roots = roots
+        self._names = names
         self._apart = apart
         """Objects that are not looked into: the learner and its hook calls."""
-        self._restores: list[Callable[[], Any]] = []
+        self._restores: list[Callable[[], Any]] = [
+            restore_generators,
+            partial(names.bind, names.values()),
+        ]
         for value in _reachable([*roots, metrics], apart):
             self._save(value)
-        self._restore_generators = restore_generators
         self._random = random_state(torch.device("cpu"))
 
     def keeps_arrays(self) -> bool:
         """Whether hooks kept arrays that they computed, where torch would have left tensors."""
-        return any(type(value) is Array for value in _reachable(self._roots, self._apart))
+        kept = (*self._names.values(), *_reachable(self._roots, self._apart))
+        return any(type(value) is Array for value in kept)
 
     def restore(self) -> None:
         """Put everything back."""
         with torch.no_grad():
             for restore in self._restores:
                 restore()
-        self._restore_generators()
         set_random_state(self._random)
 
     def _save(self, value: Any) -> None:

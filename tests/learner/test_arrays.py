@@ -381,6 +381,77 @@ def test_the_trial_leaves_no_trace_in_what_plugins_and_modules_hold(
     assert_equal_updates(mine, other)
 
 
+LOG: list[int] = []
+CALLS = 0
+LAST: Any = None
+
+
+def counts_in_a_list(self: Any, fwd_out: Any) -> Any:
+    LOG.append(1)
+    return fwd_out["values"].pow(2).mean()
+
+
+def counts_in_a_global(self: Any, fwd_out: Any) -> Any:
+    global CALLS
+    CALLS += 1
+    return fwd_out["values"].pow(2).mean()
+
+
+def counts_in_its_class(self: Any, fwd_out: Any) -> Any:
+    type(self).updates_so_far += 1
+    return fwd_out["values"].pow(2).mean()
+
+
+def closing_over_a_number() -> Any:
+    calls = 0
+
+    def counts(self: Any, fwd_out: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return Loss(fwd_out["values"].pow(2).mean(), metrics={"calls": calls})
+
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("which", "count"),
+    [
+        (counts_in_a_list, lambda learner, found: len(LOG)),
+        (counts_in_a_global, lambda learner, found: CALLS),
+        (
+            counts_in_its_class,
+            lambda learner, found: type(learner.calls.algorithm.plugin).updates_so_far,
+        ),
+        (closing_over_a_number(), lambda learner, found: found["calls"]),
+    ],
+)
+def test_a_hook_is_called_once_for_each_update_however_it_counts(
+    make: Any, which: Any, count: Any
+) -> None:
+    learner = make(
+        **{**SETTINGS, "compute_loss_for_module": which},
+        updates_so_far=0,
+        compute={"arrays": "auto"},
+    )
+    for step in range(20):
+        found = learner.update({"default": rows(step)}, timestep=step)["default"]
+    assert engine(learner) == "arrays"
+    assert count(learner, found) == 20
+
+
+def test_hooks_that_keep_what_they_compute_in_a_global_keep_tensors(make: Any) -> None:
+    def keeps(self: Any, fwd_out: Any) -> Any:
+        global LAST
+        LAST = fwd_out["values"].detach()
+        return fwd_out["values"].pow(2).mean()
+
+    learner = make(**{**SETTINGS, "compute_loss_for_module": keeps}, compute={"arrays": "auto"})
+    for step in range(2):
+        learner.update({"default": rows(step)}, timestep=step)
+    assert learner.engines["default"] == ("torch", "its hooks keep what they compute")
+    assert type(LAST) is torch.Tensor
+
+
 def test_objects_that_a_plugin_holds_stay_the_very_objects(make: Any) -> None:
     log: list[int] = []
 
@@ -491,6 +562,15 @@ def test_a_plugins_own_error_stays_its_own(both: Any) -> None:
     with pytest.raises(KeyError, match="nothing") as raised:
         mine.update({"default": rows()}, timestep=1)
     assert "hook 'compute_loss_for_module'" in raised.value.__notes__[0]
+
+
+def test_an_action_below_0_is_refused_on_arrays_as_in_torch(both: Any) -> None:
+    mine, other = both()
+    assert_equal_updates(mine, other)
+    wrong = rows().with_columns({"actions": numpy.full(ROWS, -1)})
+    for learner in (mine, other):
+        with pytest.raises(RuntimeError, match="index -1 is out of bounds"):
+            learner.update({"default": wrong}, timestep=9)
 
 
 def test_a_loss_without_parameters_is_refused_on_arrays_as_in_torch(both: Any) -> None:

@@ -22,7 +22,7 @@ from rlplug.nn.arrays.elementwise import (
     subtract,
     tape_of,
 )
-from rlplug.nn.arrays.indexing import gather
+from rlplug.nn.arrays.indexing import gather, refuse_negative
 from rlplug.nn.arrays.reductions import log_softmax, mean, total
 from rlplug.nn.arrays.shapes import reshape, unsqueeze
 
@@ -122,6 +122,7 @@ def categorical_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
     """
     graph = logits.tape
+    refuse_negative(actions.value)
     # With a row for each action, reductions run along memory.
     turned = numpy.ascontiguousarray(logits.value.T)
     turned = turned - numpy.maximum.reduce(turned)

@@ -19,6 +19,7 @@ __all__ = [
     "getitem",
     "index_select",
     "one_hot",
+    "refuse_negative",
     "scatter_add",
     "take_along_dim",
 ]
@@ -125,6 +126,7 @@ def index_select(x: Any, dim: int, index: Any) -> Array:
     tape = tape_of(x, index)
     x, index = as_array(tape, x), as_array(tape, index)
     places = index.value.reshape(-1)
+    refuse_negative(places)
     if dim in (0, -x.value.ndim):
         return _rows(x, places)
     a = x.value
@@ -147,6 +149,7 @@ def gather(x: Any, dim: int, index: Any) -> Array:
         raise UnsupportedError("gather with an index of other dimensions")
     axis = dim % a.ndim if a.ndim else 0
     if a.ndim == 2 and axis == 1 and places.shape == (a.shape[0], 1):
+        refuse_negative(places)
         key: Any = (tape.counted(len(a)), places[:, 0])
         out = a[key][:, None]
         alone = True
@@ -243,9 +246,14 @@ def embedding(
         raise UnsupportedError("embedding with other options")
     tape = tape_of(input, weight)
     rows = as_array(tape, input).value
-    if rows.size and rows.min() < 0:
-        raise UnsupportedError("an embedding of a number below 0")
+    refuse_negative(rows)
     return _rows(as_array(tape, weight), rows)
+
+
+def refuse_negative(places: Value) -> None:
+    """Refuse places before the first one, which NumPy counts from the end and torch does not."""
+    if places.size and places.min() < 0:
+        raise UnsupportedError("an index below 0")
 
 
 def _grid(a: Value, axis: int, places: Value) -> tuple[Any, ...]:
