@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,32 @@ def test_phases_lie_inside_of_each_other_and_add_up_to_the_iterations(home: Path
     total = sum(profile.seconds.values())
     # Microseconds; what lies between the phases is little.
     assert total <= sum(whole) / 1e6 < 2 * total
+
+
+def test_the_speed_of_a_run_is_without_the_time_of_writing_its_profile(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[dict[str, float]] = []
+
+    class Watcher(rl.AddOn):
+        """Keeps what is reported."""
+
+        def metrics_reported(self, metrics: Any) -> None:
+            reports.append(dict(metrics))
+
+    collected = profiler.Profiler.collected
+
+    def slow(self: Any, step: int, updates: int) -> None:
+        collected(self, step, updates)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(profiler.Profiler, "collected", slow)
+    options = {"n_steps": 32, "n_epochs": 1, "batch_size": 32, "profiler.active": 2}
+    rl.run("ppo", "CartPole-v1", steps=640, addons=[Watcher()], options={**PROFILED, **options})
+    # All of the run was reported: twenty iterations.
+    counted = sum(32 / one["time/steps_per_second"] for one in reports)
+    assert len(reports) == 20
+    assert counted < reports[-1]["time/seconds"] - 19 * 0.05
 
 
 def test_a_profile_changes_nothing_that_is_learned(home: Path) -> None:
