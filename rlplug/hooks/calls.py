@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
 from time import perf_counter
@@ -89,16 +89,11 @@ class HookCalls:
         """Whether any implementation of a hook takes this argument."""
         return any(argument in one.arguments for one in self._implementations[hook])
 
-    def kept(self) -> list[object]:
-        """What hooks can change from call to call: plugins, and containers outside of them."""
-        outside = self.outside_names().values()
-        containers = [one for one in outside if isinstance(one, list | dict | set)]
-        return [*(one.plugin for one in self.participants), *containers]
-
-    def outside_names(self) -> OutsideNames:
-        """The names outside of plugins that their hooks can bind."""
+    def outside_names(self, parts: Iterable[object] = ()) -> OutsideNames:
+        """The names outside of plugins, and of parts of modules, that their code can bind."""
         functions = [one.function for hook in self._implementations.values() for one in hook]
-        return OutsideNames([one.plugin for one in self.participants], functions)
+        plugins = [one.plugin for one in self.participants]
+        return OutsideNames([*plugins, *parts], functions)
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""

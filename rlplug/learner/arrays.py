@@ -15,7 +15,7 @@ from rlplug.batch.nested import first_leaf, leaves
 from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import ModuleUpdate, Prepare
-from rlplug.learner.state import Snapshot
+from rlplug.learner.snapshot import Snapshot
 from rlplug.nn.arrays import (
     LARGEST_MINIBATCH,
     Array,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
+from rlplug.hooks.outside import OutsideNames
 from rlplug.learner.arrays import ArraysEngine, ArraysTrial
 from rlplug.learner.compiled import (
     CompiledEngine,
@@ -24,7 +25,7 @@ from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
-from rlplug.learner.state import Snapshot, update_digest
+from rlplug.learner.snapshot import Attributes, Snapshot
 from rlplug.learner.vmap import VmapEngine, VmapGroups
 from rlplug.nn.arrays import UnsupportedError
 
@@ -128,26 +129,33 @@ class Engines:
         if len(window) > 1:
             groups = self.vmap_groups.split(window)
         for engine, group in groups:
-            before: GeneratorStates | Snapshot = GeneratorStates(self._generators)
+            before = GeneratorStates(self._generators)
+            kept: Attributes | Snapshot | None = None
             try:
-                if isinstance(engine, VmapEngine) and not engine.tried:
-                    before = self._snapshot([part for one in group for part in one.member.parts()])
-                    self._try(engine, group)
-                else:
-                    engine.gradients(group)
+                if isinstance(engine, VmapEngine):
+                    kept = self._kept_before(engine, group)
+                engine.gradients(group)
+                # Code that runs once for all of them can neither count nor keep for each.
+                if kept is not None and kept.changed():
+                    raise UnsupportedError("its code changes what each module has to change")
             except Exception as error:
                 if engine.name in ("torch", "trial", "sharded"):
                     raise
                 before.restore()
+                if kept is not None:
+                    kept.restore()
                 self._fall_back(engine, group, error)
 
-    def _try(self, engine: VmapEngine, group: list[ModuleUpdate]) -> None:
-        """The first time that modules are updated together: hooks must not count their calls."""
-        engine.tried = True
-        kept = self._digest()
-        engine.gradients(group)
-        if self._digest() != kept:
-            raise UnsupportedError("its hooks keep count, which each module must add to")
+    def _kept_before(self, engine: VmapEngine, group: list[ModuleUpdate]) -> Attributes | Snapshot:
+        """What plugins and modules hold: at first all of it, later what is seen at a glance."""
+        parts = [part for one in group for part in one.member.parts()]
+        if not engine.tried:
+            engine.tried = True
+            return self._snapshot(parts)
+        if engine.outside is None:
+            engine.outside = self._outside_names(parts)
+        plugins = [one.plugin for one in self._calls.participants]
+        return Attributes([*plugins, *engine.first_parts], engine.outside)
 
     def _fall_back(self, engine: Engine, group: list[ModuleUpdate], error: Exception) -> None:
         for update in group:
@@ -196,20 +204,16 @@ class Engines:
         copies = self._hooks.used
         return ArraysTrial(update, self._torch, self._losses, snapshot, copies=copies)
 
-    def _snapshot(self, parts: Sequence[object]) -> Snapshot:
+    def _snapshot(self, parts: Sequence[nn.Module]) -> Snapshot:
         """What a trial of an engine may change: parts of modules, and all that plugins keep."""
         apart = [self._calls, self._losses.learner]
-        roots = [*parts, *self._calls.kept()]
+        roots = [*parts, *(one.plugin for one in self._calls.participants)]
         generators = GeneratorStates(self._generators)
-        names = self._calls.outside_names()
+        names = self._outside_names(parts)
         return Snapshot(roots, apart, self._registered_metrics, names, generators.restore)
 
-    def _digest(self) -> bytes:
-        """A digest of what plugins keep."""
-        digest = hashlib.blake2b(digest_size=16)
-        for value in (*self._calls.kept(), *self._calls.outside_names().values()):
-            update_digest(digest, value, 8)
-        return digest.digest()
+    def _outside_names(self, parts: Sequence[nn.Module]) -> OutsideNames:
+        return self._calls.outside_names([one for part in parts for one in part.modules()])
 
     def _compiled(self, update: ModuleUpdate) -> CompiledEngine:
         plugins = [one.name for one in self._calls.implementations(_HOOK)]

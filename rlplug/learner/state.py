@@ -1,16 +1,10 @@
-"""What a learner's state holds beside modules: generators, digests, and what a trial changed."""
+"""What a learner's state holds beside modules: generators, and digests of what plugins keep."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
-from functools import partial
-from pathlib import PurePath
-from types import MethodType, ModuleType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -19,11 +13,8 @@ from torch import Tensor, nn
 
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.outside import OutsideNames
-from rlplug.nn.arrays import Array, UnsupportedError
 
 __all__ = [
-    "Snapshot",
     "digest",
     "plugin_digests",
     "random_problem",
@@ -139,165 +130,3 @@ def update_digest(found: hashlib.blake2b, value: Any, depth: int) -> None:
             update_digest(found, part, depth - 1)
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
         update_digest(found, vars(value), depth - 1)
-
-
-# -- what hooks may change, put back after a trial ------------------------------------------------
-
-
-class Snapshot:
-    """What hooks may change: modules, plugins and all that they hold, put back in place.
-
-    Objects stay the very objects that they were. An object whose state cannot be read, such as an
-    iterator, is refused: then there is no trial.
-    """
-
-    def __init__(
-        self,
-        roots: Sequence[object],
-        apart: Sequence[object],
-        metrics: dict[str, dict[str, Any]],
-        names: OutsideNames,
-        restore_generators: Callable[[], object],
-    ) -> None:
-        self._roots = roots
-        self._names = names
-        self._apart = apart
-        """Objects that are not looked into: the learner and its hook calls."""
-        self._restores: list[Callable[[], Any]] = [
-            restore_generators,
-            partial(names.bind, names.values()),
-        ]
-        for value in _reachable([*roots, metrics], apart):
-            self._save(value)
-        self._random = random_state(torch.device("cpu"))
-
-    def keeps_arrays(self) -> bool:
-        """Whether hooks kept arrays that they computed, where torch would have left tensors."""
-        kept = (*self._names.values(), *_reachable(self._roots, self._apart))
-        return any(type(value) is Array for value in kept)
-
-    def restore(self) -> None:
-        """Put everything back."""
-        with torch.no_grad():
-            for restore in self._restores:
-                restore()
-        set_random_state(self._random)
-
-    def _save(self, value: Any) -> None:
-        if isinstance(value, Tensor):
-            self._restores.append(partial(value.detach().copy_, value.detach().clone()))
-        elif isinstance(value, numpy.ndarray):
-            if value.flags.writeable:
-                self._restores.append(partial(numpy.copyto, value, value.copy()))
-        elif isinstance(value, torch.Generator):
-            self._restores.append(partial(value.set_state, value.get_state()))
-        elif isinstance(value, numpy.random.BitGenerator):
-            self._restores.append(partial(setattr, value, "state", copy.deepcopy(value.state)))
-        elif isinstance(value, numpy.random.RandomState):
-            self._restores.append(partial(value.set_state, value.get_state()))
-        elif isinstance(value, random.Random):
-            self._restores.append(partial(value.setstate, value.getstate()))
-        elif isinstance(value, dict):
-            self._restores.append(partial(_refill, value.clear, value.update, dict(value)))
-        elif isinstance(value, list | deque):
-            self._restores.append(partial(_refill, value.clear, value.extend, list(value)))
-        elif isinstance(value, set):
-            self._restores.append(partial(_refill, value.clear, value.update, set(value)))
-        else:
-            for name in _slots(value):
-                if hasattr(value, name):
-                    held = getattr(value, name)
-                    self._restores.append(partial(object.__setattr__, value, name, held))
-                else:
-                    self._restores.append(partial(_unset, value, name))
-
-
-def _reachable(roots: Iterable[object], apart: Iterable[object]) -> Iterator[Any]:
-    """The roots and all that they hold, each object once; what cannot change is left out."""
-    seen = {id(one): one for one in apart}
-    waiting = list(roots)
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, MethodType):
-            value = value.__self__
-        if (
-            id(value) in seen
-            or isinstance(value, _CONSTANT)
-            or (callable(value) and not _state(value))
-        ):
-            continue
-        seen[id(value)] = value
-        yield value
-        if isinstance(value, _WHOLE) or type(value) is Array:
-            continue
-        if isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set | frozenset | deque):
-            waiting += value
-        elif isinstance(value, numpy.random.Generator):
-            waiting.append(value.bit_generator)
-        elif isinstance(value, Iterator) or not (
-            _state(value) or _slots(value) or type(value).__reduce__ is object.__reduce__
-        ):
-            raise UnsupportedError(f"a {type(value).__name__}, whose state cannot be restored")
-        waiting += _state(value)
-        waiting += [getattr(value, name) for name in _slots(value) if hasattr(value, name)]
-
-
-def _state(value: Any) -> list[Any]:
-    """The attributes of an object, as the one mapping that holds them."""
-    attributes = getattr(value, "__dict__", None)
-    return [attributes] if isinstance(attributes, dict) else []
-
-
-def _slots(value: Any) -> list[str]:
-    """The attributes of an object that are in slots, those as well that are not set yet."""
-    names = [name for kind in type(value).__mro__ for name in _listed(kind)]
-    return [name for name in names if name not in _NO_STATE]
-
-
-def _listed(kind: type) -> Sequence[str]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    private = f"_{kind.__name__.lstrip('_')}"
-    return [private + n if n.startswith("__") and not n.endswith("__") else n for n in names]
-
-
-def _refill(clear: Callable[[], Any], fill: Callable[[Any], Any], content: Any) -> None:
-    clear()
-    fill(content)
-
-
-def _unset(value: Any, name: str) -> None:
-    if hasattr(value, name):
-        object.__delattr__(value, name)
-
-
-_NO_STATE = ("__dict__", "__weakref__")
-_CONSTANT = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    range,
-    type,
-    ModuleType,
-    Enum,
-    PurePath,
-    numpy.generic,
-    numpy.dtype,
-    torch.dtype,
-    torch.device,
-)
-_WHOLE = (
-    Tensor,
-    numpy.ndarray,
-    torch.Generator,
-    numpy.random.BitGenerator,
-    numpy.random.RandomState,
-    random.Random,
-)
-"""What is saved as it is, without a look at its parts."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from operator import is_
 from typing import Any
 
 import numpy
@@ -16,18 +14,16 @@ from torch.optim import LBFGS
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors
+from rlplug.hooks.outside import OutsideNames
+from rlplug.learner.alike import Watched, has_global_hooks, structure
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
-from rlplug.learner.state import update_digest
 from rlplug.learner.vmap_layers import forwards_together
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
 LEAST_ON_ARRAYS = 6
 """Modules that run on arrays from which one vmap pass is faster, by benchmarks/learner.py."""
-
-_TENSORS = ("_parameters", "_buffers", "_modules")
-_INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 
 
 class VmapEngine:
@@ -40,6 +36,10 @@ class VmapEngine:
         self.works = True
         self.tried = False
         """Whether it was used before."""
+        self.first_parts = list(updates[0].member.module.modules())
+        """The parts whose code runs for all modules."""
+        self.outside: OutsideNames | None = None
+        """The names outside of plugins that this code can bind."""
         self._losses = losses
         self._member = updates[0].member
         self._flat = torch.zeros(0)
@@ -67,13 +67,10 @@ class VmapEngine:
         if not self.works or any(len(update.minibatches) != 1 for update in self.updates):
             return False
         first, *others = [update.minibatches[0].columns for update in self.updates]
-        shapes = [(name, getattr(column, "shape", None)) for name, column in first.items()]
-        return all(shape is not None for _, shape in shapes) and all(
-            len(columns) == len(shapes)
-            and all(
-                name in columns and getattr(columns[name], "shape", None) == shape
-                for name, shape in shapes
-            )
+        kinds = [(name, _kind_of(column)) for name, column in first.items()]
+        return all(kind is not None for _, kind in kinds) and all(
+            len(columns) == len(kinds)
+            and all(name in columns and _kind_of(columns[name]) == kind for name, kind in kinds)
             for columns in others
         )
 
@@ -167,7 +164,7 @@ class VmapEngine:
 
 
 class VmapGroups:
-    """Groups modules by their structure, again whenever one of their attributes changes."""
+    """Groups alike modules, again whenever something in one of them is replaced."""
 
     def __init__(
         self,
@@ -184,16 +181,9 @@ class VmapGroups:
         self._members: list[ModuleUpdate] = []
         self.engines: list[VmapEngine] = []
         """Those found so far."""
-        self._tables: list[dict[str, Any]] = []
-        """The tables of attributes of every part of the modules, and how many there were."""
-        self._sizes: list[int] = []
-        self._holders: list[dict[str, Any]] = []
-        """The table of each attribute, beside its name and its value when it was seen.
-
-        A list for each, as they are compared at every update without a step of Python.
-        """
-        self._keys: list[str] = []
-        self._values: list[Any] = []
+        self._alone: set[ModuleUpdate] = set()
+        """Modules that were tried together with others, which did not work."""
+        self._watched = Watched()
         self._options: list[list[Any]] = []
         """The options of every plugin for each module, as they were last seen."""
         self._equal: list[int] = []
@@ -201,17 +191,21 @@ class VmapGroups:
 
     def split(self, window: list[ModuleUpdate]) -> list[tuple[Engine, list[ModuleUpdate]]]:
         """The groups that are complete in these minibatches, then all others one by one."""
-        candidates = [update for update in window if update.engine.name in ("torch", "arrays")]
+        candidates = [
+            update
+            for update in window
+            if update.engine.name in ("torch", "arrays") and update not in self._alone
+        ]
         if not self._join_from or len(candidates) < max(self._join_from, 2):
             return [(update.engine, [update]) for update in window]
         same = self._members == candidates
         # All of them are asked: each remembers what it saw.
-        if self._options_changed(candidates) or not same or self._changed():
+        if self._options_changed(candidates) or not same or self._watched.changed():
             self._members = candidates
             self.engines = self._find(candidates)
-        groups: list[tuple[Engine, list[ModuleUpdate]]] = [
-            (engine, engine.updates) for engine in self.engines if engine.fits()
-        ]
+        groups: list[tuple[Engine, list[ModuleUpdate]]] = []
+        if self.engines and not has_global_hooks():
+            groups += [(engine, engine.updates) for engine in self.engines if engine.fits()]
         grouped = {update for _, updates in groups for update in updates}
         return groups + [(one.engine, [one]) for one in window if one not in grouped]
 
@@ -220,55 +214,25 @@ class VmapGroups:
         for one in self.engines:
             if one is engine:
                 one.works = False
+                self._alone.update(one.updates)
 
     def _find(self, updates: Sequence[ModuleUpdate]) -> list[VmapEngine]:
-        for known in (self._tables, self._sizes, self._holders, self._keys, self._values):
-            known.clear()
+        self._watched = Watched()
         groups: dict[Hashable, list[ModuleUpdate]] = {}
-        for update in updates:
-            if _can_be_stacked(update):
-                groups.setdefault(self._structure(update), []).append(update)
+        for update, options in zip(updates, self._equal, strict=True):
+            self._watched.add(update.member.module)
+            if not _can_be_stacked(update):
+                continue
+            found = structure(update.member.module)
+            if found is not None:
+                optimizer = type(update.member.optimizers[0].optimizer)
+                key = found, options, optimizer, update.engine.name
+                groups.setdefault(key, []).append(update)
         return [
             VmapEngine(group, self._losses)
             for group in groups.values()
             if len(group) >= max(self._join_from, LEAST_ON_ARRAYS * _on_arrays(group))
         ]
-
-    def _structure(self, update: ModuleUpdate) -> Hashable:
-        """What must agree: types, shapes, settings of all parts, and the plugins' options."""
-        module = update.member.module
-        places = {id(part): name for name, part in module.named_modules()}
-        digest = hashlib.blake2b(digest_size=16)
-        for name, part in module.named_modules():
-            digest.update(f"{name}:{type(part).__qualname__}".encode())
-            self._watch_size(vars(part))
-            for key, value in part.__getstate__().items():
-                if key in _TENSORS:
-                    digest.update(_shapes(value).encode())
-                    self._watch_size(value)
-                    for own in value:
-                        self._watch(value, own)
-                elif key == "_non_persistent_buffers_set":
-                    digest.update(repr(sorted(value)).encode())
-                elif key in _INTERNAL:
-                    # Hooks on parts may do anything: such modules stay by themselves.
-                    digest.update(f"{id(part)}".encode() if value else b"")
-                else:
-                    digest.update(key.encode())
-                    update_digest(digest, _placed(value, places), 8)
-                    self._watch(vars(part), key)
-        options = self._equal[self._members.index(update)]
-        optimizer = type(update.member.optimizers[0].optimizer)
-        return digest.hexdigest(), options, optimizer, update.engine.name
-
-    def _watch(self, table: dict[str, Any], key: str) -> None:
-        self._holders.append(table)
-        self._keys.append(key)
-        self._values.append(table.get(key))
-
-    def _watch_size(self, table: dict[str, Any]) -> None:
-        self._tables.append(table)
-        self._sizes.append(len(table))
 
     def _options_changed(self, updates: Sequence[ModuleUpdate]) -> bool:
         """Whether other modules have equal options than before: by schedules and overrides."""
@@ -286,11 +250,11 @@ class VmapGroups:
         before, self._equal = self._equal, [found.index(one) for one in found]
         return before != self._equal
 
-    def _changed(self) -> bool:
-        """Whether a layer, a tensor or another attribute of a grouped module was replaced."""
-        return list(map(len, self._tables)) != self._sizes or not all(
-            map(is_, map(dict.get, self._holders, self._keys), self._values)
-        )
+
+def _kind_of(column: Any) -> tuple[Any, Any] | None:
+    """Shape and dtype of a column; None if it is a nested one."""
+    shape = getattr(column, "shape", None)
+    return None if shape is None else (shape, column.dtype)
 
 
 def _column(batches: Sequence[Batch], name: str) -> Tensor:
@@ -313,6 +277,7 @@ def _can_be_stacked(update: ModuleUpdate) -> bool:
         len(member.optimizers) == 1
         and not isinstance(member.optimizers[0].optimizer, LBFGS)
         and not member.optimizers[0].frequency
+        and all(param.requires_grad for param in member.optimizers[0].params)
         and not member.extras
         and not member.shared
         and not member.sequences
@@ -325,26 +290,6 @@ def _has_tied_parameters(module: nn.Module) -> bool:
     """Whether one parameter has two places, where its gradients would have to be summed."""
     all_places = list(module.named_parameters(remove_duplicate=False))
     return len(all_places) != len(list(module.parameters()))
-
-
-def _shapes(tensors: dict[str, Tensor | nn.Module | None]) -> str:
-    return repr(
-        [
-            (name, tuple(one.shape), one.dtype, one.requires_grad)
-            if isinstance(one, torch.Tensor)
-            else (name, one is None)
-            for name, one in tensors.items()
-        ]
-    )
-
-
-def _placed(value: Any, places: dict[int, str]) -> Any:
-    """References to parts of the same module by their names, whatever numbers they hold."""
-    if isinstance(value, nn.Module):
-        return places.get(id(value), value)
-    if isinstance(value, tuple | list):
-        return [_placed(part, places) for part in value]
-    return value
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor, dict[str, Any], str]]:

@@ -20,19 +20,6 @@ def squares(self: Any, fwd_out: Any) -> Any:
     return fwd_out["out"].pow(2).mean()
 
 
-class Calls:
-    """Counts where no trial looks: in a class."""
-
-    count = 0
-
-
-@pytest.fixture
-def calls() -> type[Calls]:
-    """How often something was called."""
-    Calls.count = 0
-    return Calls
-
-
 class Empty:
     """Holds nothing at first."""
 
