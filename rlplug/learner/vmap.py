@@ -22,7 +22,7 @@ from rlplug.learner.vmap_layers import forwards_together
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
-LEAST_ON_ARRAYS = 6
+LEAST_ON_ARRAYS = 5
 """Modules that run on arrays from which one vmap pass is faster, by benchmarks/learner.py."""
 
 
