@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ def test_a_program_acts_as_the_policy_for_any_number_of_observations(
     run = library.run(algorithm, env, steps=steps, options={**QUICK, **options})
     policy = library.load(run.run_id)
     made = export_policy(policy, tmp_path / "policy.pt2", "pt2")
-    assert made.rows >= 266
+    # 1, 2, 7 and 256 observations, with memory three times in a row.
+    assert made.rows == 266 * (3 if policy.has_memory else 1)
     assert made.difference <= 1e-5
     # Nothing of rlplug is needed to use it.
     program = torch.export.load(tmp_path / "policy.pt2").module()
@@ -211,11 +213,33 @@ def test_a_module_that_cannot_be_exported_is_named_with_what_to_define(tmp_path:
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_program_that_acts_otherwise_is_not_kept(tmp_path: Path) -> None:
-    space = spaces.Box(-1, 1, (2,), numpy.float32)
+class OneMore(Spread):
+    """Exports the next action."""
+
+    def forward_export(self, act: ActInput) -> Acted:
+        return Acted(self.layer(act.observations).argmax(1) + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "space"),
+    [(Wrong, spaces.Box(-1, 1, (2,), numpy.float32)), (OneMore, spaces.Discrete(4))],
+)
+def test_a_program_that_acts_otherwise_is_not_kept(
+    kind: Any, space: spaces.Space[Any], tmp_path: Path
+) -> None:
     with pytest.raises(RequestError, match="acts otherwise than the policy"):
-        export_policy(Policy(Wrong(space).eval(), BOX, space), tmp_path / "policy.pt2", "pt2")
+        export_policy(Policy(kind(space).eval(), BOX, space), tmp_path / "policy.pt2", "pt2")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_package_for_onnx_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    space = spaces.Discrete(4)
+    with pytest.raises(RequestError, match="ONNX needs onnxruntime") as refused:
+        export_policy(Policy(Spread(space).eval(), BOX, space), tmp_path / "policy.onnx", "onnx")
+    assert refused.value.hints == ("try: pip install 'rlplug[onnx]'",)
 
 
 def test_the_command_prints_what_the_file_takes_and_how_to_use_it(
