@@ -218,6 +218,7 @@ def test_the_session_unused_for_longest_is_forgotten_and_its_caller_is_told(
         ({"observation": [0, 0, 0], "session": 7}, "session must be text, found a number"),
         ({"observation": [0, 0, 0], "session": "x" * 201}, "session has 201 characters"),
         ({"observation": [0, 0, 0], "reset": [True]}, "reset must be true or false, found a list"),
+        ({"observations": [[0, 0, 0]], "reset": [1]}, "reset must hold nothing but true and false"),
         ({"observation": [0, 0, 0], "action_mask": [0] * 4}, "forbids every action"),
         ({"observation": [0, 0, 0], "action_mask": [1]}, "action_mask must be a list of 4"),
         ({"observation": [0, 0, 0], "action_mask": [2] * 4}, "action_mask must be a list of 4"),
