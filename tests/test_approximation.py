@@ -421,3 +421,14 @@ def test_a_scheduler_that_would_have_no_effect_is_refused(config: bool) -> None:
         approximation(line(), scheduler=given)
     with pytest.raises(RequestError, match="has a scheduler and no optimizer"):
         Approximation(line(), scheduler=given)
+
+
+def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
+    weights = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
+        f = approximation(model, clip_grad=0.5)
+        f.reinforce(f(tensor([1, 1, 3])).square().sum())
+        weights.append(next(model.parameters()))
+    torch.testing.assert_close(*weights)

@@ -20,6 +20,7 @@ from rlplug.nn.tensors import device_of
 from rlplug.optim.clipping import clip, measure
 from rlplug.optim.forms import read_scheduler
 from rlplug.optim.schedulers import SchedulerRun
+from rlplug.optim.sparse import coalesce_gradients
 
 __all__ = ["Approximation", "DummyWriter", "FeatureNetwork", "Writer"]
 
@@ -271,6 +272,7 @@ def _every_update(
 
 
 def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
+    coalesce_gradients(model.parameters())
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not gradients:
         return
