@@ -142,7 +142,7 @@ def read_tree(folder: Path) -> dict[str, Any]:
         # The files of tensors are sound: what is wrong from here on is wrong in the index.
         path = folder / INDEX
         tree: dict[str, Any] = unpack(index["tree"], tensors)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RequestError(
             f"there is no saved state at {path}.", "give the folder that save_state wrote"
         ) from error

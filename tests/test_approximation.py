@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_model
@@ -18,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from rlplug.approximation import (
     Approximation,
     DummyCheckpointer,
+    DummyWriter,
     FeatureNetwork,
     FixedTarget,
     PeriodicCheckpointer,
@@ -358,14 +360,75 @@ def test_the_example_trains_an_agent_with_approximations_alone() -> None:
     assert int(found[1]) >= 100
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ((3,), "the model of approximation 'approximation' must be an nn.Module, found int"),
-        ((nn.Linear(1, 1), 3), "the optimizer .* must be a torch.optim.Optimizer, found int"),
-        ((nn.Linear(1, 1), None, 3), "the checkpointer .* must be a Checkpointer, found int"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused(given: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        Approximation(*given)
+UNFIT = [
+    ({"model": 3}, "the model .* an nn.Module, found 3"),
+    ({"model": nn.Linear}, "the model .* an nn.Module, found the class Linear"),
+    ({"optimizer": "adam"}, "the optimizer .* a torch.optim.Optimizer, found 'adam'"),
+    ({"checkpointer": 3}, "the checkpointer .* a Checkpointer, found 3"),
+    ({"checkpointer": DummyCheckpointer}, "a Checkpointer, found the class DummyCheckpointer"),
+    ({"target": nn.Linear}, "the target .* a TargetNetwork, found the class Linear"),
+    ({"target": line()}, "the target .* a TargetNetwork, found Linear"),
+    ({"writer": "runs"}, "the writer .* log_dir, add_loss, add_schedule, found 'runs'"),
+    ({"writer": DummyWriter}, "the writer .* found the class DummyWriter"),
+    ({"device": "gpu"}, "the device .* such as 'cpu' or 'cuda', found 'gpu'"),
+    ({"clip_grad": -1.0}, "the clip_grad .* a number from 0 on, found -1.0"),
+    ({"clip_grad": float("nan")}, "a number from 0 on, found nan"),
+    ({"clip_grad": "a"}, "a number from 0 on, found 'a'"),
+    ({"clip_grad": True}, "a number from 0 on, found True"),
+    ({"loss_scaling": float("inf")}, "the loss_scaling .* a finite number, found inf"),
+    ({"loss_scaling": "a"}, "a finite number, found 'a'"),
+    ({"name": 3}, "the name of Approximation must be a str, found 3"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), UNFIT)
+def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said) as told:
+        Approximation(**{"model": line(), **given})
+    # A number that will not do is in its place all the same.
+    number = isinstance(given.get("clip_grad", given.get("loss_scaling")), float)
+    order = "the order is: model, optimizer, checkpointer, clip_grad; or give them by name"
+    assert told.value.hints == (() if number else (order,))
+
+
+def test_all_arguments_of_another_kind_are_named_at_once() -> None:
+    model = line()
+    with pytest.raises(RequestError) as told:
+        Approximation(SGD(model.parameters(), 0.1), model, clip_grad=-1.0)  # type: ignore[arg-type]
+    assert str(told.value).splitlines() == [
+        "approximation 'approximation' cannot be made: 3 problems.",
+        "  the model of approximation 'approximation' must be an nn.Module, found SGD.",
+        "  the optimizer of approximation 'approximation' must be a torch.optim.Optimizer, "
+        "found Linear.",
+        "  the clip_grad of approximation 'approximation' must be a number from 0 on, found -1.0.",
+        "  the order is: model, optimizer, checkpointer, clip_grad; or give them by name",
+    ]
+
+
+@pytest.mark.parametrize("clip_grad", [0, 1, 0.5, float("inf"), numpy.float32(2)])
+def test_any_limit_from_0_on_clips(clip_grad: float) -> None:
+    f = approximation(line(), clip_grad=clip_grad)
+    f.reinforce(f(X).sum())
+    length = min(clip_grad, 2.0) if clip_grad else 2.0
+    assert weight_of(f.model) == pytest.approx(1.0 - 0.1 * length)
+
+
+@pytest.mark.parametrize("config", [False, True], ids=["scheduler", "config"])
+def test_a_scheduler_that_would_have_no_effect_is_refused(config: bool) -> None:
+    other = StepLR(SGD(line().parameters(), 0.1), 1)
+    given = {"scheduler": other} if config else other
+    with pytest.raises(RequestError, match="'approximation' was made from another optimizer"):
+        approximation(line(), scheduler=given)
+    with pytest.raises(RequestError, match="has a scheduler and no optimizer"):
+        Approximation(line(), scheduler=given)
+
+
+def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
+    weights = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
+        f = approximation(model, clip_grad=0.5)
+        f.reinforce(f(tensor([1, 1, 3])).square().sum())
+        weights.append(next(model.parameters()))
+    torch.testing.assert_close(*weights)

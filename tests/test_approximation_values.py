@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import gymnasium
 import numpy
 import pytest
 import torch
@@ -225,3 +226,46 @@ def test_the_identity_saves_nothing_and_makes_no_folder(tmp_path: Path) -> None:
     for _ in range(201):
         identity.reinforce().step()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [QNetwork, QContinuous, VNetwork, QDist, FeatureNetwork])
+@pytest.mark.parametrize(
+    ("model", "found"), [(None, "None"), (nn.Linear, "the class Linear"), (abs, "builtin_function")]
+)
+def test_the_model_that_was_given_is_checked(kind: Any, model: Any, found: str) -> None:
+    with pytest.raises(RequestError, match=f"must be an nn.Module, found {found}"):
+        kind(model)
+
+
+@pytest.mark.parametrize("kind", [QNetwork, QContinuous, VNetwork, FeatureNetwork])
+def test_a_checkpointer_in_the_place_of_the_name_is_refused(kind: Any) -> None:
+    with pytest.raises(RequestError) as told:
+        kind(nn.Linear(1, 1), None, DummyCheckpointer())
+    assert str(told.value).splitlines() == [
+        f"the name of {kind.__name__} must be a str, found DummyCheckpointer.",
+        "  the order is: model, optimizer, name; or give them by name",
+    ]
+
+
+def test_a_name_in_the_place_of_the_device_is_refused() -> None:
+    with pytest.raises(RequestError, match="found 'features'") as told:
+        Identity("features")
+    assert told.value.hints == ("the order is: device, name; or give them by name",)
+
+
+def test_returns_without_a_support_are_refused() -> None:
+    with pytest.raises(RequestError) as told:
+        QDist(nn.Identity(), None, DummyCheckpointer(), 1, 5, 5)  # type: ignore[arg-type]
+    assert str(told.value).splitlines()[1:] == [
+        "  the n_actions of approximation 'q_dist' must be a whole number from 1 on, "
+        "found DummyCheckpointer.",
+        "  the n_atoms of approximation 'q_dist' must be a whole number from 2 on, found 1.",
+        "  the v_max of approximation 'q_dist' must be a finite number above v_min, found 5.",
+        "  the order is: model, optimizer, n_actions, n_atoms; or give them by name",
+    ]
+
+
+def test_distributions_have_as_many_actions_as_a_space_counts() -> None:
+    actions: Any = gymnasium.spaces.Discrete(2).n
+    q = QDist(nn.Identity(), None, actions, n_atoms=3, **QUIET)
+    assert q(torch.zeros(4, 6)).shape == (4, 2, 3)

@@ -139,3 +139,8 @@ def test_a_status_of_the_wrong_content_is_none(folder: Path, key: str, value: An
     assert RunStatus.read(folder) is None
     # Which does not keep anybody from loading what there is.
     assert find_checkpoint("abcdef").name == find_checkpoint(str(folder)).name == name(2)
+
+
+def test_a_name_that_is_too_long_for_a_path_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"no checkpoint at a{5000}: File name too long\."):
+        find_checkpoint("a" * 5000)

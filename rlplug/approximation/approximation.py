@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from rlplug.approximation.arguments import arguments_of, refuse_unfit
 from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
 from rlplug.approximation.states import is_state, observation_of, with_observation
 from rlplug.errors import RequestError, RunFailedError
@@ -19,6 +20,7 @@ from rlplug.nn.tensors import device_of
 from rlplug.optim.clipping import clip, measure
 from rlplug.optim.forms import read_scheduler
 from rlplug.optim.schedulers import SchedulerRun
+from rlplug.optim.sparse import coalesce_gradients
 
 __all__ = ["Approximation", "DummyWriter", "FeatureNetwork", "Writer"]
 
@@ -48,19 +50,32 @@ class Approximation:
         target: TargetNetwork | None = None,
         writer: Writer | None = None,
     ) -> None:
-        _check_kinds(name, model, optimizer, checkpointer)
-        self.model = model
+        given = {
+            "model": model,
+            "optimizer": optimizer,
+            "checkpointer": checkpointer,
+            "clip_grad": clip_grad,
+            "device": device,
+            "loss_scaling": loss_scaling,
+            "name": name,
+            "target": target,
+            "writer": writer,
+        }
+        refuse_unfit(type(self), name, arguments_of(given))
         self.name = name
-        self.device = torch.device(device) if device is not None else device_of(model)
+        self.model = self._network(model)
+        self.device = torch.device(device) if device is not None else device_of(self.model)
         self._optimizer = optimizer
         self._clip_grad = clip_grad
         self._loss_scaling = loss_scaling
-        self._target = (target or TrivialTarget()).init(model)
-        self._writer: Writer = writer or DummyWriter()
-        self._scheduler = _every_update(scheduler, name)
-        self._checkpointer = checkpointer or PeriodicCheckpointer(_UPDATES_BETWEEN_CHECKPOINTS)
+        self._scheduler = _every_update(scheduler, optimizer, name)
+        self._target = (TrivialTarget() if target is None else target).init(self.model)
+        self._writer: Writer = DummyWriter() if writer is None else writer
+        if checkpointer is None:
+            checkpointer = PeriodicCheckpointer(_UPDATES_BETWEEN_CHECKPOINTS)
+        self._checkpointer = checkpointer
         file = Path(self._writer.log_dir) / f"{name}.safetensors"
-        self._checkpointer.init(model, file)
+        self._checkpointer.init(self.model, file)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The output of the network."""
@@ -131,6 +146,10 @@ class Approximation:
             self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+
+    def _network(self, model: nn.Module) -> nn.Module:
+        """What is trained: the model that was given, or a network around it."""
+        return model
 
     def _forward(self, network: nn.Module, *inputs: Any, **options: Any) -> Any:
         return network(*inputs, **options)
@@ -230,34 +249,30 @@ class DummyWriter:
         """Ignore it."""
 
 
-def _check_kinds(name: str, model: Any, optimizer: Any, checkpointer: Any) -> None:
-    """Refuse arguments that are in each other's places."""
-    checkpoints = hasattr(checkpointer, "init") and callable(checkpointer)
-    optimizes = isinstance(optimizer, torch.optim.Optimizer)
-    for part, value, fits, wanted in (
-        ("model", model, isinstance(model, nn.Module), "an nn.Module"),
-        ("optimizer", optimizer, optimizer is None or optimizes, "a torch.optim.Optimizer"),
-        ("checkpointer", checkpointer, checkpointer is None or checkpoints, "a Checkpointer"),
-    ):
-        if not fits:
-            raise RequestError(
-                f"the {part} of approximation {name!r} must be {wanted}, "
-                f"found {type(value).__name__}.",
-                "the order is: model, optimizer, checkpointer; or give them by name",
-            )
-
-
-def _every_update(scheduler: Any, name: str) -> SchedulerRun | None:
+def _every_update(
+    scheduler: Any, optimizer: torch.optim.Optimizer | None, name: str
+) -> SchedulerRun | None:
     """The scheduler, stepped after every update by default."""
     if scheduler is None:
         return None
     config = scheduler if isinstance(scheduler, dict) else {"scheduler": scheduler}
     monitor = {"monitor": "loss"} if isinstance(config.get("scheduler"), ReduceLROnPlateau) else {}
     who = f"approximation {name!r}"
-    return SchedulerRun(read_scheduler({"interval": "step", **monitor, **config}, who))
+    plan = read_scheduler({"interval": "step", **monitor, **config}, who)
+    if optimizer is None:
+        raise RequestError(
+            f"{who} has a scheduler and no optimizer.", "give it the optimizer of the scheduler"
+        )
+    if getattr(plan.scheduler, "optimizer", optimizer) is not optimizer:
+        raise RequestError(
+            f"the scheduler of {who} was made from another optimizer.",
+            "make it from the optimizer that stands beside it",
+        )
+    return SchedulerRun(plan)
 
 
 def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
+    coalesce_gradients(model.parameters())
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not gradients:
         return

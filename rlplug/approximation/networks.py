@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
+from rlplug.approximation.arguments import count, limits, refuse_unfit
 from rlplug.approximation.states import observation_of, terminated_rows, whole_actions
 from rlplug.nn.projection import project
 from rlplug.nn.tensors import device_of
@@ -31,7 +32,10 @@ class QNetwork(Approximation):
     def __init__(
         self, model: nn.Module, optimizer: Any = None, name: str = "q", **options: Any
     ) -> None:
-        super().__init__(_DiscreteQ(model), optimizer, name=name, **options)
+        super().__init__(model, optimizer, name=name, **options)
+
+    def _network(self, model: nn.Module) -> nn.Module:
+        return _DiscreteQ(model)
 
 
 class QContinuous(Approximation):
@@ -43,7 +47,10 @@ class QContinuous(Approximation):
     def __init__(
         self, model: nn.Module, optimizer: Any = None, name: str = "q", **options: Any
     ) -> None:
-        super().__init__(_ContinuousQ(model), optimizer, name=name, **options)
+        super().__init__(model, optimizer, name=name, **options)
+
+    def _network(self, model: nn.Module) -> nn.Module:
+        return _ContinuousQ(model)
 
 
 class VNetwork(Approximation):
@@ -52,7 +59,10 @@ class VNetwork(Approximation):
     def __init__(
         self, model: nn.Module, optimizer: Any = None, name: str = "v", **options: Any
     ) -> None:
-        super().__init__(_StateValue(model), optimizer, name=name, **options)
+        super().__init__(model, optimizer, name=name, **options)
+
+    def _network(self, model: nn.Module) -> nn.Module:
+        return _StateValue(model)
 
 
 class QDist(Approximation):
@@ -74,9 +84,8 @@ class QDist(Approximation):
         **options: Any,
     ) -> None:
         self.n_actions = n_actions
-        atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
-        self._returns = _ReturnDistribution(model, n_actions, atoms)
-        super().__init__(self._returns, optimizer, name=name, **options)
+        self._support = v_min, v_max, n_atoms
+        super().__init__(model, optimizer, name=name, **options)
 
     @property
     def atoms(self) -> Tensor:
@@ -86,6 +95,14 @@ class QDist(Approximation):
     def project(self, probabilities: Tensor, positions: Tensor) -> Tensor:
         """Project distributions onto the atoms: shapes (n, m), (n, m) to (n, atoms)."""
         return project(probabilities, positions, self.atoms)
+
+    def _network(self, model: nn.Module) -> nn.Module:
+        v_min, v_max, n_atoms = self._support
+        counts = count("n_actions", self.n_actions, 1), count("n_atoms", n_atoms, 2)
+        refuse_unfit(type(self), self.name, [*counts, *limits(v_min, v_max)])
+        atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
+        self._returns = _ReturnDistribution(model, self.n_actions, atoms)
+        return self._returns
 
 
 class Identity(Approximation):

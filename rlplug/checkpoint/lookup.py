@@ -42,8 +42,7 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
     named = True
     if which not in ("best", "last") and not which.isdecimal():
         chosen = Path(which)
-    elif is_checkpoint(Path(run)) or (Path(run).is_dir() and Path(run).match(STEPS)):
-        # The second is an incomplete one, of which `verify` says what is missing.
+    elif _is_folder(run):
         chosen = Path(run)
     else:
         named = False
@@ -70,6 +69,19 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
             _tell(damaged, chosen)
     verify(chosen, training=not named or _has_training(chosen))
     return chosen
+
+
+def _is_folder(run: str) -> bool:
+    """Whether this is the folder of a checkpoint."""
+    folder = Path(run)
+    try:
+        # The second is an incomplete one, of which `verify` says what is missing.
+        return is_checkpoint(folder) or (folder.is_dir() and folder.match(STEPS))
+    except OSError as error:
+        raise RequestError(
+            f"there can be no checkpoint at {run}: {error.strerror}.",
+            "try: the name of a run, or a folder that can be read",
+        ) from error
 
 
 def lasting_name(run: str) -> str:

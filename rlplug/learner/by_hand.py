@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,14 @@ from rlplug.config.secrets import masked, without_masked
 from rlplug.config.toml import plain
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner import fit, state
+from rlplug.learner.arguments import (
+    check_batches,
+    check_by_module,
+    check_gradients,
+    check_ids,
+    check_losses,
+    state_folder,
+)
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
@@ -33,6 +40,7 @@ class ByHand(LearnerModules):
 
     def forward_train(self, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
         """What each module computes for its loss."""
+        check_batches(batches)
         return {
             module_id: self.member(module_id).module.forward_train(batch)
             for module_id, batch in batches.items()
@@ -42,8 +50,15 @@ class ByHand(LearnerModules):
         self, fwd_out: Mapping[str, Mapping[str, Tensor]], batches: Mapping[str, Batch]
     ) -> dict[str, Tensor]:
         """Each module's loss, and their sum under ALL_MODULES, which changes none of them."""
+        check_batches(batches)
+        check_by_module(fwd_out, "outputs of modules", "forward_train")
         losses: dict[str, Tensor] = {}
         for module_id, batch in batches.items():
+            if module_id not in fwd_out:
+                raise RequestError(
+                    f"there is no output of module {self.member(module_id).module_id!r}.",
+                    "give forward_train the same batches",
+                )
             loss = self.compute_loss_for_module(module_id, fwd_out[module_id], batch)
             if loss is not None:
                 losses[module_id] = loss
@@ -64,6 +79,7 @@ class ByHand(LearnerModules):
 
     def compute_gradients(self, losses: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
         """The gradients of the summed losses, by parameter; of parameters without one, nothing."""
+        check_losses(losses)
         params = self._parameters()
         total = losses.get(ALL_MODULES)
         if total is None:
@@ -84,6 +100,7 @@ class ByHand(LearnerModules):
         Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
         that all hooks have changed, and their norm is measured once for both.
         """
+        check_gradients(gradients)
         result = dict(gradients)
         for module_id in self._all_updates():
             result.update(self.postprocess_gradients_for_module(module_id, result))
@@ -93,7 +110,14 @@ class ByHand(LearnerModules):
         self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
     ) -> dict[nn.Parameter, Tensor]:
         """The hooks of one module on its own part."""
-        update = self._all_updates()[module_id]
+        check_gradients(gradients)
+        update = self._all_updates().get(module_id)
+        if update is None:
+            raise RequestError(
+                f"module {self.member(module_id).module_id!r} has no optimizer, and so no "
+                "gradients.",
+                "leave it out",
+            )
         params = self._set_gradients(update, gradients)
         if self._gradient_hooks.used:
             self._gradient_hooks(update, self._terms.of(module_id))
@@ -101,6 +125,7 @@ class ByHand(LearnerModules):
 
     def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Clip copies of them, then step every optimizer that has gradients here."""
+        check_gradients(gradients)
         known = {id(param) for param in self._parameters()}
         if any(id(param) not in known for param in gradients):
             raise PluginError(
@@ -108,7 +133,9 @@ class ByHand(LearnerModules):
                 "give those of compute_gradients",
             )
         updates = self._all_updates()
-        copies = {param: gradient.clone() for param, gradient in gradients.items()}
+        copies = {
+            param: gradient.clone() for param, gradient in gradients.items() if gradient is not None
+        }
         for update in updates.values():
             self._set_gradients(update, copies)
             update.clip()
@@ -353,7 +380,7 @@ class ByHand(LearnerModules):
     def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load states of optimizers; what does not fit is refused before anything is changed."""
         members = {**self.members, **self._shared_members()}
-        _check_by_module(saved, "states of optimizers", "get_optimizer_state")
+        check_by_module(saved, "states of optimizers", "get_optimizer_state")
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
             fit.compare_optimizers(member, states)
@@ -364,6 +391,8 @@ class ByHand(LearnerModules):
 
     def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
         """The weights of modules as NumPy arrays; None: of all torch modules."""
+        if module_ids is not None:
+            check_ids("module_ids", module_ids, "or None for all torch modules")
         ids = [one for one in self.modules if self.members[one].is_torch]
         return {
             module_id: {
@@ -375,9 +404,9 @@ class ByHand(LearnerModules):
 
     def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights from arrays or tensors."""
-        _check_by_module(saved, "weights", "get_module_state")
+        check_by_module(saved, "weights", "get_module_state")
         for module_id, weights in saved.items():
-            _check_by_module(weights, f"weights of module {module_id!r}", "get_module_state")
+            check_by_module(weights, f"weights of module {module_id!r}", "get_module_state")
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
             module = self._torch_module(module_id)
             fit.compare(module, tensors, f"module {module_id!r}")
@@ -385,11 +414,20 @@ class ByHand(LearnerModules):
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""
-        replace_tree(_folder(folder), self.get_state())
+        path, tree = state_folder(folder), self.get_state()
+        try:
+            replace_tree(path, tree)
+        except (OSError, ValueError) as error:
+            # ValueError: of a path that holds a null character.
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RequestError(
+                f"the state cannot be saved in {path}: {type(error).__name__}: {reason}.",
+                "give a folder that can be made or written",
+            ) from error
 
     def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
         """Read the whole state back; see `set_state`."""
-        self.set_state(read_tree(_folder(folder)), rebuild=rebuild)
+        self.set_state(read_tree(state_folder(folder)), rebuild=rebuild)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -410,6 +448,8 @@ class ByHand(LearnerModules):
 
     def _ids(self, module_ids: Sequence[str] | None) -> Sequence[str]:
         """The ids of members, or of all that have optimizers."""
+        if module_ids is not None:
+            check_ids("module_ids", module_ids, "or None for all that have optimizers")
         known = [*self.module_updates, *self._shared_members()]
         for module_id in module_ids or ():
             if module_id not in known:
@@ -498,19 +538,6 @@ class ByHand(LearnerModules):
 
     def _parameters(self) -> list[nn.Parameter]:
         return [param for one in self.optimizers for param in one.params]
-
-
-def _check_by_module(saved: Any, what: str, source: str) -> None:
-    if not isinstance(saved, Mapping):
-        raise RequestError(
-            f"the {what} are a {type(saved).__name__}, not a mapping.", f"give what {source} gave"
-        )
-
-
-def _folder(folder: Any) -> Path:
-    if not isinstance(folder, str | PathLike):
-        raise RequestError(f"the folder of a state is a {type(folder).__name__}.", "give its path")
-    return Path(folder)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.optim.balance import balanced, summed
+from rlplug.optim.sparse import added
 from rlplug.plugin import LearnerView
 
 __all__ = [
@@ -118,7 +119,7 @@ class TermGradients:
             own = known.setdefault(term, {})
             for name, gradient in gradients.items():
                 weighted = gradient if weight == 1.0 else gradient * weight
-                own[name] = own[name] + weighted if name in own else weighted
+                own[name] = added(own[name], weighted) if name in own else weighted
         total = summed(list(found.values()))
         add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
@@ -195,15 +196,16 @@ def add_gradients(
         if weight != 1.0:
             gradient = gradient * weight
         before = param.grad
-        param.grad = like_parameter(gradient if before is None else before + gradient, param)
+        param.grad = like_parameter(gradient if before is None else added(before, gradient), param)
 
 
 def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
     """The gradient with the strides of its parameter.
 
     Fused optimizers walk through both as they lie, and `autograd.grad` gives transposed ones.
+    Sparse ones have no strides.
     """
-    if gradient.stride() == param.stride():
+    if gradient.is_sparse or gradient.stride() == param.stride():
         return gradient
     return torch.empty_like(param, requires_grad=False).copy_(gradient)
 

@@ -20,6 +20,7 @@ from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
+from rlplug.learner.arguments import check_batches, check_ids
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
 from rlplug.learner.member import Member
@@ -91,7 +92,7 @@ class Learner(ByHand):
         _check_count("num_iters", num_iters, 1)
         _check_count("minibatch_size", size, 0)
         _check_count("timestep", timestep, 0)
-        _check_batches(batches)
+        check_batches(batches)
         for module_id, batch in batches.items():
             self.member(module_id)
             batch.check()
@@ -321,7 +322,7 @@ class Learner(ByHand):
                 "give a function of the minibatches' results, or None for all of them",
             )
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
-        _check_batches(batches)
+        check_batches(batches)
         before = self.timestep
         if timestep is None:
             timestep = self.timestep + sum(one.rows for one in batches.values())
@@ -372,7 +373,9 @@ class Learner(ByHand):
         module_ids: Collection[str] | None = None,
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
-        _check_batches(batches)
+        check_batches(batches)
+        if module_ids is not None:
+            check_ids("module_ids", module_ids, "or None for all of the batches")
         for module_id in batches if module_ids is None else module_ids:
             self.member(module_id)
         _check_count("timestep", timestep, 0)
@@ -451,27 +454,6 @@ class Learner(ByHand):
             prefix = "" if plugin == member.algorithm else f"{plugin}/"
             for name, value in reported.items():
                 metrics[prefix + name] = value
-
-
-def _check_batches(batches: Any) -> None:
-    """Refuse what are no batches by module id."""
-    if isinstance(batches, Batch):
-        raise RequestError(
-            "an update takes Batches by module id, and got one Batch.",
-            f"try: {{{DEFAULT_MODULE!r}: batch}}, or update_from_batch",
-        )
-    if not isinstance(batches, Mapping):
-        raise RequestError(
-            f"an update takes Batches by module id, and got a {type(batches).__name__}.",
-            f"try: {{{DEFAULT_MODULE!r}: batch}}",
-        )
-    for name, one in batches.items():
-        if not isinstance(one, Batch):
-            raise RequestError(
-                f"an update takes a Batch, or Batches by module id; {name!r} is a "
-                f"{type(one).__name__}.",
-                "try: Batch(columns)",
-            )
 
 
 def _mismatch(space: AnySpace, column: Any) -> str:

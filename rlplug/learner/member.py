@@ -12,7 +12,7 @@ from rlplug.errors import PluginError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
 
-__all__ = ["Member", "SharedParameters", "find_shared"]
+__all__ = ["Member", "SharedParameters", "check_shared", "find_shared"]
 
 
 class Member:
@@ -127,6 +127,20 @@ class SharedParameters(Module):
                 if id(param) in shared and id(param) not in seen:
                     seen.add(id(param))
                     _register(self, name.split("."), param)
+
+
+def check_shared(one: RegisteredOptimizer, both: Member, members: Iterable[Member]) -> None:
+    """Refuse an optimizer of what modules share over parameters that one module has alone."""
+    shared = {id(param) for param in both.named.values()}
+    alone = {id(param): param for param in one.params if id(param) not in shared}
+    for member in members:
+        for name, param in member.named.items():
+            if id(param) in alone:
+                raise PluginError(
+                    f"optimizer {one.name!r} of plugin {one.plugin!r} for {both.module_id!r} holds "
+                    f"{name!r} of module {member.module_id!r}, which no other module shares.",
+                    f"optimize it where module_id is {member.module_id!r}",
+                )
 
 
 def find_shared(members: Iterable[Member]) -> frozenset[int]:

@@ -22,6 +22,7 @@ from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.clipping import Combine, clip, measure, zero_nonfinite
+from rlplug.optim.sparse import coalesce_gradients, numbers_of
 
 __all__ = [
     "Engine",
@@ -241,6 +242,8 @@ class ModuleUpdate:
     def clip(self) -> None:
         """Measure the gradients, apply the non-finite policy, clip."""
         everything: list[Tensor] = []
+        if self.flat_gradients is None:
+            coalesce_gradients(param for one in self.acting for param in one.params)
         for one in self.acting:
             gradients = self._gradients[one.name] = []
             for param in one.params:
@@ -392,7 +395,7 @@ class ModuleUpdate:
         names = [
             name
             for name, param in self.member.named.items()
-            if param.grad is not None and not bool(torch.isfinite(param.grad).all())
+            if param.grad is not None and not bool(torch.isfinite(*numbers_of([param.grad])).all())
         ]
         raise RunFailedError(
             f"gradients of module {self.member.module_id!r} are not finite: {', '.join(names)}.",

@@ -15,11 +15,12 @@ from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
+from rlplug.learner.arguments import check_ids, check_module_id
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
 from rlplug.learner.gradients import GradientHooks, TermGradients
 from rlplug.learner.losses import LossHooks
-from rlplug.learner.member import Member, SharedParameters, find_shared
+from rlplug.learner.member import Member, SharedParameters, check_shared, find_shared
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import (
     Optimizers,
@@ -61,6 +62,8 @@ class LearnerModules:
         process_group: ProcessGroup | None = None,
         training_spaces: Mapping[str, AnySpace] | None = None,
     ) -> None:
+        for module_id in (*spaces, *(modules or {})):
+            check_module_id(module_id)
         self.calls = calls
         self.spaces: dict[str, Any] = dict(spaces)
         self.training_spaces = dict(training_spaces or {})
@@ -202,16 +205,7 @@ class LearnerModules:
         """Refuse what is neither ids of modules nor a function."""
         if wanted is None or callable(wanted):
             return
-        if isinstance(wanted, str):
-            raise RequestError(
-                f"modules_to_train is the text {wanted!r}.",
-                f"try: modules_to_train = {{{wanted!r}}}",
-            )
-        if not isinstance(wanted, Collection):
-            raise RequestError(
-                f"modules_to_train is a {type(wanted).__name__}.",
-                "give the ids of modules, a function of module id and batch, or None for all",
-            )
+        check_ids("modules_to_train", wanted, "a function of module id and batch, or None for all")
         known = {*self.spaces, *self._given_modules}
         for module_id in wanted:
             if not isinstance(module_id, str) or module_id not in known:
@@ -244,8 +238,7 @@ class LearnerModules:
         `options` are those of the algorithm that this module alone has. What fails leaves the
         learner as it was.
         """
-        if not isinstance(module_id, str) or not module_id:
-            raise RequestError(f"the id of a module is a text, got {module_id!r}.")
+        check_module_id(module_id)
         if module_id in self.members:
             raise RequestError(f"the learner has a module {module_id!r} already.")
         if like and spaces is not None:
@@ -519,6 +512,8 @@ class LearnerModules:
         member.optimizers = self.optimizers.of(member.module_id)
         for one in member.optimizers:
             one.plugin = one.plugin or member.owner_of(one.params)
+            if member.module_id == ALL_MODULES:
+                check_shared(one, member, self.members.values())
             member.check_owned(one)
         self._follow_schedules()
         if member.optimizers and member.module_id != ALL_MODULES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +139,25 @@ class RegisteredOptimizer:
         self.idle_minibatches = -1
         if nonfinite is True:
             return False
+        try:
+            self._step(gradients, nonfinite, scaler)
+        except RuntimeError as error:
+            if not any(gradient.is_sparse for gradient in gradients):
+                raise
+            raise PluginError(
+                f"optimizer {self.name!r} of plugin {self.plugin!r} for module "
+                f"{self.module_id!r} cannot step by a sparse gradient: {error}",
+                "try: torch.optim.SGD or SparseAdam for such parameters, or "
+                "nn.Embedding(…, sparse=False)",
+            ) from error
+        return True
+
+    def _step(
+        self,
+        gradients: list[Tensor],
+        nonfinite: Literal[False] | Tensor,
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
         if scaler is not None:
             scaler.step(self.optimizer)
         elif nonfinite is False:
@@ -150,7 +169,6 @@ class RegisteredOptimizer:
                     step_alone(self.optimizer)
         else:
             guarded_step(self.optimizer, nonfinite)
-        return True
 
     def step_with_closure(self, evaluate: Callable[[], float | None]) -> bool:
         """Step an optimizer that evaluates the loss several times; None: not to be stepped by.

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlplug.errors import RequestError
+from rlplug.errors import PluginError, RequestError
 from rlplug.learner.collectives import all_gather, wait_for
 from rlplug.learner.gradients import Terms, like_parameter
 from rlplug.learner.module_update import ModuleUpdate
@@ -89,6 +89,7 @@ class ProcessGroup:
             return
         update.acting = [one for one, n in zip(optimizers, counts, strict=False) if n]
         held = [p for p, n in zip(params, counts[len(optimizers) :], strict=True) if n]
+        self._refuse_sparse(update)
         gradients = [
             param.grad if present and param.grad is not None else torch.zeros_like(param)
             for param in held
@@ -104,6 +105,15 @@ class ProcessGroup:
         if not present:
             update.metrics = {}
         update.weight = update.weight or 1.0
+
+    def _refuse_sparse(self, update: ModuleUpdate) -> None:
+        for name, param in update.member.named.items():
+            if param.grad is not None and param.grad.is_sparse:
+                raise PluginError(
+                    f"the gradient of {name!r} of module {update.member.module_id!r} is sparse, "
+                    f"which {self.size} learners cannot average.",
+                    "try: nn.Embedding(…, sparse=False), or one learner",
+                )
 
     def average_terms(self, terms: Terms, params: Mapping[str, Tensor]) -> Terms:
         """Gradients by term and parameter, averaged over the learners that have some."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlplug.optim.clipping import global_norm
+from rlplug.optim.sparse import added
 
 __all__ = ["balanced", "summed"]
 
@@ -29,7 +30,7 @@ def balanced(
     for gradients, factor in zip(terms.values(), factors.unbind(), strict=True):
         for name, gradient in gradients.items():
             scaled = gradient * factor
-            total[name] = scaled if name not in total else total[name] + scaled
+            total[name] = scaled if name not in total else added(total[name], scaled)
     return total, norms
 
 
@@ -38,5 +39,5 @@ def summed(terms: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for gradients in terms:
         for name, gradient in gradients.items():
-            total[name] = gradient if name not in total else total[name] + gradient
+            total[name] = gradient if name not in total else added(total[name], gradient)
     return total

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlplug.optim.sparse import numbers_of
+
 __all__ = ["Combine", "Norms", "clip", "global_norm", "measure", "zero_nonfinite"]
 
 Combine: TypeAlias = Callable[[Tensor, float], Tensor]
@@ -21,7 +23,7 @@ Combine: TypeAlias = Callable[[Tensor, float], Tensor]
 
 def global_norm(gradients: list[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all gradients taken as one vector, 0-d, on their device."""
-    return _norm(torch.stack(_each(gradients, norm_type)), norm_type)
+    return _norm(torch.stack(_each(numbers_of(gradients), norm_type)), norm_type)
 
 
 @dataclass
@@ -57,8 +59,11 @@ def measure(
 ) -> Norms:
     """Their norms; they are finite exactly if every number is.
 
-    `flat` is an array of all their numbers and no others, in the same memory.
+    `flat` is an array of all their numbers and no others, in the same memory. Sparse gradients are
+    to be coalesced before.
     """
+    if flat is None:
+        gradients = numbers_of(gradients)
     norms = Norms(gradients, norm_type, flat, combine=combine)
     # NumPy needs a third of the time that torch does. What is not finite is for the caller to see:
     # `dot` would warn of it.
@@ -77,6 +82,8 @@ def measure(
 
 def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor | float:
     """Clip in place, by `global_norm`, each tensor's `norm`, or `value`; the global norm after."""
+    if norms.flat is None:
+        gradients = numbers_of(gradients)
     if by == "value":
         torch._foreach_clamp_min_(gradients, -limit)
         torch._foreach_clamp_max_(gradients, limit)
@@ -102,7 +109,7 @@ def clip(gradients: list[Tensor], norms: Norms, limit: float, by: str) -> Tensor
 
 def zero_nonfinite(gradients: list[Tensor]) -> None:
     """Put 0 in place of NaN and inf."""
-    for gradient in gradients:
+    for gradient in numbers_of(gradients):
         gradient.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 

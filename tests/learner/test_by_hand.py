@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from rlplug import ALL_MODULES, Batch, Module
 from rlplug.config import Schedule
 from rlplug.config.sections import ComputeSection
-from rlplug.errors import RequestError, UnsupportedSpaceError
+from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
 from rlplug.learner import device
 from rlplug.learner.optimizers import Optimizers, RegisteredOptimizer
 
@@ -179,6 +179,35 @@ def test_a_module_that_would_share_what_another_ones_optimizer_moves_is_refused(
         learner.add_module("new", learner.spaces["default"])
     assert list(learner.modules) == ["default"]
     assert not learner.members["default"].shared
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_an_optimizer_for_all_modules_over_what_one_has_alone_is_refused(
+    make: Any, registered: bool
+) -> None:
+    def optimizers(self: Any, module_id: str, module: Any, learner: Any) -> Any:
+        if module_id != ALL_MODULES or registered:
+            return None
+        return SGD([*module.parameters(), learner.modules["a"].weight], lr=0.1)
+
+    settings = {**sharing(), "configure_optimizers_for_module": optimizers}
+    told = r"for '.*' holds 'weight' of module 'a', which no other module shares\."
+    if not registered:
+        with pytest.raises(PluginError, match=told):
+            make(**settings)
+        return
+    learner = make(**settings)
+    module = learner.modules["a"]
+    optimizer = SGD([module.layer.weight, module.weight], lr=0.1)
+    with pytest.raises(PluginError, match=told) as refused:
+        learner.register_optimizer(ALL_MODULES, "both", optimizer)
+    assert refused.value.hints == ("optimize it where module_id is 'a'",)
+
+
+def test_gradients_of_a_module_without_optimizers_are_refused(make: Any) -> None:
+    learner = make(configure_optimizers_for_module=lambda self: None)
+    with pytest.raises(RequestError, match="module 'default' has no optimizer"):
+        learner.postprocess_gradients_for_module("default", {})
 
 
 def test_losses_by_hand_leave_out_modules_that_have_none(make: Any, batch: Any) -> None:

@@ -571,6 +571,72 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda learner: learner.save_state(3),
         "the folder of a state is a int",
     ),
+    "a number as an id": (
+        lambda learner: learner.add_module(1, (OBSERVATIONS, ACTIONS)),
+        "the id of a module is a text that is not empty, got 1.\n  try: '1'",
+    ),
+    "weights of a text": (
+        lambda learner: learner.get_module_state("default"),
+        "module_ids is the text 'default'.\n  try: module_ids = {'default'}",
+    ),
+    "weights of a number": (
+        lambda learner: learner.get_module_state(3),
+        "module_ids is a int.\n  give the ids of modules, or None for all torch modules",
+    ),
+    "states of optimizers of a text": (
+        lambda learner: learner.get_optimizer_state("default"),
+        "module_ids is the text 'default'.",
+    ),
+    "additional update of a text": (
+        lambda learner: learner.additional_update(
+            {"default": sample(4)}, timestep=0, module_ids="default"
+        ),
+        "module_ids is the text 'default'.",
+    ),
+    "outputs of None": (
+        lambda learner: learner.forward_train(None),
+        "Batches by module id, and got a NoneType.",
+    ),
+    "losses of no outputs": (
+        lambda learner: learner.compute_loss(None, {"default": sample(4)}),
+        "the outputs of modules are a NoneType, not a mapping.",
+    ),
+    "losses of other outputs": (
+        lambda learner: learner.compute_loss({}, {"default": sample(4)}),
+        "there is no output of module 'default'.",
+    ),
+    "gradients of None": (
+        lambda learner: learner.compute_gradients(None),
+        "the losses are a NoneType, not a mapping.\n  give what compute_loss gave",
+    ),
+    "gradients of no loss": (
+        lambda learner: learner.compute_gradients({}),
+        "there is no loss to compute gradients of.",
+    ),
+    "gradients of a number": (
+        lambda learner: learner.compute_gradients({"default": 3.0}),
+        "the loss of module 'default' is a float, not a tensor.",
+    ),
+    "no gradients to postprocess": (
+        lambda learner: learner.postprocess_gradients(None),
+        "the gradients are a NoneType, not a mapping.\n  give what compute_gradients gave",
+    ),
+    "gradients by name": (
+        lambda learner: learner.postprocess_gradients({"weight": 3.0}),
+        "gradients are tensors by parameter, found a float of a str.",
+    ),
+    "no gradients of a module": (
+        lambda learner: learner.postprocess_gradients_for_module("default", None),
+        "the gradients are a NoneType, not a mapping.",
+    ),
+    "gradients of another module": (
+        lambda learner: learner.postprocess_gradients_for_module("z", {}),
+        "the learner has no module 'z'.",
+    ),
+    "no gradients to apply": (
+        lambda learner: learner.apply_gradients(None),
+        "the gradients are a NoneType, not a mapping.",
+    ),
     "one space": (
         lambda learner: learner.add_module("a", OBSERVATIONS),
         "module 'a' needs an observation space and an action space, got Box(",
@@ -613,6 +679,8 @@ def test_observations_of_a_dict_are_checked_part_by_part(make: Any) -> None:
         ({"modules": {"a": OBSERVATIONS}}, "module 'a' needs an observation space and an action"),
         ({"modules": {"a": (OBSERVATIONS, 3)}}, "module 'a' needs an observation space and an"),
         ({"modules": {"a": None}}, "module 'a' needs an observation space and an action space"),
+        ({"modules": {1: (OBSERVATIONS, ACTIONS)}}, "is a text that is not empty, got 1."),
+        ({"modules": {"": (OBSERVATIONS, ACTIONS)}}, "is a text that is not empty, got ''."),
         ({"options": ["gamma"]}, "options of build_learner is a list, not a mapping."),
         ({"module_options": 3}, "module_options of build_learner is a int, not a mapping."),
         ({"module_options": {"default": 3}}, "module_options of module 'default' is a int"),

@@ -244,6 +244,45 @@ def test_a_folder_without_state_is_refused(make: Any, tmp_path: Any) -> None:
         make().load_state(tmp_path / "elsewhere")
 
 
+def test_a_state_is_saved_in_the_home_folder_that_is_meant(
+    make: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    learner = make()
+    learner.save_state("~/mine")
+    learner.load_state("~/mine")
+    assert (home / "mine" / "state.json").is_file()
+    for call in (learner.save_state, learner.load_state):
+        with pytest.raises(RequestError, match="'~nobody-here/x' begins with the home folder of a"):
+            call("~nobody-here/x")
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("file", "File exists"),
+        ("file/below", "Not a directory"),
+        ("a" * 5000, "File name too long"),
+        ("a\0b", "null byte"),
+    ],
+    ids=["file", "below", "long", "null"],
+)
+def test_where_no_state_can_be_is_told(make: Any, tmp_path: Any, place: str, reason: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RequestError, match=reason) as told:
+        make().save_state(f"{tmp_path}/{place}")
+    assert f"the state cannot be saved in {tmp_path}/{place}: " in str(told.value)
+    with pytest.raises(RequestError) as told:
+        make().load_state(f"{tmp_path}/{place}")
+    assert f"saved state {'at ' if 'file' in place else ''}{tmp_path}/{place}" in str(told.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(
     make: Any, batch: Any, tmp_path: Any
 ) -> None:
