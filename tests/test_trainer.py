@@ -250,11 +250,13 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
 
 
 def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report() -> None:
+    began = time.perf_counter()
     result = run(FromRollout, slow, steps=400, options=OFF)
+    took = time.perf_counter() - began
     assert result.folder is not None
     saved = read_training(checkpoints_in(result.folder / "checkpoints")[-1])
     clock = saved["run"]["trainer"]["clock"]
-    assert 0 <= clock["unreported"] <= clock["seconds"]
+    assert 0 <= clock["unreported"] <= clock["seconds"] <= took
     total = clock["times"]["total"]
     assert clock["seconds"] >= sum(total.values()) - total["evaluate"] > total["step"] >= 0.4
 
@@ -272,6 +274,25 @@ def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None
     # the core in between.
     assert min(found) > 9.99
     assert numpy.median(found) < 20
+
+
+def test_a_report_has_the_means_of_the_updates_since_the_last_one() -> None:
+    class Numbered(FromRollout):
+        """Reports the number of each update."""
+
+        updates = 0
+
+        def additional_update(self) -> Any:
+            type(self).updates += 1
+            return {"number": self.updates}
+
+    watcher = Reports()
+    # Updates take ten steps each, and reports are due every 100.
+    watcher.interrupt_at = 300
+    with pytest.raises(KeyboardInterrupt):
+        run(Numbered, limited, steps=32_000, addons=[watcher], options=OFF)
+    numbers = [told["train/number"] for told in watcher.reports.values()]
+    assert numbers == [5.5, 15.5, 25.5]
 
 
 @pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])
