@@ -76,13 +76,16 @@ def shape_mismatch(space: AnySpace, observation: Any) -> str:
 
 def whole_numbers(values: Any, name: str) -> NDArray[Any]:
     """Discrete values as integers; a number that is not whole is refused, never truncated."""
-    given = numpy.asarray(values)
+    given = values if type(values) is numpy.ndarray else _as_array(values)
     if given.dtype.kind in "iub":
         return given
     whole = numpy.zeros(given.shape, bool)
     if given.dtype.kind == "f":
         # Beyond, an integer of 64 bits would be another number.
         whole = (numpy.abs(given) < 2.0**63) & (given == numpy.floor(given))
+    elif given.dtype.kind == "O":
+        # A column of a table with whole numbers among other things.
+        whole = numpy.array([*map(_is_whole, given.flat)], bool).reshape(given.shape)
     if not whole.all():
         first = tuple(numpy.argwhere(~whole)[0].tolist())
         where = f" of row {first[0]}" if first else ""
@@ -93,6 +96,20 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
             "try: integers, for example the argmax of scores rather than the scores",
         )
     return given.astype(numpy.int64)
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if values.is_floating_point() and values.element_size() < 4:
+            # NumPy has no bfloat16.
+            values = values.float()
+    return numpy.asarray(values)
+
+
+def _is_whole(value: Any) -> bool:
+    number = isinstance(value, int | float | numpy.integer | numpy.floating | numpy.bool_)
+    return number and abs(value) < 2**63 and value % 1 == 0
 
 
 def number_of_arms(action_space: AnySpace) -> int:

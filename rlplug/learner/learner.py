@@ -20,6 +20,7 @@ from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
+from rlplug.learner.actions import discrete_actions
 from rlplug.learner.arguments import check_batches, check_ids
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
@@ -28,7 +29,7 @@ from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
-from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
+from rlplug.spaces import AnySpace, shape_mismatch, without_action_mask
 
 __all__ = ["Learner"]
 
@@ -94,14 +95,11 @@ class Learner(ByHand):
         _check_count("timestep", timestep, 0)
         check_batches(batches)
         for module_id, batch in batches.items():
-            self.member(module_id)
+            member = self.member(module_id)
             batch.check()
             self._check_observations(module_id, batch)
-            known = self.spaces.get(module_id)
-            discrete = known is not None and isinstance(known[1], _WHOLE_NUMBERS)
-            # The values of integers are not looked at.
-            if discrete and "actions" in batch and batch["actions"].is_floating_point():
-                whole_numbers(batch.array("actions"), "action")
+            if "actions" in batch:
+                self._check_actions(member, batch)
         # Whoever gave a set may have added to it.
         self._check_to_train(self.modules_to_train)
         if self.updates == 0:
@@ -434,6 +432,20 @@ class Learner(ByHand):
                         "give observations of the module's space, one in each row",
                     )
 
+    def _check_actions(self, member: Member, batch: Batch) -> None:
+        """Refuse actions that are none of the module's space."""
+        module_id = member.module_id
+        space = self.spaces.get(module_id, _NO_SPACES)[1]
+        known, actions = self._discrete_actions.get(module_id, _NO_SPACES)
+        if known is not space:
+            # A state that was loaded may have brought another space.
+            actions = discrete_actions(space)
+            self._discrete_actions[module_id] = space, actions
+        if actions is not None:
+            # Closed forms look at the actions that they count by.
+            in_range = bool(member.optimizers or member.shared)
+            actions.check(module_id, batch, self.training_spaces.get(module_id), in_range=in_range)
+
     def _postprocess(self, update: ModuleUpdate) -> None:
         """Unscale, then let plugins change the gradients."""
         if self.precision.scaler is not None:
@@ -480,7 +492,6 @@ _METRIC_HOOKS = ("additional_update", "update_finished")
 
 _OBSERVATIONS = ("observations", "next_observations", "final_observations")
 _FIRST = itemgetter(0)
-_NO_SPACES = (None, None)
+_NO_SPACES: tuple[Any, Any] = (None, None)
 _NOTHING = nullcontext()
-_WHOLE_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete)
 _WEIGHT, _STEPPED, _STOPPED = map(attrgetter, ("weight", "stepped", "stopped"))

@@ -15,6 +15,7 @@ from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
+from rlplug.learner.actions import DiscreteActions
 from rlplug.learner.arguments import check_ids, check_module_id
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
@@ -99,6 +100,8 @@ class LearnerModules:
         self.rows: dict[str, dict[str, Tensor]] = {}
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
         self.registered_metrics: dict[str, dict[str, Any]] = {}
+        self._discrete_actions: dict[str, tuple[AnySpace, DiscreteActions | None]] = {}
+        """What is made of the action spaces, with these."""
         self._given_modules = dict(modules or {})
         self._shared_member: Member | None = None
         """The parameters that modules share, as a module."""

@@ -56,8 +56,9 @@ def reads_of_update(learner: Learner, batch: Batch, size: int, step: int) -> lis
 def test_an_update_reads_as_much_with_many_minibatches_as_with_one(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Norms are NumPy's on the CPU alone.
+    # Norms are NumPy's on the CPU alone, and so are the actions that are looked at.
     monkeypatch.setattr("rlplug.optim.clipping._is_numpys", lambda gradient: False)
+    monkeypatch.setattr("rlplug.learner.actions._is_numpys", lambda column: False)
     learner, batch = learner_as_on_a_gpu(algorithm), batch_for(algorithm)
     # The first update also makes the state of the optimizer, and settles engines.
     reads_of_update(learner, batch, 0, 1)

@@ -19,7 +19,9 @@ __all__ = [
     "Inverses",
     "invert",
     "namespace",
+    "pseudo_inverse_root",
     "pseudo_invert",
+    "range_of",
     "read_only",
     "row_dots",
     "rows_by_group",
@@ -147,10 +149,30 @@ def invert(matrices: Tensor) -> Inverses:
 def pseudo_invert(matrices: Tensor) -> Inverses:
     """Pseudo-inverses of positive-semidefinite matrices (g, d, d); singular ones are counted."""
     values, vectors = torch.linalg.eigh(matrices)
-    zero = values <= _RANK_TOLERANCE * values[:, -1:]
+    zero = _are_zero(values)
     inverted = torch.where(zero, 0.0, 1.0 / torch.where(zero, 1.0, values))
     inverses = vectors * inverted[:, None] @ vectors.mT
     return Inverses(inverses, 0, int(zero.any(1).sum()))
+
+
+def pseudo_inverse_root(matrix: Tensor) -> Tensor:
+    """A matrix R with R Rᵀ equal to the pseudo-inverse of a positive-semidefinite matrix (d, d)."""
+    values, vectors = torch.linalg.eigh(matrix)
+    zero = _are_zero(values)
+    root: Tensor = vectors * torch.where(zero, 0.0, torch.where(zero, 1.0, values).rsqrt())
+    return root
+
+
+def range_of(matrix: Tensor, scale: Tensor) -> Tensor:
+    """Projection (d, d) on the range of a difference of two matrices, the larger of this scale."""
+    values, vectors = torch.linalg.eigh(matrix)
+    found: Tensor = vectors * (values > _RANK_TOLERANCE * scale)
+    return found @ found.mT
+
+
+def _are_zero(values: Tensor) -> Tensor:
+    """Which eigenvalues (..., d), in ascending order, are none but for rounding."""
+    return values <= _RANK_TOLERANCE * values[..., -1:]
 
 
 def _invert_with_jitter(matrix: Tensor) -> Tensor | None:

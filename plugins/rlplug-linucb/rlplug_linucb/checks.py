@@ -179,10 +179,8 @@ def _by_name(layout: Layout, actions: Any) -> Any:
 
 
 def _whole_numbers(arms: Any) -> Any:
-    if isinstance(arms, Tensor):
-        if not arms.dtype.is_floating_point:
-            return arms
-        arms = arms.detach().cpu().numpy()
+    if isinstance(arms, Tensor) and not arms.dtype.is_floating_point:
+        return arms
     return whole_numbers(arms, "rlplug-linucb: arm")
 
 

@@ -3,6 +3,10 @@
 The rows are [z, e_arm ⊗ x]: z has coefficients that all arms share, x has its own for each arm.
 Each arm regresses both the reward and z on its x. A shared regression on what that leaves of z
 completes the model, so that no matrix is larger than a block.
+
+Without a penalty the pseudo-inverse of the whole is taken: it is not made of those of blocks. Then
+`solved` of each block holds what the whole's pseudo-inverse P and coefficients have for it: P_xx,
+the arm's coefficients and P_zx for an arm, P_zz and the shared coefficients for the shared block.
 """
 
 from __future__ import annotations
@@ -13,7 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplug_linucb.arrays import Array, Estimates, read_only
+from rlplug_linucb.arrays import (
+    Array,
+    Estimates,
+    pseudo_inverse_root,
+    pseudo_invert,
+    range_of,
+    read_only,
+    row_dots,
+)
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.sums import Sums
 
@@ -34,6 +46,7 @@ class HybridRegressions(nn.Module):
         refresh_every: int = 1000,
     ) -> None:
         super().__init__()
+        self.penalized = l2_lambda > 0.0
         self.arms = RidgeRegressions(
             arms,
             dim,
@@ -65,20 +78,38 @@ class HybridRegressions(nn.Module):
 
         `groups` (n, arms) are the arms' regressions, if they are not all, in order.
         """
-        mean, variance, z_residual = self.predict_by_arm(x, z, groups)
-        shared_mean, shared_variance = self.shared.predict(z_residual)
-        return mean + shared_mean[..., 0], variance + shared_variance
+        mean, variance, z_by_arm = self.predict_by_arm(x, z, groups)
+        if self.penalized:
+            shared_mean, shared_variance = self.shared.predict(z_by_arm)
+            return mean + shared_mean[..., 0], variance + shared_variance
+        shared_mean, shared_variance = self.shared.predict(z)
+        # z is (n, 1, shared_dim) where it is the same for all arms.
+        twice = 2.0 * row_dots(z, z_by_arm)
+        # Rounding may leave a variance of zero slightly negative.
+        return mean + shared_mean[..., 0], abs(variance + twice + shared_variance)
 
     def predict_by_arm(
         self, x: Array, z: Array, groups: Array | None = None
     ) -> tuple[Array, Array, Array]:
-        """Means and variances (n, arms) of the arms' own regressions, and their residual of z."""
+        """Means and variances (n, arms) of the arms' own regressions, and their residual of z.
+
+        Without a penalty P_zx x is in place of the residual.
+        """
         self._refresh()
         if groups is None:
             means, variance = self.arms.predict(x)
         else:
             means, variance = self.arms.predict_by(groups, x)
-        return means[..., 0], variance, z - means[..., 1:]
+        return means[..., 0], variance, z - means[..., 1:] if self.penalized else means[..., 1:]
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Those of each arm (arms, dim) and those that all share (shared_dim,), as last solved."""
+        own, shared = self.arms.coefficients(), self.shared.coefficients()[0, 0]
+        return (own[:, 0] - shared @ own[:, 1:] if self.penalized else own[:, 0]), shared
+
+    def root(self) -> Array:
+        """Without a penalty: R (d, d) with R Rᵀ = P, for rows [z, e_arm ⊗ x] of all arms."""
+        return self.to_array(pseudo_inverse_root(self._whole()[:-1]))
 
     def update(self, group: int, x: Array, r: Array, w: float = 1.0) -> None:
         """Learn one row x (dim,) of an arm; r is the reward, followed by z."""
@@ -106,9 +137,18 @@ class HybridRegressions(nn.Module):
 
         The arm's coefficients are integrated out: what they explain leaves the shared sums.
         """
-        self._refresh()
         self.shared.add_recent()
-        self.shared.sums[0] -= self._explained([arm])
+        sums = self.shared.sums[0]
+        if self.penalized:
+            self._refresh()
+            sums -= self._explained([arm])
+        else:
+            # What no arm explains, less what is only rounding, and what the other arms do.
+            others = [one for one in range(self.arms.groups) if one != arm]
+            left = sums - self._explained(slice(None))
+            found = range_of(left[:-1], torch.linalg.matrix_norm(sums[:-1]))
+            left[:-1] = found @ left[:-1]
+            sums[:] = left @ found + self._explained(others)
         self.shared.invalidate(0)
         self.arms.forget(arm)
 
@@ -126,12 +166,18 @@ class HybridRegressions(nn.Module):
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta of every arm, given the shared coefficients beta of `shared`."""
         self._refresh()
-        beta, own = self.shared.theta[0, 0], self.arms.estimates()
-        theta = own.theta - beta @ self.arms.theta[:, 1:]
-        return own._replace(theta=read_only(theta))
+        own = self.arms.estimates()
+        theta = read_only(self.to_array(self.coefficients()[0]))
+        if self.penalized:
+            return own._replace(theta=theta)
+        A_inv = self.to_array(pseudo_invert(self.arms.sums[:, : self.arms.dim]).matrices)
+        return own._replace(A_inv=read_only(A_inv), theta=theta)
 
     def shared_estimates(self) -> Estimates:
-        """A, b, A⁻¹ and theta of the shared regression on what the arms leave of z (A₀, β)."""
+        """A, b, A⁻¹ and theta of the shared regression on what the arms leave of z (A₀, β).
+
+        Without a penalty A⁻¹ and theta are those of z in the pseudo-inverse of the whole.
+        """
         self._refresh()
         own, explained = self.shared.estimates(), self.to_array(self._explained(slice(None)))
         return own._replace(
@@ -153,14 +199,53 @@ class HybridRegressions(nn.Module):
     def _refresh(self) -> None:
         if not self.is_stale():
             return
-        self.arms.refresh()
-        self.shared.solve(slice(None), self._explained(slice(None)))
+        if self.penalized:
+            self.arms.refresh()
+            self.shared.solve(slice(None), self._explained(slice(None)))
+        else:
+            self._solve_whole()
+
+    def _solve_whole(self) -> None:
+        """Coefficients and pseudo-inverse of all blocks at once."""
+        whole, width = self._whole(), self.shared.dim
+        shape = self.arms.groups, self.arms.dim
+        (P,), _, singular = pseudo_invert(whole[None, :-1])
+        theta = P @ whole[-1]
+        P_zx = P[:width, width:].unflatten(1, shape).movedim(1, 0)
+        P_xx = P[width:, width:].unflatten(1, shape).unflatten(0, shape)
+        own = P_xx.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+        of_arms = theta[width:].unflatten(0, shape)
+        self.arms.solved[:] = torch.cat([own, of_arms[:, None], P_zx], 1)
+        self.shared.solved[0] = torch.cat([P[:width, :width], theta[None, :width]])
+        self.arms.solved_now(slice(None))
+        self.shared.solved_now(slice(None), pseudo_inverted=singular)
+
+    def _whole(self) -> Tensor:
+        """Σ w u uᵀ of the rows u = [z, e_arm ⊗ x], and below it Σ w r u."""
+        self.arms.add_recent()
+        self.shared.add_recent()
+        dim, width = self.arms.dim, self.shared.dim
+        shared, of_arms = self.shared.sums[0], self.arms.sums
+        z_x = torch.cat(list(of_arms[:, dim + 1 :]), 1)
+        own: Tensor = torch.block_diag(*of_arms[:, :dim])  # type: ignore[no-untyped-call] # torch leaves it untyped
+        rows = [
+            torch.cat([shared[:width], z_x], 1),
+            torch.cat([z_x.mT, own], 1),
+            torch.cat([shared[width:], of_arms[:, dim].reshape(1, -1)], 1),
+        ]
+        return torch.cat(rows)
 
     def _explained(self, arms: slice | list[int]) -> Tensor:
-        """What these arms' regressions explain of the shared sums; they must be solved."""
+        """What these arms' regressions explain of the shared sums.
+
+        With a penalty they must be solved.
+        """
         self.arms.add_recent()
         dim = self.arms.dim
-        crossed, solved = self.arms.sums[arms, dim + 1 :], self.arms.solved[arms, dim:]
+        sums, solved = self.arms.sums[arms], self.arms.solved[arms, dim:]
+        crossed = sums[:, dim + 1 :]
+        if not self.penalized:
+            solved = sums[:, dim:] @ pseudo_invert(sums[:, :dim]).matrices
         A = torch.einsum("gid,gjd->ij", crossed, solved[:, 1:])
         b = torch.einsum("gid,gd->i", crossed, solved[:, 0])
         return torch.cat([(A + A.T) / 2, b[None]])

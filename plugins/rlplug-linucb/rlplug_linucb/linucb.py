@@ -255,14 +255,20 @@ class RidgeRegressions(BufferViews):
         A_inv, jittered, pseudo_inverted = invert(A) if self.l2_lambda else pseudo_invert(A)
         theta = A_inv @ b
         self.solved[groups, :dim], self.solved[groups, dim:] = A_inv, theta.mT
+        self.solved_now(groups, jittered, pseudo_inverted)
         if self.widened is not None and self.squared_sums is not None:
             squared = self.squared_sums[groups] + penalty
             self.widened[groups, :dim] = A_inv @ squared @ A_inv
             self.widened[groups, dim:] = theta.mT
+
+    def solved_now(
+        self, groups: slice | list[int], jittered: int = 0, pseudo_inverted: int = 0
+    ) -> None:
+        """Count these groups as solved from all rows so far."""
         self._age[groups] = 0
         self._stale[groups] = False
         self._counts[_STALE] = self._stale.sum()
-        self._counts[_REFRESHED] += len(A)
+        self._counts[_REFRESHED] += len(self._age[groups])
         self._counts[_JITTERED] += jittered
         self._counts[_PSEUDO_INVERTED] += pseudo_inverted
 

@@ -188,10 +188,9 @@ class HybridModel:
 
     def mean(self, context: Tensor, arms: Tensor | None) -> Tensor:
         """The mean of every arm, (n, arms), in torch alone."""
-        own, shared = self.regressions.arms.coefficients(), self.regressions.shared.coefficients()
+        own, shared = self.regressions.coefficients()
         z = context[:, None] if arms is None else self._shared(context, arms)
-        means = torch.einsum("nd,atd->nat", context, own)
-        return means[..., 0] + (z - means[..., 1:]) @ shared[0, 0]
+        return context @ own.T + z @ shared
 
     def rows(self, parsed: ParsedObservations, actions: Array) -> Rows:
         """The rows of the chosen arms."""

@@ -132,7 +132,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     ) -> Any:
         """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
         parsed = self.layout.parse(observations, action_mask)
-        alpha = float(self._alpha[0]) if alpha is None else self._width(alpha)
+        alpha = float(self._alpha[0]) if alpha is None else self.width(alpha)
         arms = _best(parsed, self._score(parsed, alpha).ucb, random)
         return torch.from_numpy(arms) if parsed.as_tensors else arms
 
@@ -144,14 +144,14 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         Of absent arms the reward and the UCB are -inf, the deviation is 0.
         """
         parsed = self.layout.parse(observations, action_mask)
-        scores = self._score(parsed, self._width(alpha))
+        scores = self._score(parsed, self.width(alpha))
         return Scores(*self.checked_scores(parsed, scores))
 
     def confidence_width(
         self, observations: Any, alpha: float | None = None, action_mask: Any = None
     ) -> Any:
         """By how much the UCB of every arm exceeds its predicted reward; 0 for absent arms."""
-        alpha = self._width(alpha)
+        alpha = self.width(alpha)
         return alpha * self.score(observations, alpha, action_mask).pred_sigma
 
     def set_alpha(self, alpha: float) -> None:
@@ -201,12 +201,13 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             return None
         return regressions.shared_estimates()
 
-    def _width(self, alpha: float | None) -> float:
+    def width(self, alpha: float | None, name: str = "alpha") -> float:
+        """The width of one call, called `name` there; None: that of the module."""
         if alpha is None:
             return float(self._alpha[0])
         if not (isinstance(alpha, int | float | numpy.number) and 0.0 <= alpha < math.inf):
             raise RunFailedError(
-                f"rlplug-linucb: alpha must be at least 0, found {alpha!r}.",
+                f"rlplug-linucb: {name} must be at least 0, found {alpha!r}.",
                 "try: 0 for the greedy choice",
             )
         return alpha

@@ -15,6 +15,7 @@ from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, Estimates, HasEstimates, namespace
 from rlplug_linucb.choice import TOLERANCE, with_log_prob
 from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
+from rlplug_linucb.hybrid import HybridRegressions
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.models import DisjointModel, JointModel, Model
@@ -56,7 +57,7 @@ class LinTSModule(HasEstimates, Module):
         """The best arms for coefficients drawn from the posterior by `act.random`."""
         bandit = self.bandit
         parsed = bandit.layout.parse(act.observations, act.action_mask)
-        draws = self._draw(parsed, act.random)
+        draws = self._draw(parsed, act.random, float(bandit.alpha))
         acted = bandit.pick(parsed, draws, act.random, "sampled")
         if act.wants_log_prob:
             return with_log_prob(acted, self._probabilities(parsed, draws, act.timestep))
@@ -69,7 +70,8 @@ class LinTSModule(HasEstimates, Module):
         """
         parsed = self.bandit.layout.parse(act.observations, act.action_mask)
         random = numpy.random.default_rng([_ESTIMATE, act.timestep, 1])
-        return self._probabilities(parsed, self._draw(parsed, random), act.timestep)
+        draws = self._draw(parsed, random, float(self.bandit.alpha))
+        return self._probabilities(parsed, draws, act.timestep)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
@@ -80,27 +82,38 @@ class LinTSModule(HasEstimates, Module):
         return self.bandit.forward_export(act)
 
     def choose(
-        self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
+        self,
+        observations: Any,
+        random: numpy.random.Generator,
+        action_mask: Any = None,
+        v: float | None = None,
     ) -> Any:
-        """The actions of `forward_exploration`, one per row."""
-        act = ActInput(observations, action_mask=action_mask, random=random)
-        return self.forward_exploration(act).actions
+        """The actions of `forward_exploration`, one per row; `v` is that of this call."""
+        parsed = self.bandit.layout.parse(observations, action_mask)
+        draws = self._draw(parsed, random, self.bandit.width(v, "v"))
+        return self.bandit.pick(parsed, draws, random, "sampled").actions
 
     def score(
-        self, observations: Any, random: numpy.random.Generator, action_mask: Any = None
+        self,
+        observations: Any,
+        random: numpy.random.Generator,
+        action_mask: Any = None,
+        v: float | None = None,
     ) -> Draws:
         """Predicted reward, its standard deviation and a draw of it for every arm of every row.
 
         Of absent arms the reward and the draw are -inf, the deviation is 0.
         """
         parsed = self.bandit.layout.parse(observations, action_mask)
-        return Draws(*self.bandit.checked_scores(parsed, self._draw(parsed, random)))
+        draws = self._draw(parsed, random, self.bandit.width(v, "v"))
+        return Draws(*self.bandit.checked_scores(parsed, draws))
 
     def confidence_width(
         self, observations: Any, v: float | None = None, action_mask: Any = None
     ) -> Any:
         """The standard deviation of the draws of every arm, v times that of the prediction; 0 for
         absent arms."""
+        v = self.bandit.width(v, "v")
         return self.bandit.confidence_width(observations, v, action_mask)
 
     def learn(self, batch: BanditBatch) -> None:
@@ -157,8 +170,8 @@ class LinTSModule(HasEstimates, Module):
 
     # Features that are not finite are found by their scores, which raise an error of their own.
     @numpy.errstate(over="ignore", invalid="ignore")
-    def _draw(self, parsed: ParsedObservations, random: numpy.random.Generator) -> Draws:
-        model, v = self.bandit.model, float(self.bandit.alpha)
+    def _draw(self, parsed: ParsedObservations, random: numpy.random.Generator, v: float) -> Draws:
+        model = self.bandit.model
         if v == 0.0:
             mean, variance = model.predict(parsed)
             deviation = 0.0 * variance
@@ -184,6 +197,10 @@ def draw(
         rows = model.design(parsed)
         means, variance = model.regressions.predict(rows)
         return means[..., 0], variance, _draw_shared(model.regressions, rows, random, times)
+    if not model.regressions.penalized:
+        x, z, groups = model.design(parsed)
+        mean, variance = model.regressions.predict(x, z, groups)
+        return mean, variance, _draw_whole(model.regressions, x, z, groups, random, times)
     # Given the shared coefficients, arms are independent: one draw of those, and one per arm.
     mean, variance, rows = model.regressions.predict_by_arm(*model.design(parsed))
     shared_mean, shared_variance = model.regressions.shared.predict(rows)
@@ -207,6 +224,20 @@ def _draw_shared(
     noise = regressions.to_array(random.standard_normal((len(rows), times, regressions.dim)))
     coefficients = noise @ _square_root(regressions.A_inv[0]).T
     return rows @ coefficients.swapaxes(1, 2)
+
+
+def _draw_whole(
+    regressions: HybridRegressions, x: Array, z: Array, groups: Any, random: Any, times: int
+) -> Array:
+    """Deviations of predictions (n, arms) by draws of all coefficients at once, for each n."""
+    root = regressions.root()
+    noise = regressions.to_array(random.standard_normal((len(x), times, len(root))))
+    drawn, width = noise @ root.T, regressions.shared.dim
+    own = drawn[..., width:].reshape(len(x), times, regressions.arms.groups, -1)
+    by_group = (own @ x[:, None, :, None])[..., 0].swapaxes(1, 2)
+    if groups is not None:
+        by_group = by_group[numpy.arange(len(x))[:, None], groups]
+    return by_group + z @ drawn[..., :width].swapaxes(1, 2)
 
 
 def _square_root(covariance: Array) -> Array:

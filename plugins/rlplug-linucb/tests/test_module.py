@@ -192,11 +192,18 @@ def test_arms_that_are_no_whole_numbers_are_refused(count: int, tensors: bool) -
 def test_whole_numbers_of_any_type_are_arms() -> None:
     seen = observations(FIXED, 2)
     learned = []
-    for arms in ([0, 1], numpy.array([0.0, 1.0]), torch.tensor([0.0, 1.0]), torch.tensor([0, 1])):
+    for arms in (
+        [0, 1],
+        numpy.array([0.0, 1.0]),
+        numpy.array([0, 1], object),
+        torch.tensor([0.0, 1.0]),
+        torch.tensor([0.0, 1.0], dtype=torch.bfloat16),
+        torch.tensor([0, 1]),
+    ):
         one = module()
         one.update(seen, arms, numpy.ones(2))
         learned.append(one.score(seen).ucb.tolist())
-    assert learned == [learned[0]] * 4
+    assert learned == [learned[0]] * 6
 
 
 def test_a_mask_that_allows_no_arm_is_refused() -> None:

@@ -133,6 +133,29 @@ def test_without_v_it_chooses_by_the_mean_alone() -> None:
     assert acted.actions.tolist() == one.forward_inference(act(observations)).actions.tolist()
 
 
+def test_v_may_be_given_with_each_call() -> None:
+    one, observations = taught(v=50.0), seen(FIXED, 40, seed=1)
+    best = one.forward_inference(act(observations)).actions.tolist()
+    random = numpy.random.default_rng(0)
+    assert one.choose(observations, random, v=0.0).tolist() == best
+    assert one.choose(observations, random).tolist() != best
+    draws = one.score(observations, random, v=0.0)
+    assert draws.sampled.tolist() == draws.pred_label.tolist()
+    half, whole = (one.score(observations, numpy.random.default_rng(1), v=v) for v in (0.5, 1.0))
+    assert 2 * (half.sampled - half.pred_label) == pytest.approx(whole.sampled - whole.pred_label)
+    draws = one.score(observations, numpy.random.default_rng(1))
+    assert draws.sampled - draws.pred_label == pytest.approx(
+        50 * (whole.sampled - whole.pred_label)
+    )
+    for call in (
+        lambda: one.choose(observations, random, v=-1.0),
+        lambda: one.score(observations, random, v=-1.0),
+        lambda: one.confidence_width(observations, v=-1.0),
+    ):
+        with pytest.raises(RunFailedError, match=r"v must be at least 0, found -1\.0"):
+            call()
+
+
 def test_inference_draws_nothing_and_repeats_itself() -> None:
     one, observations = taught(v=50.0), seen(FIXED, 40, seed=1)
     first = one.forward_inference(act(observations, seed=1)).actions

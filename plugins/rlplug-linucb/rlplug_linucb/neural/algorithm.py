@@ -141,7 +141,7 @@ def _rows(module: NeuralLinUCBModule, batch: Batch) -> Kept:
     weights = given.effective_weight if given.weighted else torch.ones_like(labels)
     actions = given.actions
     if actions.is_floating_point():
-        actions = torch.from_numpy(whole_numbers(actions.cpu(), "rlplug-linucb: arm"))
+        actions = torch.from_numpy(whole_numbers(actions, "rlplug-linucb: arm"))
     actions = actions.reshape(-1).long().to(labels.device)
     inputs = module.inputs.chosen(batch["observations"], actions)
     arms = torch.zeros_like(actions) if module.inputs.featured else actions
