@@ -226,6 +226,10 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
             time.sleep(0.002)
 
         @hookimpl
+        def metrics_reported(self) -> None:
+            time.sleep(0.002)
+
+        @hookimpl
         def prepare_batch(self) -> None:
             time.sleep(0.002)
 
@@ -239,7 +243,8 @@ def test_the_time_of_a_run_is_split_into_parts_that_sum_to_it() -> None:
     assert min(times["time/step_seconds"] + times["time/learn_seconds"]) > 0
     # One of two evaluations comes before the last report.
     assert sum(times["time/evaluate_seconds"]) >= 0.05
-    assert sum(times["time/track_seconds"]) >= 39 * 0.002
+    # What a report takes is a part of the next one.
+    assert sum(times["time/track_seconds"]) >= (40 + 39) * 0.002
     assert sum(times["time/prepare_seconds"]) >= 40 * 0.002
     assert done.time_split["step"] >= sum(times["time/step_seconds"]) >= 400 * 0.001
     whole = watcher.reports[400]["time/seconds"]
@@ -274,6 +279,13 @@ def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None
     # the core in between.
     assert min(found) > 9.99
     assert numpy.median(found) < 20
+
+
+def test_reports_are_320_of_a_run_or_one_for_each_step_of_a_short_one() -> None:
+    for steps, due in ((320, range(1, 321)), (640, range(2, 641, 2))):
+        watcher = Reports()
+        run(FromReplay, limited, steps=steps, addons=[watcher], options=OFF)
+        assert list(watcher.reports) == list(due)
 
 
 def test_a_report_has_the_means_of_the_updates_since_the_last_one() -> None:
