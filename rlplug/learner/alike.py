@@ -142,7 +142,7 @@ def _constant(value: Any, places: Mapping[int, str]) -> Hashable | None:
     if vars(kind).get("__setattr__") is vars(_Frozen)["__setattr__"]:
         fields = tuple(_constant(getattr(value, one.name), places) for one in attrs.fields(kind))
         return None if None in fields else (kind, fields)
-    if kind.__module__.partition(".")[0] in ("rlplug", "gymnasium"):
+    if kind.__module__.startswith(("rlplug.nn.", "gymnasium.spaces.")):
         # Distributions and spaces, which nobody changes.
         digest = hashlib.blake2b(digest_size=16)
         update_digest(digest, value, 8)

@@ -14,6 +14,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, leaves
 from rlplug.learner.gradients import TorchEngine
 from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.snapshot import Snapshot
 from rlplug.nn.arrays import (
@@ -26,7 +27,7 @@ from rlplug.nn.arrays import (
     unwrap,
 )
 
-__all__ = ["ArraysEngine", "ArraysTrial"]
+__all__ = ["ArraysEngine", "ArraysTrial", "difference"]
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
@@ -166,7 +167,7 @@ class ArraysTrial:
         prepared = prepare(batch)
         if tried is not None:
             found, expected = _new_columns(tried, batch), _new_columns(prepared, batch)
-            self._reason = _difference(found, expected, self._tolerance)
+            self._reason = difference(found, expected, self._update.member)
         return prepared
 
     def gradients(self, group: Sequence[ModuleUpdate]) -> None:
@@ -181,7 +182,7 @@ class ArraysTrial:
             update.discard()
         self._torch.gradients(group)
         if found is not None and not self._reason:
-            self._reason = _difference(found, update.evaluation(), self._tolerance)
+            self._reason = difference(found, update.evaluation(), update.member)
         if large:
             self._reason = self._reason or "the network is large"
         if arrays is None or self._reason:
@@ -192,11 +193,6 @@ class ArraysTrial:
     def _is_large(self, rows: int) -> bool:
         params = self._update.member.named.values()
         return rows * sum(param.numel() for param in params) > LARGEST_MINIBATCH
-
-    @property
-    def _tolerance(self) -> float:
-        params = self._update.member.named.values()
-        return max((_TOLERANCE.get(param.dtype, 0.0) for param in params), default=0.0)
 
     def _evaluated(self, arrays: ArraysEngine) -> Mapping[str, Any]:
         arrays.gradients([self._update])
@@ -250,8 +246,10 @@ def _address(column: Any) -> int:
     return first_leaf(column).ctypes.data  # type: ignore[no-any-return] # of any column
 
 
-def _difference(found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float) -> str:
-    """What differs beyond the tolerance, as a reason; empty if nothing does."""
+def difference(found: Mapping[str, Any], expected: Mapping[str, Any], member: Member) -> str:
+    """What differs from torch beyond the tolerance, as a reason; empty if nothing does."""
+    dtypes = [param.dtype for param in member.named.values()]
+    tolerance = max((_TOLERANCE.get(dtype, 0.0) for dtype in dtypes), default=0.0)
     if found.keys() != expected.keys():
         names = sorted(found.keys() ^ expected.keys())
         return f"arrays and torch differ in {names[0]!r}"

@@ -14,7 +14,7 @@ from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.outside import OutsideNames
-from rlplug.learner.arrays import ArraysEngine, ArraysTrial
+from rlplug.learner.arrays import ArraysEngine, ArraysTrial, difference
 from rlplug.learner.compiled import (
     CompiledEngine,
     can_trace_gradients,
@@ -138,6 +138,8 @@ class Engines:
                 # Code that runs once for all of them can neither count nor keep for each.
                 if kept is not None and kept.changed():
                     raise UnsupportedError("its code changes what each module has to change")
+                if isinstance(engine, VmapEngine) and isinstance(kept, Snapshot):
+                    self._compare(engine, group, kept)
             except Exception as error:
                 if engine.name in ("torch", "trial", "sharded"):
                     raise
@@ -145,6 +147,23 @@ class Engines:
                 if kept is not None:
                     kept.restore()
                 self._fall_back(engine, group, error)
+
+    def _compare(self, engine: VmapEngine, group: list[ModuleUpdate], kept: Snapshot) -> None:
+        """Leave torch's gradients of each module; if others were found, update one by one.
+
+        Code that runs once for all may see what it does not see in one module: parameters that are
+        no leaves, one draw of a random number, the first module in place of its own.
+        """
+        found = [update.evaluation() for update in group]
+        kept.restore()
+        for update in group:
+            update.discard()
+        self._torch.gradients(group)
+        pairs = zip(group, found, strict=True)
+        if any(difference(mine, one.evaluation(), one.member) for one, mine in pairs):
+            self.vmap_groups.leave(engine)
+        else:
+            self.vmap_groups.keep(engine)
 
     def _kept_before(self, engine: VmapEngine, group: list[ModuleUpdate]) -> Attributes | Snapshot:
         """What plugins and modules hold: at first all of it, later what is seen at a glance."""

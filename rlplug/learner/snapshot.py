@@ -78,22 +78,28 @@ class Snapshot:
 
 
 class Attributes:
-    """The attributes of some objects and what is bound to names outside: none is looked into."""
+    """The attributes of some objects and what is bound to names outside: none is looked into.
+
+    But for lists, which may be appended to.
+    """
 
     def __init__(self, objects: Iterable[object], names: OutsideNames) -> None:
         tables = [vars(one) for one in objects if hasattr(one, "__dict__")]
         self._kept: list[tuple[dict[str, Any], dict[str, Any]]] = [(t, dict(t)) for t in tables]
         self._names = names
         self._values = names.values()
+        values = [*self._values, *(value for table in tables for value in table.values())]
+        self._lists = [(value, len(value)) for value in values if type(value) is list]
 
     def changed(self) -> bool:
-        """Whether any of them was bound anew."""
+        """Whether any of them was bound anew, or a list has become longer."""
         return not (
             all(
                 len(table) == len(kept) and all(map(operator.is_, table.values(), kept.values()))
                 for table, kept in self._kept
             )
             and all(map(operator.is_, self._names.values(), self._values))
+            and all(len(value) == length for value, length in self._lists)
         )
 
     def restore(self) -> None:
@@ -101,6 +107,8 @@ class Attributes:
         for table, kept in self._kept:
             _refill(table, table.update, kept)
         self._names.bind(self._values)
+        for value, length in self._lists:
+            del value[length:]
 
 
 def _small(values: Iterable[Any], apart: Sequence[object]) -> Iterator[Any]:

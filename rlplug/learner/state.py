@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 _DEPTH = 8
+_PLAIN = (bool, int, float, complex, str, bytes, numpy.generic)
 
 
 # -- global generators ----------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def update_digest(found: hashlib.blake2b, value: Any, depth: int) -> None:
     elif isinstance(value, numpy.ndarray) and value.dtype != object:
         found.update(str((value.shape, value.dtype)).encode())
         found.update(numpy.ascontiguousarray(value).tobytes())
-    elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    elif value is None or isinstance(value, _PLAIN):
         found.update(repr(value).encode())
     elif isinstance(value, torch.Generator):
         update_digest(found, value.get_state(), depth)
@@ -124,7 +126,7 @@ def update_digest(found: hashlib.blake2b, value: Any, depth: int) -> None:
         for key, part in value.items():
             update_digest(found, key, depth - 1)
             update_digest(found, part, depth - 1)
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, list | tuple | set | frozenset | deque):
         found.update(str(len(value)).encode())
         for part in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
             update_digest(found, part, depth - 1)

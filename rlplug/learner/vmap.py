@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy
 import torch
@@ -22,6 +23,9 @@ from rlplug.learner.vmap_layers import forwards_together
 
 __all__ = ["VmapEngine", "VmapGroups"]
 
+_MOST_TRIALS = 10
+"""Modules that change more often, so that they are compared again, are updated one by one."""
+
 LEAST_ON_ARRAYS = 5
 """Modules that run on arrays from which one vmap pass is faster, by benchmarks/learner.py."""
 
@@ -31,11 +35,15 @@ class VmapEngine:
 
     name = "vmap"
 
-    def __init__(self, updates: Sequence[ModuleUpdate], losses: LossHooks) -> None:
+    def __init__(
+        self, updates: Sequence[ModuleUpdate], losses: LossHooks, key: Hashable, *, tried: bool
+    ) -> None:
         self.updates = list(updates)
         self.works = True
-        self.tried = False
-        """Whether it was used before."""
+        self.key = key
+        """What the modules have in common."""
+        self.tried = tried
+        """Whether they were computed together before, and found equal to torch."""
         self.first_parts = list(updates[0].member.module.modules())
         """The parts whose code runs for all modules."""
         self.outside: OutsideNames | None = None
@@ -98,7 +106,7 @@ class VmapEngine:
             tensors, tuple(columns.values())
         )
         found = torch.autograd.grad(totals.sum(), list(stacked.values()))
-        _refuse_written(fixed.values())
+        _refuse_written((*fixed.values(), *columns.values()))
         self._deliver(group, dict(zip(stacked, found, strict=True)))
         # Taken apart once for all modules: an index into a tensor costs as much as an operation.
         each = totals.detach().unbind()
@@ -181,8 +189,10 @@ class VmapGroups:
         self._members: list[ModuleUpdate] = []
         self.engines: list[VmapEngine] = []
         """Those found so far."""
-        self._alone: set[ModuleUpdate] = set()
-        """Modules that were tried together with others, which did not work."""
+        self._trials: WeakKeyDictionary[ModuleUpdate, int] = WeakKeyDictionary()
+        """How often a module was tried together with others; many: no longer."""
+        self._equal_to_torch: WeakKeyDictionary[ModuleUpdate, set[Hashable]] = WeakKeyDictionary()
+        """With what in common modules were found equal to torch."""
         self._watched = Watched()
         self._options: list[list[Any]] = []
         """The options of every plugin for each module, as they were last seen."""
@@ -194,7 +204,8 @@ class VmapGroups:
         candidates = [
             update
             for update in window
-            if update.engine.name in ("torch", "arrays") and update not in self._alone
+            if update.engine.name in ("torch", "arrays")
+            and self._trials.get(update, 0) < _MOST_TRIALS
         ]
         if not self._join_from or len(candidates) < max(self._join_from, 2):
             return [(update.engine, [update]) for update in window]
@@ -214,7 +225,12 @@ class VmapGroups:
         for one in self.engines:
             if one is engine:
                 one.works = False
-                self._alone.update(one.updates)
+                self._trials.update(dict.fromkeys(one.updates, _MOST_TRIALS))
+
+    def keep(self, engine: VmapEngine) -> None:
+        """Do not compare these modules with torch again."""
+        for update in engine.updates:
+            self._equal_to_torch.setdefault(update, set()).add(engine.key)
 
     def _find(self, updates: Sequence[ModuleUpdate]) -> list[VmapEngine]:
         self._watched = Watched()
@@ -226,13 +242,17 @@ class VmapGroups:
             found = structure(update.member.module)
             if found is not None:
                 optimizer = type(update.member.optimizers[0].optimizer)
-                key = found, options, optimizer, update.engine.name
-                groups.setdefault(key, []).append(update)
-        return [
-            VmapEngine(group, self._losses)
-            for group in groups.values()
-            if len(group) >= max(self._join_from, LEAST_ON_ARRAYS * _on_arrays(group))
-        ]
+                common = found, options, optimizer, update.engine.name
+                groups.setdefault(common, []).append(update)
+        engines = []
+        for key, group in groups.items():
+            if len(group) < max(self._join_from, LEAST_ON_ARRAYS * _on_arrays(group)):
+                continue
+            tried = all(key in self._equal_to_torch.get(update, ()) for update in group)
+            for update in group:
+                self._trials[update] = self._trials.get(update, 0) + (not tried)
+            engines.append(VmapEngine(group, self._losses, key, tried=tried))
+        return engines
 
     def _options_changed(self, updates: Sequence[ModuleUpdate]) -> bool:
         """Whether other modules have equal options than before: by schedules and overrides."""
@@ -305,4 +325,4 @@ def _tensors(module: nn.Module) -> list[tuple[str, Tensor, dict[str, Any], str]]
 
 def _refuse_written(tensors: Iterable[Tensor]) -> None:
     if any(tensor._version for tensor in tensors):
-        raise ValueError("a buffer was written to, which each module must do by itself")
+        raise ValueError("a tensor was written to, which each module must do by itself")

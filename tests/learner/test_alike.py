@@ -11,6 +11,7 @@ import attrs
 import numpy
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
@@ -205,6 +206,66 @@ def test_equal_functions_and_values_are_no_difference(both: Both) -> None:
     assert together(learners[1])
 
 
+# -- what a hook does that is not the same for all -------------------------------------------------
+
+
+def with_a_penalty(self: Any, module: Any, fwd_out: Any) -> Any:
+    trained = [param for param in module.parameters() if param.requires_grad]
+    return mean_square(self, fwd_out) + 0.1 * sum(param.pow(2).sum() for param in trained)
+
+
+def by_module(self: Any, module: Any, fwd_out: Any) -> Any:
+    return mean_square(self, fwd_out) * self.gains[id(module)]
+
+
+def with_a_draw(self: Any, fwd_out: Any) -> Any:
+    return mean_square(self, fwd_out) * float(numpy.random.uniform(0.5, 2.0))
+
+
+@pytest.mark.parametrize("hook", [with_a_penalty, by_module, with_a_draw])
+def test_hooks_that_are_not_the_same_for_all_are_called_for_each(both: Both, hook: Any) -> None:
+    learners = both(compute_loss_for_module=hook)
+    for learner in learners:
+        plugin = learner.calls.algorithm.plugin
+        plugin.gains = {id(one): n + 1.0 for n, one in enumerate(learner.modules.values())}
+    losses = []
+    for learner in learners:
+        numpy.random.seed(0)
+        found = [learner.update(batches(), timestep=n, num_iters=3) for n in range(3)]
+        losses.append([float(one[name]["loss"]) for one in found for name in IDS])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert not together(learners[1])
+
+
+def test_columns_that_are_written_to_are_those_of_the_batch(both: Both) -> None:
+    class Halving(Net):
+        def forward_train(self, batch: Any) -> Any:
+            batch["x"].mul_(0.5)
+            return super().forward_train({"x": batch["x"].clone()})
+
+    learners = both(build=lambda self: Halving())
+    losses = []
+    for learner in learners:
+        found = [learner.update(batches(), timestep=n, num_iters=3) for n in range(3)]
+        losses.append([float(one[name]["loss"]) for one in found for name in IDS])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
+class Sized(Net):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.space = spaces.Discrete(number + 2)
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"out": super().forward_train(batch)["out"] / int(self.space.n)}
+
+
+def test_spaces_of_other_sizes_are_a_difference(both: Both) -> None:
+    learners = both(build=numbered(Sized))
+    assert_equal_updates(learners)
+    assert not together(learners[1])
+
+
 # -- what is changed on the way --------------------------------------------------------------------
 
 
@@ -292,6 +353,43 @@ def test_columns_of_other_dtypes_are_not_made_the_same(both: Both) -> None:
     assert_equal_updates(both(compute_loss_for_module=inverted), rows=rows)
 
 
+def test_modules_that_change_in_every_update_are_updated_one_by_one_in_the_end(
+    both: Both, calls: Any
+) -> None:
+    class Annealed(Net):
+        gain = 1.0
+
+        def forward_train(self, batch: Any) -> Any:
+            calls.count += 1
+            return {"out": super().forward_train(batch)["out"] * self.gain}
+
+    _, learner = both(build=lambda self: Annealed())
+    counts = []
+    for step in range(12):
+        calls.count = 0
+        for module in learner.modules.values():
+            module.gain = 1 / (step + 1)
+        learner.update(batches(), timestep=step)
+        counts.append(calls.count)
+    # Compared with torch each time, but not for ever.
+    assert counts == [5] * 10 + [4] * 2
+
+
+def test_modules_that_are_absent_for_a_while_stay_together(both: Both) -> None:
+    ids = tuple("abcde")
+    learners = both(ids=ids)
+    for step in range(30):
+        present = [name for name in ids if name != ids[step % 5]]
+        rows = {name: Batch({"x": torch.full((6, 3), step / 30)}) for name in present}
+        for learner in learners:
+            learner.update(rows, timestep=step)
+    assert together(learners[1])
+    for name in ids:
+        mine, its = (learner.modules[name].state_dict() for learner in learners)
+        for key, value in mine.items():
+            torch.testing.assert_close(its[key], value, atol=1e-5, rtol=0)
+
+
 # -- what code counts and keeps --------------------------------------------------------------------
 
 
@@ -357,6 +455,7 @@ def counts_late(self: Any, fwd_out: Any) -> Any:
     if self.warm:
         LATE += 1
         self.late += 1
+        self.listed.append(1)
     return Loss(mean_square(self, fwd_out), metrics={"late": self.late})
 
 
@@ -367,7 +466,7 @@ def test_hooks_are_called_once_for_each_module_and_update(make: Any, arrays: str
     TALLY.clear()
     SEEN[0] = Stats.updates = LATE = 0
     deque: Any = collections.deque()
-    attributes = {"deque": deque, "warm": False, "late": 0}
+    attributes: dict[str, Any] = {"deque": deque, "warm": False, "late": 0, "listed": []}
     saved = {"save_state": lambda self: {}, "load_state": lambda self, state: None}
     for hook in (keeps_a_deque, counts_by_a_helper, tallies, counts_late):
         learner = make(
@@ -385,7 +484,8 @@ def test_hooks_are_called_once_for_each_module_and_update(make: Any, arrays: str
             rows = {name: Batch({"x": torch.ones(6, 3)}) for name in ids}
             learner.update(rows, timestep=step)
     assert len(deque) == TALLY["updates"] == SEEN[0] == Stats.updates == 5 * len(ids)
-    assert LATE == learner.calls.algorithm.plugin.late == 3 * len(ids)
+    plugin = learner.calls.algorithm.plugin
+    assert LATE == plugin.late == len(plugin.listed) == 3 * len(ids)
 
 
 def test_large_globals_that_hooks_read_are_not_looked_into(make: Any) -> None:
