@@ -68,14 +68,16 @@ class Watched:
             self._parts.append(part)
             self._types.append(type(part))
             own = vars(part)
-            self._hooks += map(own.__getitem__, _HOOKS)
+            hooks = list(map(own.__getitem__, _HOOKS))
+            self._hooks += hooks
+            self._hooked += map(bool, hooks)
             known = _attributes(part) if _has_plain_state(part) else own
             self._watch(own, list(known.keys() - _INTERNAL))
             for table in (part._parameters, part._buffers, part._modules):
                 self._watch(table, list(table))
-        self._params += module.parameters()
-        self._plain = list(map(_STATE_OF_PARAMETER, self._params))
-        self._hooked = list(map(bool, self._hooks))
+        params = list(module.parameters())
+        self._params += params
+        self._plain += map(_STATE_OF_PARAMETER, params)
 
     def changed(self) -> bool:
         """Whether a layer, a tensor, a hook or another attribute was replaced or added."""

@@ -167,12 +167,12 @@ class Engines:
 
     def _kept_before(self, engine: VmapEngine, group: list[ModuleUpdate]) -> Attributes | Snapshot:
         """What plugins and modules hold: at first all of it, later what is seen at a glance."""
-        parts = [part for one in group for part in one.member.parts()]
         if not engine.tried:
             engine.tried = True
-            return self._snapshot(parts)
+            return self._snapshot([part for one in group for part in one.member.parts()])
         if engine.outside is None:
-            engine.outside = self._outside_names(parts)
+            # Of alike modules the classes are the same.
+            engine.outside = self._outside_names([engine.updates[0].member.module])
         plugins = [one.plugin for one in self._calls.participants]
         return Attributes([*plugins, *engine.first_parts], engine.outside)
 

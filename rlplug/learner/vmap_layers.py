@@ -55,11 +55,12 @@ def _stack(
 
 
 def _params(layers: Iterable[nn.Module]) -> list[Any] | None:
-    """Activation, weight and bias of each linear layer; None with other layers or hooks."""
+    """Activation, weight and bias of each linear layer; None with other layers.
+
+    Modules with hooks are not here: they are updated one by one.
+    """
     params: list[Any] = []
     for layer in layers:
-        if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-            return None
         if type(layer) is nn.Linear and layer.bias is not None:
             params += [None, *map(_functorch.get_unwrapped, (layer.weight, layer.bias))]
         elif type(layer) in _ACTIVATIONS and params and params[-3] is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -62,6 +63,22 @@ def groups(learner: Any) -> list[list[str]]:
         [update.member.module_id for update in engine.updates]
         for engine in learner._engines.vmap_groups.engines
     ]
+
+
+def updated(
+    make: Any, steps: int, change: Callable[[Any, int], object] | None = None, **known: Any
+) -> tuple[Any, Any]:
+    """Two learners after the same updates: modules one by one, and together.
+
+    After each update `change(learner, step)` is called.
+    """
+    learners = make(**settings(0, **known)), make(**settings(4, **known))
+    for step in range(steps):
+        for learner in learners:
+            learner.update(batches(), timestep=step)
+            if change is not None:
+                change(learner, step)
+    return learners
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -184,44 +201,35 @@ class Penalized(Net):
 
 def test_a_derivative_within_a_forward_pass_is_part_of_the_gradient(make: Any) -> None:
     known = {"build": lambda self: Penalized()}
-    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
+    apart, together = updated(make, 3, **known)
     assert_same(apart, together)
 
 
 def test_hooks_on_layers_that_come_later_are_called(make: Any) -> None:
-    apart, together = make(**settings(0)), make(**settings(4))
-    for step in range(4):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
-            if step == 1:
-                for module in learner.modules.values():
-                    module.net[0].register_forward_hook(lambda layer, given, out: out * 2)
-    assert_same(apart, together)
+    def change(learner: Any, step: int) -> None:
+        for module in learner.modules.values() if step == 1 else ():
+            module.net[0].register_forward_hook(lambda layer, given, out: out * 2)
+
+    assert_same(*updated(make, 4, change))
 
 
 def test_layers_that_are_replaced_are_used(make: Any) -> None:
-    apart, together = make(**settings(0)), make(**settings(4))
-    for step in range(4):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
-            if step == 1:
-                for module in learner.modules.values():
-                    module.net[1] = torch.nn.ReLU()
-            if step == 2:
-                learner.modules["c"].net[1] = torch.nn.Tanh()
+    def change(learner: Any, step: int) -> None:
+        for module in learner.modules.values() if step == 1 else ():
+            module.net[1] = torch.nn.ReLU()
+        if step == 2:
+            learner.modules["c"].net[1] = torch.nn.Tanh()
+
+    apart, together = updated(make, 4, change)
     assert groups(together) == []
     assert_same(apart, together)
 
 
 def test_buffers_that_are_replaced_between_updates_are_used(make: Any) -> None:
-    apart, together = make(**settings(0)), make(**settings(4))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
-            learner.modules["b"].offset = torch.full((2,), float(step))
+    def change(learner: Any, step: int) -> None:
+        learner.modules["b"].offset = torch.full((2,), float(step))
+
+    apart, together = updated(make, 3, change)
     assert groups(together) == [list(IDS)]
     assert_same(apart, together)
 
@@ -249,10 +257,7 @@ def test_a_lower_precision_is_that_of_modules_updated_together_too(make: Any) ->
 @pytest.mark.parametrize("build", [Folded, Sloped, Shared])
 def test_layers_of_other_inputs_equal_those_of_one_module(make: Any, build: Any) -> None:
     known = {"build": lambda self: build()}
-    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
+    apart, together = updated(make, 3, **known)
     assert together._engines.vmap_groups.engines[0].works
     assert_same(apart, together)
 
@@ -300,10 +305,7 @@ def test_code_that_cannot_be_vectorised_runs_one_by_one(make: Any) -> None:
         return fwd_out["out"].pow(2).mean() * (2 if fwd_out["out"].sum().item() > 0 else 1)
 
     known = {"compute_loss_for_module": reads}
-    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
+    apart, together = updated(make, 3, **known)
     assert_same(apart, together)
 
 
@@ -341,10 +343,7 @@ class Counting(Net):
 @pytest.mark.parametrize("how", ["norm", "in place", "replaced"])
 def test_buffers_written_in_a_forward_pass_are_not_lost(make: Any, how: str) -> None:
     known = {"build": lambda self: Counting(how)}
-    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
+    apart, together = updated(make, 3, **known)
     assert_same(apart, together)
     expected = 0.0 if how == "norm" else 3.0
     assert together.modules["a"].count.item() == expected
@@ -363,10 +362,7 @@ def test_tied_parameters_keep_the_sum_of_their_gradients(make: Any) -> None:
             return super().forward_train({"x": self.second(self.first(batch["x"]).tanh())})
 
     known = {"build": lambda self: Tied()}
-    apart, together = make(**settings(0, **known)), make(**settings(4, **known))
-    for step in range(3):
-        for learner in (apart, together):
-            learner.update(batches(), timestep=step)
+    apart, together = updated(make, 3, **known)
     assert_same(apart, together)
 
 
