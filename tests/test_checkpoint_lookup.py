@@ -144,3 +144,15 @@ def test_a_status_of_the_wrong_content_is_none(folder: Path, key: str, value: An
 def test_a_name_that_is_too_long_for_a_path_is_refused() -> None:
     with pytest.raises(RequestError, match=r"no checkpoint at a{5000}: File name too long\."):
         find_checkpoint("a" * 5000)
+
+
+def test_a_folder_may_be_given_from_the_home_folder(folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert find_checkpoint(f"~/{folder.name}").name == name(2)
+    assert find_checkpoint(f"~/{folder.name}@1").name == name(1)
+    assert find_checkpoint(f"~/{folder.name}/checkpoints/{name(1)}").name == name(1)
+    assert find_checkpoint("abcdef", f"~/{folder.name}/checkpoints/{name(3)}").name == name(3)
+    with pytest.raises(
+        RequestError, match="'~no-such-user/x' begins with the home folder of a user"
+    ):
+        find_checkpoint("~no-such-user/x")

@@ -17,6 +17,7 @@ from rlplug.checkpoint.manifest import (
     verify,
 )
 from rlplug.checkpoint.trust import own_copy
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
@@ -41,7 +42,7 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
     which = after or which
     named = True
     if which not in ("best", "last") and not which.isdecimal():
-        chosen = Path(which)
+        chosen = absolute_path(which, "checkpoint")
     elif _is_folder(run):
         chosen = Path(run)
     else:

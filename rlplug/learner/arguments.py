@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from rlplug.batch import Batch
 from rlplug.durable import absolute_path
-from rlplug.errors import RequestError
+from rlplug.errors import PluginError, RequestError
 from rlplug.plugin import DEFAULT_MODULE
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "check_gradients",
     "check_ids",
     "check_losses",
+    "check_metrics",
     "check_module_id",
+    "check_optimizer",
     "state_folder",
 ]
 
@@ -48,18 +51,18 @@ def check_batches(batches: Any) -> None:
     """Refuse what are no batches by module id."""
     if isinstance(batches, Batch):
         raise RequestError(
-            "an update takes Batches by module id, and got one Batch.",
+            "batches must be a mapping from module ids to Batches, got one Batch.",
             f"try: {{{DEFAULT_MODULE!r}: batch}}, or update_from_batch",
         )
     if not isinstance(batches, Mapping):
         raise RequestError(
-            f"an update takes Batches by module id, and got a {type(batches).__name__}.",
+            f"batches must be a mapping from module ids to Batches, got a {type(batches).__name__}.",
             f"try: {{{DEFAULT_MODULE!r}: batch}}",
         )
     for name, one in batches.items():
         if not isinstance(one, Batch):
             raise RequestError(
-                f"an update takes a Batch, or Batches by module id; {name!r} is a "
+                f"batches must be a mapping from module ids to Batches; {name!r} is a "
                 f"{type(one).__name__}.",
                 "try: Batch(columns)",
             )
@@ -70,6 +73,23 @@ def check_by_module(saved: Any, what: str, source: str) -> None:
     if not isinstance(saved, Mapping):
         raise RequestError(
             f"the {what} are a {type(saved).__name__}, not a mapping.", f"give what {source} gave"
+        )
+
+
+def check_optimizer(optimizer: Any, name: str) -> None:
+    """Refuse to register what is no optimizer."""
+    if not isinstance(optimizer, Optimizer):
+        raise PluginError(
+            f"optimizer {name!r} is a {type(optimizer).__name__}, not a torch optimizer.",
+            "give an instance of torch.optim.Optimizer",
+        )
+
+
+def check_metrics(metrics: Any) -> None:
+    """Refuse to report what are no metrics by name."""
+    if not isinstance(metrics, Mapping):
+        raise PluginError(
+            f"the metrics are a {type(metrics).__name__}, not a mapping.", "give {name: value}"
         )
 
 

@@ -22,6 +22,7 @@ from rlplug.learner.arguments import (
     check_gradients,
     check_ids,
     check_losses,
+    check_metrics,
     state_folder,
 )
 from rlplug.learner.gradients import like_parameter
@@ -175,6 +176,7 @@ class ByHand(LearnerModules):
 
     def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
         """Report several."""
+        check_metrics(metrics)
         if module_id != ALL_MODULES:
             self.member(module_id)
         self.registered_metrics.setdefault(module_id, {}).update(metrics)
@@ -365,6 +367,7 @@ class ByHand(LearnerModules):
         self, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
     ) -> None:
         """Set them, over those of a state that was loaded."""
+        check_by_module(settings, "settings of optimizers", "optimizer_settings")
         for (module_id, name), groups in settings.items():
             held = self.get_optimizer(module_id, name).param_groups
             for group, values in zip(held, groups, strict=True):

@@ -16,7 +16,7 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.actions import DiscreteActions
-from rlplug.learner.arguments import check_ids, check_module_id
+from rlplug.learner.arguments import check_ids, check_module_id, check_optimizer
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
 from rlplug.learner.gradients import GradientHooks, TermGradients
@@ -410,6 +410,7 @@ class LearnerModules:
         lr_or_lr_schedule: Any = None,
     ) -> None:
         """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
+        check_optimizer(optimizer, optimizer_name)
         one = RegisteredOptimizer(module_id, optimizer_name, "", optimizer)
         if params is not None and {id(p) for p in params} != {id(p) for p in one.params}:
             raise PluginError(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.tracking.location import (
@@ -68,7 +69,12 @@ def resolve_one(text: str, root: Path | None = None, *, best_of_group: bool = Tr
 
 
 def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
-    """A run and what follows its last `@`: a step, `best` or `last`; empty if there is none."""
+    """A run and what follows its last `@`: a step, `best` or `last`; empty if there is none.
+
+    `~` of a folder is replaced by a home folder.
+    """
+    if text.startswith("~") and "/" in text:
+        text = str(absolute_path(text, "the folder of a run"))
     run, at, after = text.rpartition("@")
     if not (at and run) or not (after.isdecimal() or after in ("best", LAST)):
         return text, ""
@@ -93,8 +99,7 @@ class _Known:
         self.runs = runs_in(root)
 
     def without_checkpoint(self, text: str) -> str:
-        run, after = split_checkpoint(text, self.root)
-        return run if after else text
+        return split_checkpoint(text, self.root)[0]
 
     def find(self, text: str) -> list[RunRecord]:
         folder = _in_folder(Path(text))

@@ -497,15 +497,15 @@ def without(column: str) -> Batch:
 WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "update of a list": (
         lambda learner: learner.update([sample(4)], timestep=1),
-        "an update takes Batches by module id, and got a list.",
+        "batches must be a mapping from module ids to Batches, got a list.",
     ),
     "update of a batch": (
         lambda learner: learner.update(sample(4), timestep=1),
-        "an update takes Batches by module id, and got one Batch.",
+        "batches must be a mapping from module ids to Batches, got one Batch.",
     ),
     "update of None": (
         lambda learner: learner.update_from_batch(None),
-        "an update takes Batches by module id, and got a NoneType.",
+        "batches must be a mapping from module ids to Batches, got a NoneType.",
     ),
     "update of columns": (
         lambda learner: learner.update({"default": dict(sample(4))}, timestep=1),
@@ -595,7 +595,7 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "outputs of None": (
         lambda learner: learner.forward_train(None),
-        "Batches by module id, and got a NoneType.",
+        "batches must be a mapping from module ids to Batches, got a NoneType.",
     ),
     "losses of no outputs": (
         lambda learner: learner.compute_loss(None, {"default": sample(4)}),
@@ -636,6 +636,18 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "no gradients to apply": (
         lambda learner: learner.apply_gradients(None),
         "the gradients are a NoneType, not a mapping.",
+    ),
+    "no optimizer": (
+        lambda learner: learner.register_optimizer("default", "second", None),
+        "optimizer 'second' is a NoneType, not a torch optimizer.",
+    ),
+    "no metrics": (
+        lambda learner: learner.register_metrics("default", None),
+        "the metrics are a NoneType, not a mapping.\n  give {name: value}",
+    ),
+    "no settings of optimizers": (
+        lambda learner: learner.set_optimizer_settings(None),
+        "the settings of optimizers are a NoneType, not a mapping.",
     ),
     "one space": (
         lambda learner: learner.add_module("a", OBSERVATIONS),
