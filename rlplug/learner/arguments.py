@@ -56,7 +56,8 @@ def check_batches(batches: Any) -> None:
         )
     if not isinstance(batches, Mapping):
         raise RequestError(
-            f"batches must be a mapping from module ids to Batches, got a {type(batches).__name__}.",
+            "batches must be a mapping from module ids to Batches, got a "
+            f"{type(batches).__name__}.",
             f"try: {{{DEFAULT_MODULE!r}: batch}}",
         )
     for name, one in batches.items():
