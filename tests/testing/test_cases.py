@@ -30,6 +30,14 @@ def mask_of(observation: Any, info: Any) -> Any:
     return observation["action_mask"] if inside else info.get("action_mask")
 
 
+def boxes(space: Any) -> list[spaces.Box]:
+    """All boxes of a space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.values() if isinstance(space, spaces.Dict) else space
+        return [box for part in parts for box in boxes(part)]
+    return [space] if isinstance(space, spaces.Box) else []
+
+
 # -- cases -----------------------------------------------------------------------------------------
 
 
@@ -45,6 +53,8 @@ def test_cases_are_told_apart_by_name_and_length() -> None:
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_a_case_has_the_spaces_masks_and_lengths_that_it_says(case: Case) -> None:
     env, again = case.make(), case.make()
+    for box in [*boxes(case.observation_space), *boxes(case.action_space)]:
+        assert (box.low < box.high).all()
     observation, info = env.reset(seed=3)
     repeated, _ = again.reset(seed=3)
     numpy.testing.assert_equal(observation, repeated)

@@ -65,6 +65,25 @@ def test_what_an_import_does_besides_is_told(
     )
 
 
+def test_what_another_process_cannot_rebuild_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "changing_plugin.py"
+    lines = (
+        "from rlplug.testing.algorithms import PolicyGradient\nclass Mine(PolicyGradient): ...\n"
+    )
+    file.write_text(lines)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        mine = importlib.import_module("changing_plugin").Mine
+        file.write_text("raise ValueError('not twice')\n")
+        told = failure("importing_is_quiet", mine)
+    finally:
+        del sys.modules["changing_plugin"]
+    assert "could not be rebuilt in another process:" in told.found
+    assert told.found.endswith("ValueError: not twice")
+
+
 # -- options ---------------------------------------------------------------------------------------
 
 

@@ -155,6 +155,10 @@ def test_masked_and_absent_arms_cannot_be_chosen() -> None:
     with pytest.raises(ValueError, match=r"action 2 is masked: \[1, 1, 0\]"):
         masked.step(2)
     observation, _ = absent.reset(seed=0)
+    assert absent.observation_space.contains(observation)
+    for name in ("context", "arms"):
+        box = absent.observation_space[name]
+        assert (box.low < box.high).all()
     best = int(observation["arms"][:, 0].argmax())
     with pytest.raises(ValueError, match=f"arm {best} is absent"):
         absent.step(best)
