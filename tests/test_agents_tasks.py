@@ -15,6 +15,7 @@ def test_all_that_a_task_shows_is_in_its_spaces(task: Any) -> None:
     env = task()
     state_space = getattr(env, "state_space", None)
     lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
     for seed in range(20):
         seen, _ = env.reset(seed=seed)
         for agent in env.possible_agents:
@@ -25,6 +26,7 @@ def test_all_that_a_task_shows_is_in_its_spaces(task: Any) -> None:
                 space = state_space if name == "state" else env.observation_space(name)
                 assert space.contains(numpy.asarray(one)), (name, one, space)
                 lowest[name] = numpy.minimum(lowest.get(name, one), one)
+                highest[name] = numpy.maximum(highest.get(name, one), one)
             chosen = {agent: env.action_space(agent).sample() for agent in env.agents}
             seen, *_ = env.step(chosen)
     # What is never seen would not need to be in the space.
@@ -32,3 +34,4 @@ def test_all_that_a_task_shows_is_in_its_spaces(task: Any) -> None:
         space = state_space if name == "state" else env.observation_space(name)
         if isinstance(task(), Lottery | Meeting):
             assert (one == space.low).any(), name
+            assert (highest[name] == space.high).any(), name

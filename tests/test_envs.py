@@ -126,6 +126,19 @@ def test_a_constructor_that_raises_is_reported_with_its_arguments() -> None:
     assert "OSError: no display" in str(raised.value)
 
 
+def test_a_native_vector_that_raises_is_reported_with_its_arguments() -> None:
+    def broken(num_envs: int, **arguments: Any) -> Any:
+        raise OSError("no device")
+
+    gymnasium.register("BrokenVector-v0", vector_entry_point=broken)
+    try:
+        with pytest.raises(RequestError, match="could not be made with size=2") as raised:
+            make_environments("BrokenVector-v0", 2, {"size": 2})
+    finally:
+        del gymnasium.registry["BrokenVector-v0"]
+    assert raised.value.hints[0] == "OSError: no device"
+
+
 def test_what_an_environment_needs_is_to_be_installed() -> None:
     def broken() -> gymnasium.Env[Any, Any]:
         raise gymnasium.error.DependencyNotInstalled("pip install physics")

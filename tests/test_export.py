@@ -45,6 +45,12 @@ CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "softmax": ("softmax", "", 300, {}),
     "discrete": ("ppo", "CartPole-v1", 512, {"n_steps": 64}),
     "normalized": ("ppo", "Pendulum-v1", 512, {"n_steps": 64, "env.normalize_observation": True}),
+    "normalized and clipped": (
+        "ppo",
+        "Pendulum-v1",
+        512,
+        {"n_steps": 64, "env.normalize_observation": True, "env.normalize_clip": 0.5},
+    ),
     "squashed frames": ("ppo", "Pendulum-v1", 512, {"squash": True, "env.frame_stack": 3}),
     "lstm": ("ppo", "CartPole-v1", 512, {"n_steps": 64, "memory": "lstm"}),
     "gru, own critic": (

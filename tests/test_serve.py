@@ -41,7 +41,9 @@ class Sum(Module):
             return Acted(act.action_mask.argmax(1))
         leaves = act.observations
         if isinstance(leaves, dict):
-            leaves = numpy.concatenate([leaves["a"], *leaves["b"]], 1)
+            leaves = leaves["a"], *leaves["b"]
+        if isinstance(leaves, tuple):
+            leaves = numpy.concatenate([part.reshape(len(part), -1) for part in leaves], 1)
         return Acted(leaves.reshape(len(leaves), -1).sum(1).astype(numpy.int64))
 
     def forward_exploration(self, act: Any) -> Acted:
@@ -142,6 +144,14 @@ def test_dict_spaces_are_objects_and_tuple_spaces_lists(serving: Serve) -> None:
     assert "observations[...]['b'][0] must be a list of 2 parts" in client.refused(
         {"observations": [{"a": [1, 0, 0], "b": []}]}
     )
+
+
+def test_several_tuples_are_told_from_one_by_their_first_part(serving: Serve) -> None:
+    client = serving(policy(spaces.Tuple((ROW, spaces.Box(-9, 9, (2, 3))))))
+    one = [[1, 2, 3], [[0, 0, 0], [0, 0, 1]]]
+    assert client.act(observation=one) == {"action": 7}
+    told = client.refused({"observation": [one, one]})
+    assert "observation holds several observations" in told
 
 
 def test_a_mask_comes_beside_each_observation(serving: Serve) -> None:
