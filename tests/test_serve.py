@@ -19,6 +19,7 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 
 from rlplug import Acted, Module, Policy
 from rlplug.serving.description import latency, sampled_observations, space_as_json
@@ -374,7 +375,12 @@ def test_a_space_as_json_has_no_infinite_numbers() -> None:
 
 def test_latency_is_measured_on_observations_of_the_space_whose_masks_allow_everything() -> None:
     space = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(4))
+    space.seed(3)
+    expected = space.sample()
+    space.seed(3)
     assert sampled_observations(space, 5)["action_mask"].all()
+    # Who owns the space draws from it as before.
+    assert data_equivalence(space.sample(), expected)
     measured = latency(policy(space), 2, calls=10)
     assert 0 < measured["p50_ms"] <= measured["p99_ms"]
 
