@@ -18,10 +18,12 @@ from rlplug.testing import CheckFailed, Subject
 from rlplug.testing.algorithms import PolicyGradient, QLearning
 from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
 from rlplug.testing.checks import check_named, options
+from rlplug.testing.checks.devices import _check_close
 from rlplug.testing.checks.learners import _is_kept_apart, _joined
 from rlplug.testing.checks.off_policy import _paid, _taken
 from rlplug.testing.checks.spaces import _words
 from rlplug.testing.checks.teams import _changed, _reversed, _with_others_absent
+from rlplug.testing.harness import make_harness
 from tests.faulty import failure, passed_by, passes
 
 # -- options ---------------------------------------------------------------------------------------
@@ -367,6 +369,16 @@ class MeanOfItsOwn(QLearning):
     def additional_update(self, module: Any, config: Any, batch: Batch) -> None:  # type: ignore[override]
         super().additional_update(module, config)
         module.mean += 0.1 * (batch["rewards"].mean() - module.mean)
+
+
+def test_learners_that_have_learned_otherwise_are_told() -> None:
+    subject = Subject.of(QLearning)
+    one, other = make_harness(subject), make_harness(subject)
+    _check_close(subject, one, other, "at first and at the end")
+    other.train(1)
+    with pytest.raises(CheckFailed) as raised:
+        _check_close(subject, one, other, "at first and at the end")
+    assert raised.value.looked_for == "the same weights at first and at the end"
 
 
 def test_learners_that_drift_apart_are_told() -> None:

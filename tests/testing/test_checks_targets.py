@@ -23,10 +23,12 @@ from rlplug.testing.checks.targets import (
     _higher,
     _last_layers,
     _share,
+    _takes_the_higher,
     _twins,
     frozen_copies,
 )
 from rlplug.testing.harness import make_harness
+from rlplug.testing.trial import Trial
 from tests.faulty import failure, passed_by, passes
 
 DISCRETE, BOX = (
@@ -347,6 +349,16 @@ class TakesTheLower(QLearning):
     def of_both(one: Tensor, other: Tensor) -> Tensor:
         """The values of next states."""
         return torch.minimum(one, other)
+
+
+def test_looking_at_twins_leaves_them_as_they_were() -> None:
+    trial = Trial(Subject.of(TakesTheLower), {}, CASES[0])
+    target: Any = trial.harness.module.target
+    for layer in _twins(target, trial.case):
+        before = layer.bias.detach().clone()
+        assert not _takes_the_higher(trial, trial.batch, layer)
+        assert layer.bias.equal(before)
+    assert len(_twins(target, trial.case)) == 2
 
 
 class TakesTheHigher(TakesTheLower):

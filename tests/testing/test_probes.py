@@ -148,6 +148,18 @@ def test_values_follow_from_gamma() -> None:
     assert [one.value for one in answers["time_limit"]] == [2.0]
 
 
+def test_variants_are_tried_where_their_code_may_go_wrong() -> None:
+    # One of each kind: several observations and steps, ends, masks, arms, and continuous actions.
+    assert {probe.name for probe in PROBES if probe.for_variants} == {
+        "reward_by_observation_and_action",
+        "delayed_reward",
+        "ending",
+        "masked_best_action",
+        "known_best_arm",
+        "box_target_one_step_later",
+    }
+
+
 def test_masked_and_absent_arms_cannot_be_chosen() -> None:
     masked, absent = MaskedBest(), AbsentBestArm()
     masked.reset(seed=0)
