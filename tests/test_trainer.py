@@ -35,6 +35,7 @@ from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_training
 from rlplug.checkpoint.policy import SavedPolicy
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
+from rlplug.feeds.replay import OpenReplay
 from rlplug.metrics import TIME_PARTS
 
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
@@ -261,6 +262,12 @@ def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report
     assert result.folder is not None
     saved = read_training(checkpoints_in(result.folder / "checkpoints")[-1])
     clock = saved["run"]["trainer"]["clock"]
+    known = saved["run"]["trainer"]["metrics"]
+    assert known["train/loss"] == result.metrics["train/loss"]
+    # What depends on the time is in the clock alone, so that states of equal runs are equal.
+    assert not [name for name in known if name.startswith("time/")]
+    assert clock["metrics"]
+    assert all(name.startswith("time/") for name in clock["metrics"])
     assert 0 <= clock["unreported"] <= clock["seconds"] <= took
     total = clock["times"]["total"]
     assert clock["seconds"] >= sum(total.values()) - total["evaluate"] > total["step"] >= 0.4
@@ -305,6 +312,44 @@ def test_a_report_has_the_means_of_the_updates_since_the_last_one() -> None:
         run(Numbered, limited, steps=32_000, addons=[watcher], options=OFF)
     numbers = [told["train/number"] for told in watcher.reports.values()]
     assert numbers == [5.5, 15.5, 25.5]
+
+
+def test_a_feed_is_told_the_priorities_of_the_rows_of_each_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Mapping[str, Any]] = []
+    learned = OpenReplay.learned
+
+    def noted(feed: Any, work: Any, rows: Mapping[str, Any]) -> None:
+        told.append(rows)
+        assert rows["indices"].tolist() == work.batch["indices"].tolist()
+        learned(feed, work, rows)
+
+    monkeypatch.setattr(OpenReplay, "learned", noted)
+    run(FromReplay, limited, steps=60, options={**OFF, "prioritized": True})
+    # Two updates after each four steps, once there are more than 20.
+    assert len(told) == 20
+    # The first errors of a value of 0 are rewards of two steps, or of one before an episode ends.
+    assert set(told[0]["priority"].tolist()) <= {-1.5, -1.0}
+
+
+class Halved(FromRollout):
+    """Halves its learning rate whenever a metric of the run is no better."""
+
+    @hookimpl
+    def configure_optimizers_for_module(self, module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        following = {"scheduler": scheduler, "monitor": "rollout/return_mean", "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": following}
+
+
+def test_schedulers_follow_metrics_of_reports() -> None:
+    watcher = Reports()
+    run(Halved, limited, steps=200, addons=[watcher], options=OFF)
+    rates = [told["train/learning_rate"] for told in watcher.reports.values()]
+    assert rates[0] == 1
+    assert rates[-1] < 0.5
 
 
 @pytest.mark.parametrize("how", ["stopped", "interrupted", "failed"])
