@@ -138,8 +138,9 @@ class Covered:
         return Covered(self.tests, files)
 
     def tests_of(self, bug: Bug, seconds: float) -> tuple[list[str], float, int]:
-        """The tests that run a line, and their time: those named after the file, of its room,
-        quick ones come first. And how many there are, of which some may take too long."""
+        """The tests that run a line, and their time: those named after the file and those of its
+        room come first, the quick ones before the slow. And how many there are, of which some may
+        take too long."""
         lines = self.files.get(bug.file, {}).get("lines", {})
         found = lines.get(str(bug.line), [])
         if bug.at_import or (not found and str(bug.line) in lines):
@@ -155,8 +156,7 @@ class Covered:
             for number in sorted(
                 found,
                 key=lambda n: (
-                    n not in named,
-                    not self.tests[n][0].startswith(own),
+                    n not in named and not self.tests[n][0].startswith(own),
                     self.tests[n][1],
                 ),
             )

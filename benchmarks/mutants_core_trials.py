@@ -45,6 +45,7 @@ _OWN = {
     "scale": ("scale", "agents_scale", "seeds_ray"),
     "serving": ("serve", "serving", "models", "export"),
     "tracking": ("tracking", "ui"),
+    "trainer": ("trainer", "checkpoint_finite", "limits"),
 }
 """How the test files of a room are named, if not after the room."""
 
