@@ -144,6 +144,17 @@ def test_only_options_that_were_set_differ_from_the_defaults(clicks: Path) -> No
     assert set(prepared.chosen) == {"data.files", "data.num_arms"}
 
 
+def test_options_of_logs_are_refused_without_a_log() -> None:
+    # `num_arms` alone is an option of [data], and easily meant for the environment.
+    settings = {"num_arms": 20, "data.label": "target"}
+    with pytest.raises(RequestError) as raised:
+        rlplug.run("linucb", steps=4, options={**OFF, **settings})
+    told = str(raised.value)
+    assert "data.num_arms   has no effect without a log: an environment's is env.num_arms" in told
+    assert "data.label" in told
+    assert "try: --data FILE" in told
+
+
 def test_algorithms_that_learn_from_their_own_actions_refuse_logs(clicks: Path) -> None:
     with pytest.raises(RequestError, match=r"'ppo' .* learns from its own actions only"):
         rlplug.run("ppo", data=clicks, options=OFF)

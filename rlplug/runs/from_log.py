@@ -35,6 +35,7 @@ def derive_data(config: RunConfig, feed: Any, layers: Layers) -> RunConfig:
     The default environment of the algorithm has nothing to do with the log.
     """
     if not config.data.is_used:
+        _refuse_without_log(config.data)
         return config
     run, evaluation, data = config.run, config.evaluation, config.data
     if config.sampling.record:
@@ -70,6 +71,28 @@ def _set(layers: Layers, section: str, options: Any, origin: str, **values: Any)
 def _is_default(layers: Layers, *path: str) -> bool:
     origin = layers.origins.get(path, "default")
     return origin.startswith("default")
+
+
+def _refuse_without_log(data: DataSection) -> None:
+    """Refuse options of logs where there is none: `num_arms` alone is one of them."""
+    unset = DataSection()
+    names = [
+        field.name
+        for field in attrs.fields(DataSection)
+        if getattr(data, field.name) != getattr(unset, field.name)
+    ]
+    if names:
+        raise ConfigError(
+            "a run that learns in an environment",
+            [
+                Problem(
+                    f"data.{name}",
+                    f"has no effect without a log: an environment's is env.{name}",
+                )
+                for name in names
+            ],
+            "try: --data FILE, or the option of the environment",
+        )
 
 
 def _refuse_without_env(config: RunConfig, layers: Layers) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy
 import torch
@@ -49,6 +50,15 @@ class ArmCounts(Module):
         self.register_buffer("weight", torch.zeros(num_arms, dtype=torch.float64))
         self.register_buffer("total", torch.zeros(num_arms, dtype=torch.float64))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` and `.float()` would round the sums: they move buffers, but keep their dtype.
+        def moved(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            return result if result.dtype == tensor.dtype else tensor.to(result.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return self
+
     def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
         """What arms are chosen by, (arms,) or (rows, arms); the highest is chosen."""
         raise TypeError(f"{type(self).__name__} must define scores")
@@ -59,7 +69,7 @@ class ArmCounts(Module):
 
     def counts(self) -> Floats:
         """The weight of each arm."""
-        weight: Floats = self.weight.cpu().numpy()
+        weight: Floats = self.weight.cpu().numpy().copy()
         return weight
 
     def means(self) -> Floats:
@@ -112,8 +122,8 @@ class ArmCounts(Module):
     def statistics(self, arms: Any, rewards: Any, weights: Any = None) -> list[Tensor]:
         """Weight and sum of rewards of each arm in these rows."""
         arms = whole_numbers(arms, "rlplug-bandits: arm").reshape(-1)
-        rewards = numpy.asarray(rewards, numpy.float64).reshape(-1)
-        weights = numpy.ones(len(rewards)) if weights is None else numpy.asarray(weights, float)
+        rewards = _column(rewards)
+        weights = numpy.ones(len(rewards)) if weights is None else _column(weights)
         self._check(arms, rewards, weights)
         count = self.num_arms
         sums = (
@@ -164,6 +174,12 @@ def highest(
     values = numpy.broadcast_to(values, (rows, values.shape[-1]))
     if mask is not None:
         allowed = numpy.asarray(mask.cpu() if isinstance(mask, Tensor) else mask) != 0
+        if allowed.shape != values.shape:
+            raise RunFailedError(
+                f"rlplug-bandits: the action mask must have the shape {values.shape}, one row per "
+                f"choice, found {allowed.shape}.",
+                "try: the mask of the observations that are chosen for",
+            )
         if not allowed.any(1).all():
             raise RunFailedError(
                 f"rlplug-bandits: the action mask of row {int(allowed.any(1).argmin())} allows no "
@@ -177,6 +193,14 @@ def highest(
     tied = values == values.max(1, keepdims=True)
     drawn: NDArray[numpy.int64] = numpy.where(tied, random.random(values.shape), -1.0).argmax(1)
     return drawn
+
+
+def _column(values: Any) -> Floats:
+    """One number per row; of tensors also those of bfloat16, which NumPy lacks."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double()
+    column: Floats = numpy.asarray(values, numpy.float64).reshape(-1)
+    return column
 
 
 def _rows(observations: Any) -> int:

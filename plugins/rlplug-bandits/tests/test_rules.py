@@ -176,3 +176,27 @@ def test_all_that_it_knows_is_in_its_state(rule: Any) -> None:
     one, two = taught(rule(3)), rule(3)
     two.load_state_dict(one.state_dict())
     assert two.scores(5, random()).tolist() == one.scores(5, random()).tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sums_are_exact_whatever_a_module_is_moved_to(rule: Any) -> None:
+    one = rule(2).half()
+    one.update(numpy.zeros(3000, int), numpy.ones(3000))
+    one.update([0], [1.0])
+    assert one.counts().tolist() == [3001, 0]
+    counts = one.counts()
+    counts[0] = 7
+    assert one.counts().tolist() == [3001, 0]
+
+
+def test_columns_of_tensors_and_of_one_value_per_row_are_learned() -> None:
+    one = UCB1Module(3)
+    rewards = torch.tensor([1.0, 0.5]).bfloat16().requires_grad_()
+    one.update(torch.tensor([0, 1]), rewards, [[1.0], [2.0]])
+    assert (one.counts().tolist(), one.means().tolist()) == ([1, 2, 0], [1, 0.5, 0])
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3), (2, 4), (2, 1)])
+def test_masks_of_other_rows_or_arms_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RunFailedError, match=r"must have the shape \(2, 3\), .* found \("):
+        UCB1Module(3).choose(2, random(), numpy.ones(shape))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlplug.errors import RunFailedError
 from rlplug.spaces import whole_numbers
-from rlplug_linucb.arrays import Array
+from rlplug_linucb.arrays import Array, in_numpy
 from rlplug_linucb.choice import present_arms
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.models import Model, Rows
@@ -84,7 +84,7 @@ def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
         if values is None:
             continue
         if isinstance(values, Tensor):
-            values = values.detach().cpu().numpy()
+            values = in_numpy(values)
         array = numpy.asarray(values)
         indices = numpy.argwhere(~numpy.isfinite(array))
         if len(indices):
@@ -134,7 +134,7 @@ def _only(features: Any, arms: Any) -> Any:
     if features is None or arms is None:
         return features
     if isinstance(features, Tensor):
-        features = features.detach().cpu().numpy()
+        features = in_numpy(features)
     return numpy.where(arms[:, :, None], features, 0.0)
 
 
@@ -173,7 +173,10 @@ def _refuse_absent(mask: Any, arms: Array) -> None:
 def _by_name(layout: Layout, actions: Any) -> Any:
     """Indices of arms that may be given by name."""
     given = actions if isinstance(actions, Tensor) else numpy.asarray(actions)
-    if isinstance(given, Tensor) or given.dtype.kind != "U":
+    if isinstance(given, Tensor) or given.dtype.kind not in "UO":
+        return actions
+    # Columns of tables hold texts as objects.
+    if not any(isinstance(one, str) for one in given.flat):
         return actions
     return [layout.index_of(name) for name in given.reshape(-1).tolist()]
 

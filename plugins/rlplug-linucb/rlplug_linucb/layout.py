@@ -12,9 +12,9 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
-from rlplug.spaces import number_of_arms
+from rlplug.spaces import number_of_arms, whole_numbers
 
-__all__ = ["Layout", "ParsedObservations", "layout_of", "wrong_shape"]
+__all__ = ["Layout", "ParsedObservations", "is_name", "layout_of", "wrong_shape"]
 
 _KEYS = ("context", "arms", "arm_ids", "action_mask")
 
@@ -65,6 +65,9 @@ class Layout:
     def _check_names(self, attribute: Any, names: tuple[str, ...]) -> None:
         if names and not len(set(names)) == len(names) == self.num_arms:
             raise ValueError(f"arm_names must be {self.num_arms} different names, found {names}")
+        unfit = [name for name in names if not is_name(name)]
+        if unfit:
+            raise ValueError(f"arm_names must be texts that are not empty, found {unfit[0]!r}")
 
     @plain_shape.default
     def _plain_shape(self) -> tuple[int, ...] | None:
@@ -115,9 +118,12 @@ class Layout:
                 f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
                 f"try: a mapping with the keys {', '.join(_KEYS)}",
             )
+        context, arms, ids, mask = map(_array, (context, arms, ids, mask))
         if not self.context_dim and not self.arm_dim:
             context = _ones(context, ids, mask, rows)
         self._check(context, arms, mask, ids)
+        if ids is not None:
+            ids = _whole_ids(ids, mask)
         return ParsedObservations(context, arms, mask, ids, as_tensors)
 
     def tensors(
@@ -157,6 +163,30 @@ class Layout:
                 "rlplug-linucb: the observations have arm_ids, the layout keeps the same arms.",
                 "try: Layout(max_arms=200, ...)",
             )
+        parts = {"context": context, "arms": arms, "action_mask": mask, "arm_ids": ids}
+        given = {name: len(part) for name, part in parts.items() if part is not None}
+        if len(set(given.values())) > 1:
+            found = ", ".join(f"{name} has {count}" for name, count in given.items())
+            raise RunFailedError(
+                f"rlplug-linucb: parts of observations differ in their rows: {found}.",
+                "try: one row of each part per observation",
+            )
+
+
+def _array(part: Any) -> Any:
+    """A part of observations; lists of numbers are arrays."""
+    return part if part is None or hasattr(part, "shape") else numpy.asarray(part)
+
+
+def _whole_ids(ids: Any, mask: Any) -> Any:
+    """Ids as integers, of those present; one that is not whole is no arm's."""
+    if isinstance(ids, Tensor):
+        ids = ids.cpu().numpy()
+    if ids.dtype.kind not in "iu" and mask is not None:
+        # What stands where there is no arm may be anything.
+        present = (mask.cpu().numpy() if isinstance(mask, Tensor) else mask) != 0
+        ids = numpy.where(present, ids, numpy.zeros_like(ids))
+    return whole_numbers(ids, "rlplug-linucb: arm id")
 
 
 def _ones(context: Any, ids: Any, mask: Any, rows: int) -> Any:
@@ -165,6 +195,11 @@ def _ones(context: Any, ids: Any, mask: Any, rows: int) -> Any:
         raise wrong_shape("context", context, ("n", 0))
     shown = next((part for part in (context, ids, mask) if part is not None), None)
     return numpy.ones((rows if shown is None else len(shown), 1))
+
+
+def is_name(name: Any) -> bool:
+    """Whether an arm may have this name; saved states separate names by a null character."""
+    return isinstance(name, str) and bool(name) and "\0" not in name
 
 
 def layout_of(

@@ -30,7 +30,7 @@ from rlplug_linucb.checks import (
 from rlplug_linucb.choice import TOLERANCE, choose, present_arms, with_log_prob
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
-from rlplug_linucb.layout import Layout, ParsedObservations
+from rlplug_linucb.layout import Layout, ParsedObservations, is_name
 from rlplug_linucb.linucb import Scores, upper_confidence_bound
 from rlplug_linucb.models import JointModel, Model, Rows, make_model
 from rlplug_linucb.sums import Sums
@@ -80,8 +80,11 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if saved is not None:
             names = tuple(bytes(saved.tolist()).decode().split("\0"))
-            if len(names) == self.layout.num_arms:
-                self.layout = attrs.evolve(self.layout, arm_names=names)
+            # Featured arms that share a regression may be any number: no shape tells how many.
+            shared = self.layout.featured and isinstance(self.model, JointModel)
+            if shared or len(names) == self.layout.num_arms:
+                count = len(names)
+                self.layout = attrs.evolve(self.layout, num_arms=count, arm_names=names)
                 self.model.fit(self.layout)
 
     @property
@@ -157,7 +160,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     def set_alpha(self, alpha: float) -> None:
         """Set the width of the confidence bound."""
         if float(self._alpha[0]) != alpha:
-            self._alpha[0] = alpha
+            self._alpha[0] = self.width(alpha)
 
     def checked_scores(self, parsed: ParsedObservations, scores: Sequence[Any]) -> list[Any]:
         """Three scores with absent arms left out; refused if one of a present arm is not finite."""
@@ -275,6 +278,11 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
     def discount_(self, gamma: float) -> None:
         """Multiply the weight of all data so far by `gamma`."""
+        if not 0.0 <= gamma < math.inf:
+            raise RunFailedError(
+                f"rlplug-linucb: data cannot be discounted by {gamma!r}.",
+                "try: a number from 0, which forgets all, to 1, which keeps all",
+            )
         self.model.regressions.discount_(gamma)
 
     # -- arms that come and go -----------------------------------------------------------------
@@ -285,7 +293,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         The joint model of fixed arms is refused: it has one regression for all of them.
         """
         layout = self.layout
-        known = isinstance(name, str) and name not in layout.arm_names
+        known = name == "" or (is_name(name) and name not in layout.arm_names)
         if not known or bool(name) != bool(layout.arm_names):
             named = ", ".join(layout.arm_names) or "numbered"
             raise RunFailedError(
@@ -302,8 +310,13 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         Arms after it move up by one. The regression that arms share keeps what it learned.
         """
         layout = self.layout
-        if self.arm_ids is not None and isinstance(arm, int):
-            group = self.arm_ids.forget(arm)
+        if self.arm_ids is not None:
+            if isinstance(arm, bool) or not isinstance(arm, int | numpy.integer):
+                raise RunFailedError(
+                    f"rlplug-linucb: arms are known by their arm_ids, and {arm!r} is none.",
+                    "try: one of the integers in arm_ids",
+                )
+            group = self.arm_ids.forget(int(arm))
             if group is not None:
                 self.model.regressions.forget(group)
             return

@@ -8,6 +8,7 @@ import attrs
 import gymnasium
 import numpy
 import pytest
+import torch
 from gymnasium import spaces
 from rlplug_linucb import (
     Layout,
@@ -140,6 +141,35 @@ def test_names_are_loaded_with_the_regressions_that_they_name() -> None:
         LinUCBModule(Layout(num_arms=2, context_dim=2, arm_names=("a", "b"))).load_state_dict(
             one.state_dict()
         )
+
+
+def test_names_of_arms_that_share_a_regression_are_loaded_however_many_they_are() -> None:
+    named = Layout(num_arms=2, arm_dim=2, arm_names=("a", "b"))
+    one, two = LinUCBModule(named), LinUCBModule(named)
+    one.add_arm("c")
+    two.load_state_dict(one.state_dict())
+    assert two.layout == one.layout
+    features = numpy.random.default_rng(0).standard_normal((1, 3, 2))
+    two.update(features, ["c"], [1.0])
+    assert two.score(features).ucb.shape == (1, 3)
+
+
+@pytest.mark.parametrize("column", [numpy.array(["a", "c"], object), numpy.array([0, "c"], object)])
+def test_names_in_a_column_of_a_table_are_names(column: Any) -> None:
+    named = Layout(num_arms=3, context_dim=2, arm_names=("a", "b", "c"))
+    one, two = LinUCBModule(named), LinUCBModule(named)
+    one.update(seen(LAYOUT, 2), column, numpy.ones(2))
+    two.update(seen(LAYOUT, 2), [0, 2], numpy.ones(2))
+    assert one.A.tolist() == two.A.tolist()
+
+
+@pytest.mark.parametrize("name", ["", 3, "a\0b"])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="arm_names must be texts that are not empty"):
+        Layout(num_arms=2, context_dim=2, arm_names=(name, "b"))
+    named = LinUCBModule(Layout(num_arms=2, context_dim=2, arm_names=("a", "b")))
+    with pytest.raises(RunFailedError, match="cannot be added as"):
+        named.add_arm(name)
 
 
 def test_featured_arms_of_a_joint_model_may_be_any_number() -> None:
@@ -362,3 +392,72 @@ def test_the_reward_of_an_absent_arm_is_refused_and_not_learned() -> None:
     assert not one.A.any()
     one.update(masked, [1, 2], numpy.ones(2))
     assert one.A.any()
+
+
+def test_ids_are_whole_where_an_arm_is_and_anything_where_none_is() -> None:
+    one, random = LinUCBModule(WITH_IDS), numpy.random.default_rng(0)
+    given = {"context": numpy.ones((1, 2)), "arm_ids": numpy.array([[5.5, 7.0, 8.0]])}
+    for call in (lambda: one.update(given, [0], [1.0]), lambda: one.choose(given, random)):
+        with pytest.raises(RunFailedError, match=r"arm id 5\.5 of row 0 is no whole number"):
+            call()
+    assert not one.A.any()
+    absent = {
+        "context": numpy.ones((1, 2)),
+        "arm_ids": numpy.array([[numpy.nan, 7.0, 8.0]]),
+        "action_mask": numpy.array([[0, 1, 1]]),
+    }
+    one.update(absent, [1], [1.0])
+    assert one.arm_ids is not None
+    assert one.arm_ids.ids.tolist()[0] == 7
+
+
+def test_an_arm_is_removed_by_an_id_of_any_type_of_integers() -> None:
+    one = LinUCBModule(WITH_IDS)
+    one.update({"context": numpy.ones((1, 2)), "arm_ids": numpy.array([[7, 8, 9]])}, [1], [1.0])
+    for arm in ("news", 8.0, True):
+        with pytest.raises(RunFailedError, match=f"known by their arm_ids, and {arm!r} is none"):
+            one.remove_arm(arm)  # type: ignore[arg-type] # what is refused
+    assert one.A.any()
+    one.remove_arm(numpy.int64(8))  # type: ignore[arg-type] # NumPy's integers are no `int`
+    assert not one.A.any()
+
+
+def test_parts_of_observations_may_be_lists_and_have_as_many_rows() -> None:
+    one, random = LinUCBModule(LAYOUT), numpy.random.default_rng(0)
+    context = seen(LAYOUT, 4)["context"]
+    only = [[0, 1, 0]] * 4
+    assert (
+        one.choose({"context": context.tolist(), "action_mask": only}, random).tolist() == [1] * 4
+    )
+    for mask in (numpy.ones((3, 3)), numpy.ones((1, 3))):
+        for call in (
+            lambda mask=mask: one.choose(context, random, mask),
+            lambda mask=mask: one.score(context, action_mask=mask),
+        ):
+            with pytest.raises(RunFailedError, match="context has 4, action_mask has"):
+                call()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", [LAYOUT, FEATURED])
+def test_tensors_of_few_digits_and_of_a_graph_are_learned(layout: Layout, dtype: Any) -> None:
+    one, two = LinUCBModule(layout), LinUCBModule(layout)
+    tensors = {name: torch.tensor(part).to(dtype) for name, part in seen(layout, 2).items()}
+    arrays = {name: part.double().numpy() for name, part in tensors.items()}
+    rewards = torch.ones(2, dtype=dtype).requires_grad_()
+    one.update({name: part.requires_grad_() for name, part in tensors.items()}, [0, 2], rewards)
+    two.update(arrays, [0, 2], numpy.ones(2))
+    assert one.A.tolist() == two.A.tolist()
+    assert one.score(tensors).ucb.tolist() == two.score(arrays).ucb.tolist()
+
+
+def test_widths_and_discounts_that_are_none_are_not_set() -> None:
+    one = taught()
+    for alpha in (-1.0, float("nan")):
+        with pytest.raises(RunFailedError, match="alpha must be at least 0"):
+            one.set_alpha(alpha)
+    for gamma in (-0.5, float("nan"), float("inf")):
+        with pytest.raises(RunFailedError, match="data cannot be discounted by"):
+            one.discount_(gamma)
+    assert one.alpha.tolist() == [1.0]
+    assert numpy.isfinite(one.score(seen(LAYOUT, 1)).ucb).all()
