@@ -37,6 +37,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
 from rlplug.feeds.replay import OpenReplay
 from rlplug.metrics import TIME_PARTS
+from rlplug.runs.run import resume
 
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -271,6 +272,8 @@ def test_a_saved_clock_counts_seconds_of_the_run_and_those_since_the_last_report
     assert 0 <= clock["unreported"] <= clock["seconds"] <= took
     total = clock["times"]["total"]
     assert clock["seconds"] >= sum(total.values()) - total["evaluate"] > total["step"] >= 0.4
+    rest = resume(result.run_id, steps=410, algorithm=FromRollout, env=slow)
+    assert rest.time_split["step"] >= total["step"] + 0.01
 
 
 def test_the_speed_of_each_report_is_that_of_its_own_steps_and_seconds() -> None:
