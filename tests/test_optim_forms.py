@@ -217,6 +217,8 @@ def test_the_default_block_of_lightning_is_taken_as_it_is_written(
         ({"optimizer": B, "lr_scheduler": STEP}, "'default' was made from another one"),
         (([B], [STEP]), "1 of the schedulers belong to none"),
         ({"optimizer": B, "lr_scheduler": [StepLR(B, 1), STEP]}, "'default' was made from another"),
+        ({"optimizer": A, "lr_scheduler": [STEP, STEP]}, "a scheduler is given twice"),
+        (([A], [STEP, {"scheduler": STEP}]), "a scheduler is given twice"),
     ],
 )
 def test_what_is_no_form_is_refused_with_the_reason(answer: Any, message: str) -> None:

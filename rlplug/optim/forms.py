@@ -64,6 +64,12 @@ def read_forms(answer: Any, who: str) -> list[OptimizerPlan]:
             f"{who}: some optimizers have a 'frequency' and some have none: {frequencies}.",
             "give it to all of them, or to none",
         )
+    schedulers = [id(one.scheduler) for plan in plans for one in plan.schedulers]
+    if len(set(schedulers)) < len(schedulers):
+        raise PluginError(
+            f"{who}: a scheduler is given twice, and would move twice each time.",
+            "give each scheduler once",
+        )
     return plans
 
 
