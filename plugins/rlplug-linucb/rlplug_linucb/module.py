@@ -160,7 +160,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     def set_alpha(self, alpha: float) -> None:
         """Set the width of the confidence bound."""
         if float(self._alpha[0]) != alpha:
-            self._alpha[0] = self.width(alpha)
+            self._alpha[0] = alpha
 
     def checked_scores(self, parsed: ParsedObservations, scores: Sequence[Any]) -> list[Any]:
         """Three scores with absent arms left out; refused if one of a present arm is not finite."""
