@@ -451,9 +451,8 @@ def test_tensors_of_few_digits_and_of_a_graph_are_learned(layout: Layout, dtype:
     assert one.score(tensors).ucb.tolist() == two.score(arrays).ucb.tolist()
 
 
-def test_widths_and_discounts_that_are_none_are_not_set() -> None:
+def test_discounts_that_are_none_are_refused() -> None:
     one = taught()
-    for alpha in (-1.0, float("nan")):
     for gamma in (-0.5, float("nan"), float("inf")):
         with pytest.raises(RunFailedError, match="data cannot be discounted by"):
             one.discount_(gamma)
