@@ -16,6 +16,7 @@ __all__ = [
     "ACTION_MASK",
     "AnySpace",
     "Image",
+    "as_array",
     "describe",
     "find_mask",
     "has_images",
@@ -76,7 +77,7 @@ def shape_mismatch(space: AnySpace, observation: Any) -> str:
 
 def whole_numbers(values: Any, name: str) -> NDArray[Any]:
     """Discrete values as integers; a number that is not whole is refused, never truncated."""
-    given = values if type(values) is numpy.ndarray else _as_array(values)
+    given = as_array(values)
     if given.dtype.kind in "iub":
         return given
     whole = numpy.zeros(given.shape, bool)
@@ -98,7 +99,10 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
     return given.astype(numpy.int64)
 
 
-def _as_array(values: Any) -> NDArray[Any]:
+def as_array(values: Any) -> NDArray[Any]:
+    """The values of a tensor, an array or a list as an array on the CPU, without a graph."""
+    if type(values) is numpy.ndarray:
+        return values
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if values.is_floating_point() and values.element_size() < 4:

@@ -14,7 +14,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
 from rlplug.errors import RunFailedError
 from rlplug.nn import masked
-from rlplug.spaces import whole_numbers
+from rlplug.spaces import as_array, whole_numbers
 
 __all__ = ["ArmCounts", "Floats", "highest"]
 
@@ -196,10 +196,8 @@ def highest(
 
 
 def _column(values: Any) -> Floats:
-    """One number per row; of tensors also those of bfloat16, which NumPy lacks."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().double()
-    column: Floats = numpy.asarray(values, numpy.float64).reshape(-1)
+    """One number per row."""
+    column: Floats = numpy.asarray(as_array(values), numpy.float64).reshape(-1)
     return column
 
 

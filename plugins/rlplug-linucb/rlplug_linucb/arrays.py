@@ -11,13 +11,14 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from rlplug.spaces import as_array
+
 __all__ = [
     "Array",
     "BufferViews",
     "Estimates",
     "HasEstimates",
     "Inverses",
-    "in_numpy",
     "invert",
     "namespace",
     "pseudo_inverse_root",
@@ -89,16 +90,10 @@ def namespace(array: Array) -> Any:
 def to_array(values: Any, like: Array, dtype: str | None = "float64") -> Array:
     """The values as an array of the type and on the device of `like`; None keeps their dtype."""
     if isinstance(like, numpy.ndarray):
-        return numpy.asarray(in_numpy(values) if isinstance(values, Tensor) else values, dtype)
+        return numpy.asarray(as_array(values), dtype)
     kind = None if dtype is None else getattr(torch, dtype)
     # Sums are no part of the graph that values may come from.
     return torch.as_tensor(values, dtype=kind, device=like.device).detach()
-
-
-def in_numpy(values: Tensor) -> Any:
-    """As an array, without the graph that it is part of; of bfloat16, which NumPy lacks, too."""
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def row_dots(x: Array, y: Array) -> Array:

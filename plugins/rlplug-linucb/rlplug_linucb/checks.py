@@ -9,8 +9,8 @@ import numpy
 from torch import Tensor
 
 from rlplug.errors import RunFailedError
-from rlplug.spaces import whole_numbers
-from rlplug_linucb.arrays import Array, in_numpy
+from rlplug.spaces import as_array, whole_numbers
+from rlplug_linucb.arrays import Array
 from rlplug_linucb.choice import present_arms
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.models import Model, Rows
@@ -83,9 +83,7 @@ def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
     for name, values in columns.items():
         if values is None:
             continue
-        if isinstance(values, Tensor):
-            values = in_numpy(values)
-        array = numpy.asarray(values)
+        array = as_array(values)
         indices = numpy.argwhere(~numpy.isfinite(array))
         if len(indices):
             return RunFailedError(
@@ -117,8 +115,6 @@ def columns_of(
 
 def chosen_ids(ids: Any, arms: Array) -> Any:
     """The ids (n,) of the chosen arms, of (n, arms)."""
-    if isinstance(ids, Tensor):
-        ids = ids.cpu().numpy()
     chosen = ids[numpy.arange(len(ids)), numpy.asarray(arms.tolist(), int)]
     if len(chosen) and chosen.min() < 0:
         row = int(chosen.argmin())
@@ -133,9 +129,7 @@ def _only(features: Any, arms: Any) -> Any:
     """Features (n, arms, f) with those of other arms zeroed: what they hold is no error."""
     if features is None or arms is None:
         return features
-    if isinstance(features, Tensor):
-        features = in_numpy(features)
-    return numpy.where(arms[:, :, None], features, 0.0)
+    return numpy.where(arms[:, :, None], as_array(features), 0.0)
 
 
 def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:

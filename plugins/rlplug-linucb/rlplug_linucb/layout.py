@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
-from rlplug.spaces import number_of_arms, whole_numbers
+from rlplug.spaces import as_array, number_of_arms, whole_numbers
 
 __all__ = ["Layout", "ParsedObservations", "is_name", "layout_of", "wrong_shape"]
 
@@ -180,12 +180,10 @@ def _array(part: Any) -> Any:
 
 def _whole_ids(ids: Any, mask: Any) -> Any:
     """Ids as integers, of those present; one that is not whole is no arm's."""
-    if isinstance(ids, Tensor):
-        ids = ids.cpu().numpy()
+    ids = as_array(ids)
     if ids.dtype.kind not in "iu" and mask is not None:
         # What stands where there is no arm may be anything.
-        present = (mask.cpu().numpy() if isinstance(mask, Tensor) else mask) != 0
-        ids = numpy.where(present, ids, numpy.zeros_like(ids))
+        ids = numpy.where(as_array(mask) != 0, ids, numpy.zeros_like(ids))
     return whole_numbers(ids, "rlplug-linucb: arm id")
 
 

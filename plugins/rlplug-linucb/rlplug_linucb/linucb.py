@@ -14,11 +14,11 @@ import numpy
 import torch
 from torch import Tensor
 
+from rlplug.spaces import as_array
 from rlplug_linucb.arrays import (
     Array,
     BufferViews,
     Estimates,
-    in_numpy,
     invert,
     namespace,
     pseudo_invert,
@@ -364,7 +364,7 @@ class RidgeRegressions(BufferViews):
     def to_array(self, values: Any, dtype: str | None = "float64") -> Array:
         """The values as an array of the same type and device as the sums."""
         if self.on_cpu:
-            return numpy.asarray(in_numpy(values) if isinstance(values, Tensor) else values, dtype)
+            return numpy.asarray(as_array(values), dtype)
         return to_array(values, self.A, dtype)
 
     def make_views(self) -> dict[str, Any]:

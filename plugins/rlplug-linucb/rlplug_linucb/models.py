@@ -347,7 +347,6 @@ class ArmIds(BufferViews):
 
     def groups(self, ids: Any) -> Any:
         """The regression of each arm; for those never learned, the one without data."""
-        ids = ids.cpu().numpy() if isinstance(ids, Tensor) else numpy.asarray(ids)
         known, size = self._groups, self.size
         found = [known.get(arm, size) for arm in ids.ravel().tolist()]
         return numpy.array(found, numpy.int64).reshape(ids.shape)
