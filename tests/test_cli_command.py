@@ -74,6 +74,7 @@ def test_an_option_may_be_repeated_with_another_value(rlplug: Cli, installed: Pa
         ("run --algo good --lr 1", "--set learning_rate=VALUE"),
         ("run --algorithm good", "--algo NAME"),
         ("run --total-timesteps 9", "--steps N"),
+        ("run --name monday", "--set tracking.run_name=NAME"),
         ("train --algo good", "rlplug run"),
         ("list", "rlplug plugins list"),
         ("info good", "rlplug plugins show"),

@@ -173,6 +173,12 @@ def test_one_of_names_the_choices() -> None:
     assert one_of(["a", "b"])("c") == "must be one of 'a', 'b', got 'c'"
 
 
+def test_what_cannot_be_compared_with_a_limit_is_beyond_it() -> None:
+    # A schedule is read from a list by the command, not by the class.
+    with pytest.raises(ValueError, match=r"must be at least 0, got \[\[0, 1.0\], \[9, 0.1\]\]"):
+        Options(learning_rate=[[0, 1.0], [9, 0.1]])  # type: ignore[arg-type]
+
+
 # -- schedules ----------------------------------------------------------------------------------
 
 

@@ -181,6 +181,10 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
             "takes no such argument, did you mean 'autoreset'?",
         ),
         (
+            ("--env", CART_POLE, "--set", "env.id=Pendulum-v1"),
+            "takes no such argument, an id is given with --env",
+        ),
+        (
             ("--env", CART_POLE, "--set", "env.autoreset=never", *ON_CPU),
             "could not be made with device='cpu', autoreset='never'",
         ),

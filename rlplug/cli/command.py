@@ -35,6 +35,7 @@ _RUN_OPTIONS = {
     "--env-id": "--env ID",
     "--environment": "--env ID",
     "--max-steps": "--steps N",
+    "--name": "--set tracking.run_name=NAME",
     "--timesteps": "--steps N",
     "--total-steps": "--steps N",
     "--total-timesteps": "--steps N",

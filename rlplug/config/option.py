@@ -36,7 +36,12 @@ class Limit:
 
     def __call__(self, value: Any) -> str | None:
         """The error message of a value beyond the limit."""
-        return None if self.holds(value) else f"must be {self.words}, got {value!r}"
+        try:
+            holds = self.holds(value)
+        except TypeError:
+            # A list or a text, given to the class by hand, is not compared with a number.
+            holds = False
+        return None if holds else f"must be {self.words}, got {value!r}"
 
 
 def option(

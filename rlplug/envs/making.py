@@ -221,8 +221,8 @@ def _refuse_unknown(
     problems = []
     for name in arguments:
         if name not in known:
-            guess = did_you_mean(name, known)
-            said = f"{env} takes no such argument" + (f", {guess}" if guess else "")
+            meant = "an id is given with --env" if name == "id" else did_you_mean(name, known)
+            said = f"{env} takes no such argument" + (f", {meant}" if meant else "")
             problems.append(Problem(f"env.{name}", said))
     if problems:
         taken = ", ".join(parameters) or "nothing"

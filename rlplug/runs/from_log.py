@@ -84,14 +84,8 @@ def _refuse_without_log(data: DataSection) -> None:
     if names:
         raise ConfigError(
             "a run that learns in an environment",
-            [
-                Problem(
-                    f"data.{name}",
-                    f"has no effect without a log: an environment's is env.{name}",
-                )
-                for name in names
-            ],
-            "try: --data FILE, or the option of the environment",
+            [Problem(f"data.{name}", "has no effect without a log") for name in names],
+            "try: --data FILE, or env.NAME for an argument of the environment",
         )
 
 
