@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlplug.errors import RunFailedError
+
 __all__ = ["allowed_arms", "beta_best", "gaussian_best", "greedy_probabilities"]
 
 Floats: TypeAlias = NDArray[numpy.float64]
@@ -18,11 +20,23 @@ _POINTS = numpy.linspace(-8.0, 8.0, 161)
 
 
 def allowed_arms(mask: Any, shape: tuple[int, ...]) -> NDArray[numpy.bool_]:
-    """The mask as booleans of this shape; all are allowed without one."""
+    """The mask as booleans of this shape; all are allowed without one, and at least one with it."""
     if mask is None:
         return numpy.ones(shape, bool)
     array = mask.cpu().numpy() if isinstance(mask, Tensor) else numpy.asarray(mask)
-    allowed: NDArray[numpy.bool_] = numpy.broadcast_to(array != 0, shape)
+    if array.shape != shape:
+        raise RunFailedError(
+            f"the action mask must have the shape {shape}, one row per choice, "
+            f"found {array.shape}.",
+            "try: the mask of the observations that are chosen for",
+        )
+    allowed: NDArray[numpy.bool_] = array != 0
+    empty = numpy.flatnonzero(~allowed.any(-1))
+    if len(empty):
+        raise RunFailedError(
+            f"the action mask of row {empty[0]} allows no arm.",
+            "try: an environment that always has an arm to choose",
+        )
     return allowed
 
 

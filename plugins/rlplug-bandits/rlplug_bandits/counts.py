@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
+from rlplug.bandits.probability import allowed_arms
 from rlplug.batch.nested import first_leaf
 from rlplug.errors import RunFailedError
 from rlplug.nn import masked
@@ -173,20 +174,7 @@ def highest(
     """
     values = numpy.broadcast_to(values, (rows, values.shape[-1]))
     if mask is not None:
-        allowed = numpy.asarray(mask.cpu() if isinstance(mask, Tensor) else mask) != 0
-        if allowed.shape != values.shape:
-            raise RunFailedError(
-                f"rlplug-bandits: the action mask must have the shape {values.shape}, one row per "
-                f"choice, found {allowed.shape}.",
-                "try: the mask of the observations that are chosen for",
-            )
-        if not allowed.any(1).all():
-            raise RunFailedError(
-                f"rlplug-bandits: the action mask of row {int(allowed.any(1).argmin())} allows no "
-                "arm.",
-                "try: an environment that always has an arm to choose",
-            )
-        values = numpy.where(allowed, values, -numpy.inf)
+        values = numpy.where(allowed_arms(mask, values.shape), values, -numpy.inf)
     if random is None:
         first: NDArray[numpy.int64] = values.argmax(1)
         return first

@@ -46,13 +46,15 @@ class SoftmaxModule(ArmCounts):
     def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
         """Means plus Gumbel noise: the highest is a draw from the softmax of those present."""
         noise = random.gumbel(size=(rows, self.num_arms))
-        scores: Floats = self.means() / float(self.exploration) + noise
+        scores: Floats = self.means() + float(self.exploration) * noise
         return scores
 
     def probabilities(self, rows: int, mask: Any = None) -> Floats:
         """The softmax of those that are allowed."""
-        logits = numpy.broadcast_to(self.means() / float(self.exploration), (rows, self.num_arms))
-        logits = numpy.where(allowed_arms(mask, logits.shape), logits, -numpy.inf)
-        weights = numpy.exp(logits - logits.max(1, keepdims=True))
+        allowed = allowed_arms(mask, (rows, self.num_arms))
+        means = numpy.where(allowed, self.means(), -numpy.inf)
+        with numpy.errstate(over="ignore"):
+            # With a temperature close to 0, all arms but the best are infinitely far from it.
+            weights = numpy.exp((means - means.max(1, keepdims=True)) / float(self.exploration))
         shares: Floats = weights / weights.sum(1, keepdims=True)
         return shares

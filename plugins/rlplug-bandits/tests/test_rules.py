@@ -129,6 +129,18 @@ def test_every_rule_tries_arms_that_are_alike_equally_often(rule: Any) -> None:
     assert abs(counts - 1_000).max() < 110
 
 
+def test_softmax_close_to_temperature_0_chooses_the_best_of_those_present() -> None:
+    one = taught(SoftmaxModule(3, SoftmaxConfig(temperature=1e-308)))
+    best, *_, worst = (-one.means()).argsort().tolist()
+    assert one.choose(50, random()).tolist() == [best] * 50
+    mask = numpy.ones((1, 3), bool)
+    assert one.probabilities(1, mask).tolist() == [numpy.eye(3)[best].tolist()]
+    mask[0, best] = mask[0, worst] = False
+    (second,) = mask[0].nonzero()[0].tolist()
+    assert one.choose(1, random(), mask).tolist() == [second]
+    assert one.probabilities(1, mask).tolist() == [numpy.eye(3)[second].tolist()]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_absent_arms_are_never_chosen_and_inference_is_greedy(rule: Any) -> None:
     one, mask = taught(rule(3)), random().random((300, 3)) < 0.5
@@ -143,6 +155,8 @@ def test_absent_arms_are_never_chosen_and_inference_is_greedy(rule: Any) -> None
     act.action_mask = mask
     with pytest.raises(RunFailedError, match="mask of row 7 allows no arm"):
         one.forward_exploration(act)
+    with pytest.raises(RunFailedError, match="mask of row 7 allows no arm"):
+        one.action_probabilities(act)
 
 
 @pytest.mark.parametrize(

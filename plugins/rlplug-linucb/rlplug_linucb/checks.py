@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 from torch import Tensor
 
+from rlplug.bandits.probability import allowed_arms
 from rlplug.errors import RunFailedError
 from rlplug.spaces import as_array, whole_numbers
 from rlplug_linucb.arrays import Array
-from rlplug_linucb.choice import present_arms
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.models import Model, Rows
 
@@ -98,7 +98,7 @@ def non_finite(columns: Mapping[str, Any]) -> RunFailedError:
 
 def non_finite_scores(parsed: ParsedObservations) -> RunFailedError:
     """The error for scores of present arms that are not finite."""
-    present = None if parsed.mask is None else present_arms(parsed.mask)
+    present = None if parsed.mask is None else allowed_arms(parsed.mask, numpy.shape(parsed.mask))
     return non_finite({"context": parsed.context, "arms": _only(parsed.arms, present)})
 
 
@@ -155,7 +155,7 @@ def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:
 def _refuse_absent(mask: Any, arms: Array) -> None:
     """Refuse rewards of arms that the mask says were absent."""
     chosen = numpy.asarray(arms.tolist(), int)
-    is_present = present_arms(mask)[numpy.arange(len(chosen)), chosen]
+    is_present = allowed_arms(mask, numpy.shape(mask))[numpy.arange(len(chosen)), chosen]
     if not is_present.all():
         row = int(is_present.argmin())
         raise RunFailedError(

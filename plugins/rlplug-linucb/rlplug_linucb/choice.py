@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rlplug import Acted
-from rlplug.errors import RunFailedError
+from rlplug.bandits.probability import allowed_arms
 
-__all__ = ["TOLERANCE", "choose", "present_arms", "with_log_prob"]
+__all__ = ["TOLERANCE", "choose", "with_log_prob"]
 
 TOLERANCE = 1e-12
 """Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
@@ -25,7 +25,7 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
     A best value that is not finite raises FloatingPointError.
     """
     if mask is not None:
-        values = numpy.where(present_arms(mask), values, -numpy.inf)
+        values = numpy.where(allowed_arms(mask, values.shape), values, -numpy.inf)
     if len(values) == 1:
         return numpy.array([_choose_one(values[0], random)])
     best = values.argmax(1)
@@ -41,20 +41,6 @@ def choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any
             draws = random.random((len(rows), values.shape[1]))
             best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
     return best
-
-
-def present_arms(mask: Any) -> Any:
-    """The mask as booleans (n, arms); a row without any arm is refused."""
-    if isinstance(mask, Tensor):
-        mask = mask.cpu().numpy()
-    allowed = numpy.asarray(mask) != 0
-    missing = numpy.flatnonzero(~allowed.any(1))
-    if len(missing):
-        raise RunFailedError(
-            f"rlplug-linucb: the action mask of row {missing[0]} allows no arm.",
-            "try: an environment that always has an arm to choose",
-        )
-    return allowed
 
 
 def with_log_prob(acted: Acted, probabilities: Any) -> Acted:

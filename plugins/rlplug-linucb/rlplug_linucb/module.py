@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
-from rlplug.bandits.probability import greedy_probabilities
+from rlplug.bandits.probability import allowed_arms, greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug.errors import RunFailedError
 from rlplug.nn import masked
@@ -27,7 +27,7 @@ from rlplug_linucb.checks import (
     non_finite,
     non_finite_scores,
 )
-from rlplug_linucb.choice import TOLERANCE, choose, present_arms, with_log_prob
+from rlplug_linucb.choice import TOLERANCE, choose, with_log_prob
 from rlplug_linucb.config import LinUCBConfig
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations, is_name
@@ -167,7 +167,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         mean, sigma, score = scores
         finite = numpy.isfinite(score)
         if parsed.mask is not None:
-            present = present_arms(parsed.mask)
+            present = allowed_arms(parsed.mask, score.shape)
             finite = finite | ~present
             mean, score = (numpy.where(present, one, -numpy.inf) for one in (mean, score))
             sigma = numpy.where(present, sigma, 0.0)

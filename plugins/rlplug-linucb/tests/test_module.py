@@ -208,8 +208,9 @@ def test_whole_numbers_of_any_type_are_arms() -> None:
 
 def test_a_mask_that_allows_no_arm_is_refused() -> None:
     mask = numpy.array([[1, 1, 1, 1], [0, 0, 0, 0]])
-    with pytest.raises(RunFailedError, match="mask of row 1 allows no arm"):
-        module().forward_exploration(act(observations(FIXED, 2), mask))
+    for choose in (module().forward_exploration, module().action_probabilities):
+        with pytest.raises(RunFailedError, match="mask of row 1 allows no arm"):
+            choose(act(observations(FIXED, 2), mask))
 
 
 @pytest.mark.parametrize("count", [1, 30])
