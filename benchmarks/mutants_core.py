@@ -78,7 +78,7 @@ def tried(
     import_heavy()
     with tempfile.TemporaryDirectory() as folder:
         free = [copy_of_tree(Path(folder) / str(job)) for job in range(said.jobs)]
-        covered = covered.still_there(free[0])
+        covered = covered.still_there(free[0], said.seconds)
         running: list[Trial] = []
         waiting = list(reversed(bugs))
         try:
