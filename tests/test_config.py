@@ -486,6 +486,16 @@ def test_a_number_in_place_of_an_add_ons_section_is_refused(tmp_path: Path) -> N
     assert found == {"addons.scale": "expected a section [addons.scale], got 3"}
 
 
+def test_what_stands_in_place_of_a_section_is_not_replaced_by_flags(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("sampling = 'fast'\n[[run]]\nsteps = 3\n")
+    found = problems(config=path, steps=9)
+    assert found == {
+        "run": "expected a section [run], got [{'steps': 3}]",
+        "sampling": "expected a section [sampling], got 'fast'",
+    }
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(RequestError, match=r"there is no file 'nowhere\.toml'"):
         prepared(config=Path("nowhere.toml"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.sections import CORE_SECTIONS
 from rlplug.config.sources import Layers, Setting, read_toml
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
@@ -64,12 +65,24 @@ def layers_of(request: Request) -> Layers:
         values = read_toml(request.config)
         # The search of `rlplug tune`, in a file that is also that of a run.
         values.pop(TUNE, None)
+        _refuse_no_sections(values, request.config)
         layers.merge(values, str(request.config))
     layers.merge(request.flags, request.flags_origin)
     for setting in request.settings:
         if setting.key.startswith("run."):
             layers.put(tuple(setting.key.split(".")), setting.value, "--set")
     return layers
+
+
+def _refuse_no_sections(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse numbers and lists where sections are: flags would silently take their place."""
+    problems = [
+        Problem(name, f"expected a section [{name}], got {values[name]!r}")
+        for name in CORE_SECTIONS
+        if not isinstance(values.get(name, {}), Mapping)
+    ]
+    if problems:
+        raise ConfigError(str(path), problems, "see: rlplug options")
 
 
 def find_plugins(layers: Layers, registry: Registry) -> list[FoundPlugin]:
