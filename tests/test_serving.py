@@ -159,6 +159,15 @@ def test_frames_are_stacked_until_reset_and_the_first_stands_for_those_before_it
     assert acts.predict(numpy.ones((4, 3, 2))).tolist() == [6] * 4
 
 
+def test_what_an_observation_may_look_like_is_told_with_one_frame_where_frames_are_stacked() -> None:
+    forms = r"has shape \(5,\), expected \(2, 2\), or \(n, 2, 2\) for n of them"
+    box = spaces.Box(0, 100, (2, 2), numpy.float32)
+    with pytest.raises(RequestError, match=rf"{forms}, or one frame of shape \(2,\)\."):
+        policy(box, frame_stack=2).predict([0] * 5)
+    with pytest.raises(RequestError, match=rf"{forms}\."):
+        policy(box).predict([0] * 5)
+
+
 class Clock(Module):
     """Chooses how many steps of the episode it remembers."""
 
