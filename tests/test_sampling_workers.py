@@ -803,6 +803,22 @@ def test_an_environment_that_cannot_be_made_names_the_constructor(open_sampler: 
         open_sampler(make)
 
 
+def test_a_worker_that_dies_in_its_first_reset_is_told_with_how(open_sampler: Open) -> None:
+    parent = os.getpid()
+
+    class Deadly(Numbered):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if os.getpid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().reset(seed=seed)
+
+    with pytest.raises(
+        EnvironmentFailedError,
+        match=r"'Walk' \(1 of 4\) failed in reset: its worker process was killed by signal 9",
+    ):
+        open_sampler(Deadly)
+
+
 def test_too_little_shared_memory_is_told() -> None:
     # A quarter of a petabyte.
     space = gymnasium.spaces.Box(0, 1, (2**8, 2**10), numpy.uint8)

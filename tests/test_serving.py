@@ -159,7 +159,7 @@ def test_frames_are_stacked_until_reset_and_the_first_stands_for_those_before_it
     assert acts.predict(numpy.ones((4, 3, 2))).tolist() == [6] * 4
 
 
-def test_what_an_observation_may_look_like_is_told_with_one_frame_where_frames_are_stacked() -> None:
+def test_the_forms_of_an_observation_are_told_with_one_frame_where_they_are_stacked() -> None:
     forms = r"has shape \(5,\), expected \(2, 2\), or \(n, 2, 2\) for n of them"
     box = spaces.Box(0, 100, (2, 2), numpy.float32)
     with pytest.raises(RequestError, match=rf"{forms}, or one frame of shape \(2,\)\."):

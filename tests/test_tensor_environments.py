@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pytest
 import torch
 from gymnasium import spaces
@@ -248,6 +249,24 @@ def test_vectors_of_arrays_may_come_from_a_factory(home: Path) -> None:
 
     options = {**QUIET, "num_envs": 3, "n_steps": 16, "batch_size": 16}
     assert rl.run("ppo", make, steps=96, options=options).status == "FINISHED"
+
+
+def test_a_class_of_its_own_that_gives_arrays_is_refused(home: Path) -> None:
+    import gymnasium
+
+    class Arrays:
+        num_envs = 2
+        single_observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+        single_action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return numpy.zeros((2, 3), numpy.float32), {}
+
+        def step(self, actions: Any) -> Any:
+            raise AssertionError("it is refused before")
+
+    with pytest.raises(rl.RlplugError, match=r"Arrays that gives ndarray; .* must give tensors\."):
+        rl.run("ppo", lambda num_envs: Arrays(), steps=96, options={**QUIET, "num_envs": 2})
 
 
 def test_a_run_on_another_kind_of_device_starts_new_episodes() -> None:
