@@ -148,15 +148,17 @@ class Accepted:
 def table(outcomes: Sequence[Outcome]) -> None:
     """How many were noticed, by room and in all."""
     rooms = sorted({outcome.bug.room for outcome in outcomes})
-    print(f"\n{'room':<16}{'planted':>9}{'noticed':>9}{'':>7}{'by its own':>12}{'accepted':>10}")
+    names = f"{'':>7}{'by its own':>12}{'by time':>9}{'accepted':>10}"
+    print(f"\n{'room':<16}{'planted':>9}{'noticed':>9}{names}")
     for room in [*rooms, "all"] if len(rooms) > 1 else rooms:
         of_room = [one for one in outcomes if room in ("all", one.bug.room)]
         tried_ones = [one for one in of_room if one.result != "accepted"]
         noticed = [one for one in tried_ones if one.result == "noticed"]
         share = len(noticed) / max(len(tried_ones), 1)
         own = sum(one.by_own for one in noticed)
+        slow = sum(one.too_slow for one in noticed)
         print(
-            f"{room:<16}{len(tried_ones):>9}{len(noticed):>9}{share:>7.0%}{own:>12}"
+            f"{room:<16}{len(tried_ones):>9}{len(noticed):>9}{share:>7.0%}{own:>12}{slow:>9}"
             f"{len(of_room) - len(tried_ones):>10}"
         )
 

@@ -66,6 +66,8 @@ class Outcome:
     result: str
     why: str = ""
     by_own: bool = False
+    too_slow: bool = False
+    """Noticed only in that the tests took far longer, as on a busy machine they may anyway."""
 
 
 def import_heavy() -> None:
@@ -96,6 +98,7 @@ class Trial:
         self.path.write_bytes(bug.planted(self.source))
         self.report = tree / "first_failure.txt"
         self.report.unlink(missing_ok=True)
+        self.too_slow = False
         self.deadline = time.monotonic() + 2 * seconds + GRACE
         self.process = multiprocessing.get_context("fork").Process(
             target=run_tests, args=(tree, tests, self.report)
@@ -107,6 +110,7 @@ class Trial:
         if self.process.is_alive():
             if time.monotonic() < self.deadline:
                 return False
+            self.too_slow = True
             self.stop()
         self.process.join()
         self.path.write_bytes(self.source)
@@ -124,7 +128,8 @@ class Trial:
         first = self.report.read_text() if self.report.exists() else ""
         if self.process.exitcode == 0:
             return Outcome(self.bug, "survived", f"{len(self.tests)} of {self.known} tests passed")
-        return Outcome(self.bug, "noticed", first, first.startswith(own_tests(self.bug.room)))
+        by_own = first.startswith(own_tests(self.bug.room))
+        return Outcome(self.bug, "noticed", first, by_own, self.too_slow)
 
 
 def in_child(target: Callable[..., None], *arguments: Any) -> int | None:
