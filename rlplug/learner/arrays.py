@@ -13,7 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, leaves
 from rlplug.learner.gradients import TorchEngine
-from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.learner.snapshot import Snapshot
@@ -113,15 +113,16 @@ class ArraysEngine:
     def _backward(self, update: ModuleUpdate, loss: MinibatchLoss, weight: float) -> list[int]:
         """Gradients into the tape's buffer; the positions of the parameters they reach."""
         tape = self._tape
-        if not loss.named and len(update.ready) == len(self._optimizers):
+        if not loss.mapped and len(update.ready) == len(self._optimizers):
             return tape.backward(loss.total, weight=weight)
         tape.flat.fill(0)
         reached: list[int] = []
         start = 0
+        acting = acting_on(update.ready, loss)
         for one in self._optimizers:
             span = range(start, start + len(one.params))
             start += len(one.params)
-            own = loss.for_optimizer(one.name) if one in update.acting else None
+            own = loss.for_optimizer(one.name) if one in acting else None
             if own is not None and own.requires_grad:
                 reached += tape.backward(own, weight=weight, wanted=span)
         return reached

@@ -73,7 +73,9 @@ class ByHand(LearnerModules):
     ) -> Tensor | None:
         """The sum of all plugins' terms; None if nobody has one."""
         member = self.member(module_id)
-        names = tuple(one.name for one in member.optimizers)
+        update = self.module_updates.get(module_id)
+        acting = [] if update is None else update.scheduled()
+        names = tuple(one.name for one in acting)
         loss = self._losses(member, batch, names, fwd_out=fwd_out)
         total: Tensor | None = None if loss is None else loss.total
         return total
@@ -125,7 +127,10 @@ class ByHand(LearnerModules):
         return {param: param.grad for param in params if param.grad is not None}
 
     def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Clip copies of them, then step every optimizer that has gradients here."""
+        """Clip copies of them, then step every optimizer that has gradients here and does not rest.
+
+        All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
+        """
         check_gradients(gradients)
         known = {id(param) for param in self._parameters()}
         if any(id(param) not in known for param in gradients):
@@ -138,9 +143,11 @@ class ByHand(LearnerModules):
             param: gradient.clone() for param, gradient in gradients.items() if gradient is not None
         }
         for update in updates.values():
+            update.begin([])
             self._set_gradients(update, copies)
             update.clip()
             update.step(lambda: None)
+            update.advance()
         for update in self.module_updates.values():
             update.update_targets(self.timestep)
 
@@ -531,8 +538,8 @@ class ByHand(LearnerModules):
         self, update: ModuleUpdate, gradients: Mapping[nn.Parameter, Any]
     ) -> list[nn.Parameter]:
         update.flat_gradients = None
-        update.start(update.member.optimizers)
-        params = [param for one in update.member.optimizers for param in one.params]
+        update.start(update.scheduled())
+        params = [param for one in update.ready for param in one.params]
         for param in params:
             gradient = gradients.get(param)
             param.grad = None if gradient is None else like_parameter(gradient, param)

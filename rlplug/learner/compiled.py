@@ -202,8 +202,7 @@ class CompiledEngine:
             return None, {}
         ready = [self._optimizers[name] for name in names]
         gradients = {}
-        # torch before 2.13 cannot trace bool() of a list.
-        for one in acting_on(ready, loss.named, common=len(loss.common) > 0):
+        for one in acting_on(ready, loss):
             own = loss.for_optimizer(one.name)
             if own is not None:
                 gradients[one.name] = _traced_gradients(own, one.params, scale)
@@ -236,12 +235,15 @@ def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
         len(loss.common),
         loss.rows,
         loss.stop,
+        loss.plugins,
+        loss.mapped,
     )
 
 
 def _unpacked(packed: tuple[Any, ...]) -> MinibatchLoss:
     loss = MinibatchLoss()
-    loss.total, loss.metrics, named, common, loss.rows, loss.stop = packed
+    loss.total, loss.metrics, named, common, loss.rows, loss.stop, *whose = packed
+    loss.plugins, loss.mapped = whose
     loss.named = dict.fromkeys(named, loss.total)
     loss.common = [loss.total] * common
     return loss

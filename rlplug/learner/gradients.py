@@ -12,7 +12,7 @@ from rlplug.batch import Batch
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import Precision
-from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
 from rlplug.optim.balance import balanced, summed
@@ -76,7 +76,7 @@ class TorchEngine:
     def _backward(self, update: ModuleUpdate, loss: MinibatchLoss, weight: float) -> None:
         if self._terms.wanted:
             self._terms.take(update, loss, self._precision, weight)
-        elif loss.named or len(update.ready) < len(update.cycle.optimizers):
+        elif loss.mapped or len(update.ready) < len(update.cycle.optimizers):
             _per_optimizer(update, loss, self._precision, weight)
         else:
             total = self._precision.scaled(loss.total)
@@ -215,7 +215,7 @@ def _per_optimizer(
 ) -> None:
     """One pass per optimizer over its own parameters, and one over those that modules share."""
     passes: list[tuple[Tensor, Sequence[nn.Parameter]]] = []
-    for one in update.acting:
+    for one in acting_on(update.ready, loss):
         own = loss.for_optimizer(one.name)
         if own is not None and own.requires_grad:
             passes.append((own, one.params))
@@ -232,11 +232,12 @@ def _per_term(
     """One pass per term of the loss: term → parameter name → gradient."""
     member = update.member
     names = {id(param): name for name, param in member.named.items()}
-    everything = [param for one in update.acting for param in one.params] + member.shared_params
+    acting = acting_on(update.ready, loss)
+    everything = [param for one in acting for param in one.params] + member.shared_params
     passes: list[tuple[str, Tensor, Sequence[nn.Parameter]]] = [
         (term, value, everything) for term, value in loss.terms.items() if value.requires_grad
     ]
-    for one in update.acting:
+    for one in acting:
         if one.name in loss.named:
             passes.append((one.name, loss.named[one.name], one.params))
     terms: dict[str, dict[str, Tensor]] = {}

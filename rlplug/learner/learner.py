@@ -207,7 +207,7 @@ class Learner(ByHand):
         shared = [] if self.shared_update is None else [self.shared_update]
         acting: Ready = {}
         for update in (*window, *shared):
-            acting[update] = update.cycle.acting()
+            acting[update] = update.scheduled()
         if self.learning.optimizers == "together":
             yield acting
             return
@@ -254,11 +254,11 @@ class Learner(ByHand):
 
     def _finish(self, window: list[ModuleUpdate]) -> None:
         """Advance cycles and scaler; then targets, which follow what modules share as well."""
-        finished = list(filterfalse(_STOPPED, filter(_STEPPED, window)))
+        finished = list(filter(_STEPPED, window))
         if self.shared_update is not None and finished:
             finished.append(self.shared_update)
         for update in finished:
-            update.cycle.advance()
+            update.advance()
             update.update_targets(self.timestep)
         if self.precision.scaler is not None:
             self.precision.stepped()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
@@ -53,6 +53,10 @@ class MinibatchLoss:
     """Losses that move every acting optimizer."""
     named: dict[str, Any] = field(default_factory=dict)
     """Losses that move one optimizer each."""
+    plugins: list[str] = field(default_factory=list)
+    """Those that gave a loss."""
+    mapped: list[str] = field(default_factory=list)
+    """Plugins some of whose optimizers a mapping names: those that it leaves out rest."""
     terms: dict[str, Any] = field(default_factory=dict)
     """The common losses term by term."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -124,16 +128,19 @@ class LossHooks:
 
 
 def acting_on(
-    ready: Sequence[RegisteredOptimizer], named: Collection[str], *, common: bool
+    ready: Sequence[RegisteredOptimizer], loss: MinibatchLoss
 ) -> list[RegisteredOptimizer]:
     """The optimizers that a minibatch's losses move.
 
     A plugin's optimizers rest where a mapping names some of them and leaves them out.
     """
-    if not named:
+    if not loss.mapped:
         return list(ready)
-    naming = {one.plugin for one in ready if one.name in named}
-    return [one for one in ready if one.name in named or (common and one.plugin not in naming)]
+    # torch before 2.13 cannot trace bool() of a list.
+    common = len(loss.common) > 0
+    return [
+        one for one in ready if one.name in loss.named or (common and one.plugin not in loss.mapped)
+    ]
 
 
 def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
@@ -264,6 +271,7 @@ def _combine(
             if own is None:
                 continue
         values.append(own)
+        combined.plugins.append(plugin)
         metrics = combined.metrics
         if len(answers) > 1:
             metrics[f"loss/{plugin}"] = own.detach()
@@ -274,6 +282,7 @@ def _combine(
         for name, rows in loss.rows.items():
             combined.rows[name] = rows.detach()
         if loss.stop is not None:
+            _check_stop(loss.stop, plugin)
             combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
     if not values:
         return None
@@ -288,12 +297,14 @@ def _add_named(
     """The sum of the losses of the optimizers that act; None if they are all of resting ones."""
     if not isinstance(value, Mapping):
         _check(value, "loss", plugin)
-    if not value:
+    own = [one.name for one in member.optimizers if one.plugin == plugin]
+    if not value and any(name in optimizers for name in own):
         raise PluginError(
             f"plugin {plugin!r} gave a loss without any value.", "return None instead"
         )
     known = [one.name for one in member.optimizers]
     acting = {name: part for name, part in value.items() if name in optimizers}
+    combined.mapped += [one.plugin for one in member.optimizers if one.name in value]
     for name in value:
         if name not in known:
             raise PluginError(
@@ -320,6 +331,16 @@ def _as_loss(answer: Any, plugin: str) -> Loss:
     raise PluginError(
         f"plugin {plugin!r} gave {type(answer).__name__} as its loss.",
         "return a 0-d tensor, a Loss, a dict with 'loss', or None",
+    )
+
+
+def _check_stop(stop: Any, plugin: str) -> None:
+    if isinstance(stop, bool | numpy.bool_) or (isinstance(stop, _TENSORS) and not stop.dim()):
+        return
+    shape = f" of shape {tuple(stop.shape)}" if isinstance(stop, _TENSORS) else ""
+    raise PluginError(
+        f"the stop of the loss of plugin {plugin!r} is {type(stop).__name__}{shape}.",
+        "give True, False, None or a 0-d tensor of one of them",
     )
 
 

@@ -87,6 +87,8 @@ class ModuleUpdate:
         self.ready: list[RegisteredOptimizer] = []
         """The optimizers that are scheduled to act in this step."""
         self.ready_names: tuple[str, ...] = ()
+        """Of which losses are asked for."""
+        self._scheduled: tuple[str, ...] = ()
         self.acting: list[RegisteredOptimizer] = []
         """Those of them that the losses move."""
         self.weight = 0.0
@@ -105,16 +107,26 @@ class ModuleUpdate:
         """Whether any of the step's evaluations moved something."""
         self._of_step: dict[int, dict[str, Any]] = {}
         """The metrics of the step's minibatches, by their places in it."""
+        self._rows_of_step: dict[int, dict[str, Tensor]] = {}
+        """What they tell of single rows."""
+        self._with_loss: set[int] = set()
+        """Those that had a loss in any evaluation."""
+        self._moved: set[str] = set()
+        """Plugins that gave a loss in this step, or whose optimizers had gradients."""
+        self._named: set[str] = set()
+        """The optimizers that losses of this evaluation move."""
         self._noted = 0
         self._first_evaluation = True
-        self._recorded = 0, 0
-        """Minibatches in the history, and parts of the rows, before this evaluation."""
+        self._recorded = 0
+        """Minibatches in the history before this evaluation."""
+        self._rows_recorded: dict[int, dict[str, Tensor]] = {}
+        """What was told of the rows of this step before this evaluation."""
         # Since the last results:
         self.history: list[dict[str, Any]] = []
         """The metrics of each minibatch."""
         self.last_history: list[dict[str, Any]] = []
         """Those of the last update."""
-        self._rows: dict[str, list[Tensor]] = {}
+        self._rows: list[dict[str, Tensor]] = []
         self._epoch_start = 0
         self._skipped = 0
         self._nonfinite_steps: list[Any] = []
@@ -136,18 +148,37 @@ class ModuleUpdate:
         if len(minibatches) != 1:
             rows = sum(batch.rows for batch in minibatches)
             self.weights = [batch.rows / rows for batch in minibatches]
+        self._end()
         self.stepped = False
-        self._of_step = {}
+        self._moved = set()
+
+    def _end(self) -> None:
+        """Count and keep what the minibatches of a step have told."""
+        self._skipped += len(self._of_step) - len(self._with_loss)
+        self._rows += filter(None, self._rows_of_step.values())
+        self._of_step, self._rows_of_step, self._with_loss = {}, {}, set()
+
+    def scheduled(self) -> list[RegisteredOptimizer]:
+        """The optimizers that act in this step."""
+        acting = self.cycle.acting()
+        self._scheduled = tuple(map(_NAME, acting))
+        return acting
 
     def start(self, ready: list[RegisteredOptimizer], *, again: bool = False) -> None:
-        """Begin an evaluation, or repeat it for a closure."""
+        """Begin an evaluation, or repeat it for a closure.
+
+        In the turn of what modules share none is ready: the losses are those of all that act in
+        this step.
+        """
         self.ready = self.acting = ready
-        self.ready_names = tuple(map(_NAME, ready))
+        self.ready_names = tuple(map(_NAME, ready)) or self._scheduled
         self.weight = 0.0
         self.losses = []
         self._first_evaluation = not again
         self._noted = 0
-        self._recorded = len(self.history), len(self._rows.get("indices", ()))
+        self._named = set()
+        self._recorded = len(self.history)
+        self._rows_recorded = {n: dict(rows) for n, rows in self._rows_of_step.items()}
         # Those that lie in one array are written over, by engines that do not add to them.
         if self.flat_gradients is None:
             self.clear_gradients()
@@ -161,14 +192,13 @@ class ModuleUpdate:
 
     def discard(self) -> None:
         """Discard this evaluation; another engine repeats it."""
-        minibatches_before, rows_before = self._recorded
-        del self.history[minibatches_before:]
+        del self.history[self._recorded :]
         kept = set(map(id, self.history))
         self._of_step = {n: one for n, one in self._of_step.items() if id(one) in kept}
-        for rows in self._rows.values():
-            del rows[rows_before:]
+        self._rows_of_step = self._rows_recorded
         self.stopped = False
         self.flat_gradients = None
+        self._with_loss &= self._of_step.keys()
         self.start(self.ready, again=not self._first_evaluation)
 
     def evaluation(self) -> dict[str, Any]:
@@ -178,11 +208,12 @@ class ModuleUpdate:
             for name, param in self.member.named.items()
             if param.grad is not None
         }
-        for index, metrics in enumerate(self.history[self._recorded[0] :]):
+        for index, metrics in enumerate(self.history[self._recorded :]):
             for name, value in metrics.items():
                 found[f"{name} of minibatch {index}"] = value
-        for name, rows in self._rows.items():
-            found[f"rows of {name}"] = tuple(rows[self._recorded[1] :])
+        for index, rows in self._rows_of_step.items():
+            for name, values in rows.items():
+                found[f"rows of {name} of minibatch {index}"] = values
         found["stop"] = self.stopped
         return found
 
@@ -194,8 +225,9 @@ class ModuleUpdate:
             self._of_step[index] = {}
             self.history.append(self._of_step[index])
         if loss is None:
-            self._skipped += self._first_evaluation
             return False
+        self._with_loss.add(index)
+        self._moved.update(loss.plugins)
         known = self._of_step.get(index, {})
         if self._first_evaluation and known:
             # Of an optimizer that acts after others: what it adds to the same minibatch.
@@ -205,19 +237,23 @@ class ModuleUpdate:
             self.metrics = known
             known.update(loss.metrics)
             known["loss"] = total
-            if loss.rows and "indices" in batch:
-                self._rows.setdefault("indices", []).append(batch["indices"])
-                for name, values in loss.rows.items():
-                    self._rows.setdefault(name, []).append(values)
+        if self._first_evaluation and loss.rows and "indices" in batch:
+            told = self._rows_of_step.setdefault(index, {"indices": batch["indices"]})
+            told.update({name: rows for name, rows in loss.rows.items() if name not in told})
         if self.stopped or (loss.stop is not None and bool(loss.stop)):
             self.stopped = True
             self.weight = 0.0
             return False
-        if loss.named:
-            self.acting = acting_on(self.ready, loss.named, common=bool(loss.common))
+        if loss.mapped or self._named:
+            moved = acting_on(self.ready, loss)
             for one in self.ready:
-                if one not in self.acting:
+                if one not in moved:
                     one.note_idle()
+            # Of accumulated minibatches each may move others.
+            self._named.update(map(_NAME, moved))
+            self.acting = [one for one in self.ready if one.name in self._named]
+            if not moved and not self.member.shared:
+                return False
         self.losses.append((total, weight))
         self.weight += weight
         return True
@@ -276,6 +312,7 @@ class ModuleUpdate:
             if self._needs_closure:
                 stepped = self._step_with_closure(one, evaluate)
             elif gradients:
+                self._moved.add(one.plugin)
                 if scaler is not None:
                     self._overflows.append(self._precision.overflow_of(one.optimizer))
                 stepped = one.step(gradients, self.nonfinite[one.name], scaler)
@@ -285,7 +322,17 @@ class ModuleUpdate:
             if stepped:
                 one.stepped_in_epoch = True
                 if one.scheduler is not None:
-                    one.scheduler.stepped(self.metrics)
+                    one.scheduler.stepped(self._metrics_of_step())
+
+    def advance(self) -> None:
+        """Count the step in the cycles of those that it moved."""
+        self.cycle.advance(self._moved)
+
+    def _metrics_of_step(self) -> dict[str, Any]:
+        """The averages over the minibatches that were accumulated."""
+        if len(self._of_step) < 2:
+            return self.metrics
+        return average(list(self._of_step.values()))
 
     def update_targets(self, timestep: int) -> None:
         """Let target networks follow."""
@@ -311,6 +358,7 @@ class ModuleUpdate:
 
         Among the averages are the learning rates, among the per-row values the `indices`.
         """
+        self._end()
         results = average(self.history) if self.history else {}
         self.last_history, self.history = self.history, []
         self._epoch_start = 0
@@ -324,12 +372,17 @@ class ModuleUpdate:
                 tensors = any(isinstance(one, Tensor) for one in found)
                 results[name] = torch.stack(found).sum() if tensors else sum(found)
                 found.clear()
-        rows, self._rows = self._rows, {}
+        rows: dict[str, list[Tensor]] = {}
+        for told in self._rows:
+            for name, values in told.items():
+                rows.setdefault(name, []).append(values)
+        self._rows = []
         return results, dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
     def forget_results(self) -> None:
         """Leave nothing of an update that failed to the results of the next one."""
-        self.history, self._rows = [], {}
+        self._end()
+        self.history, self._rows = [], []
         self._epoch_start = self._skipped = 0
         self._nonfinite_steps.clear()
         self._overflows.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -316,10 +316,10 @@ class OptimizerCycle:
                 position -= one.frequency
         return [one for one in self.optimizers if one.name not in resting]
 
-    def advance(self) -> None:
-        """Count one step."""
+    def advance(self, plugins: Collection[str]) -> None:
+        """Count one step of these plugins."""
         for plugin in self.positions:
-            self.positions[plugin] += 1
+            self.positions[plugin] += plugin in plugins
 
 
 def optimizers_from(

@@ -163,7 +163,7 @@ class VmapEngine:
                 table[key] = tensor
             for part, _ in self._forwards:
                 vars(part).pop("forward", None)
-        if loss is None or loss.named:
+        if loss is None or loss.mapped:
             raise ValueError("no loss and named losses are for one module at a time")
         metrics = {n: value for n, value in loss.metrics.items() if isinstance(value, Tensor)}
         self._constants = {n: value for n, value in loss.metrics.items() if n not in metrics}

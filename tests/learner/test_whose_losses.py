@@ -1,0 +1,306 @@
+"""Whose losses move which optimizers: where add-ons have losses too, and optimizers act in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from rlplug import ALL_MODULES, Loss, Module
+from rlplug.errors import PluginError
+from rlplug.nn import FixedTarget
+
+MODES = pytest.mark.parametrize("mode", ["together", "in_turn"])
+RATE = 0.5
+
+
+class Pair(Module):
+    """Two numbers and their product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gen = nn.Parameter(torch.tensor(1.0))
+        self.dis = nn.Parameter(torch.tensor(3.0))
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"product": self.gen * self.dis * batch["x"].mean(), "rows": self.gen * batch["x"]}
+
+    def numbers(self) -> tuple[float, float]:
+        return self.gen.item(), self.dis.item()
+
+
+class Extra(nn.Module):
+    """A number of an add-on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.tensor(2.0))
+
+
+TRAINS_ITS_OWN = {
+    "build_extra": lambda self, module: Extra(),
+    "configure_optimizers_for_module": lambda self, extra: SGD([extra.own], lr=RATE),
+    "compute_loss_for_module": lambda self, extra: extra.own.square().sum(),
+}
+
+
+def optimizers(self: Any, module: Pair) -> Any:
+    return {"gen": SGD([module.gen], lr=RATE), "dis": SGD([module.dis], lr=RATE)}
+
+
+def cycle(self: Any, module: Pair) -> Any:
+    return tuple(
+        {"optimizer": SGD([param], lr=RATE), "frequency": 1} for param in (module.gen, module.dis)
+    )
+
+
+def product(self: Any, fwd_out: Any) -> Any:
+    return fwd_out["product"]
+
+
+def product_unless_zero(self: Any, fwd_out: Any, batch: Any) -> Any:
+    return None if float(batch["x"].mean()) == 0 else fwd_out["product"]
+
+
+@pytest.fixture
+def pair(make: Any) -> Any:
+    def made(mode: str, loss: Any, *, learning: Any = (), **known: Any) -> Any:
+        return make(
+            build=lambda self: Pair(),
+            compute_loss_for_module=loss,
+            learning={"optimizers": mode, **dict(learning)},
+            **{"configure_optimizers_for_module": optimizers, **known},
+        )
+
+    return made
+
+
+@MODES
+def test_losses_of_single_optimizers_move_what_modules_share(
+    make: Any, batch: Any, mode: str
+) -> None:
+    encoder = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(encoder.weight)
+
+    class Heads(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+            self.left, self.right = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+        def forward_train(self, batch: Any) -> Any:
+            seen = self.encoder(batch["x"][:, None])
+            return {"left": (seen * self.left).mean(), "right": (seen * self.right).mean()}
+
+    def each(self: Any, module_id: str, module: Any) -> Any:
+        if module_id == ALL_MODULES:
+            return SGD(module.parameters(), lr=0.25)
+        return {"left": SGD([module.left], lr=0.25), "right": SGD([module.right], lr=0.25)}
+
+    learner = make(
+        ids=("a", "b"),
+        build=lambda self: Heads(),
+        configure_optimizers_for_module=each,
+        compute_loss_for_module=lambda self, fwd_out: Loss(dict(fwd_out)),
+        learning={"optimizers": mode},
+    )
+    results = learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
+    assert "skipped" not in results["a"]
+    # The gradient is the sum of both heads times the input; in turn, of the heads that have moved.
+    gradient = 1 * (0.75 + 0.75) + 2 * (0.5 + 0.5) if mode == "in_turn" else 1 * 2 + 2 * 2
+    assert encoder.weight.item() == 1 - 0.25 * gradient
+
+
+@MODES
+def test_an_optimizer_that_a_mapping_leaves_out_rests_beside_the_loss_of_an_add_on(
+    pair: Any, batch: Any, mode: str
+) -> None:
+    def squares(self: Any, module: Pair) -> Any:
+        return (module.gen.square() + module.dis.square()) / 2
+
+    learner = pair(
+        mode,
+        lambda self, fwd_out: Loss({"gen": fwd_out["product"]}),
+        addons={"squares": {"compute_loss_for_module": squares}},
+    )
+    learner.update({"default": batch(1.0)}, timestep=1)
+    # The gradient of gen is dis + gen.
+    assert learner.modules["default"].numbers() == (1 - RATE * 4, 3.0)
+
+
+@MODES
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+def test_each_of_the_accumulated_minibatches_may_move_another_optimizer(
+    pair: Any, batch: Any, mode: str, arrays: str
+) -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        return Loss({"gen" if float(batch["x"].mean()) == 1 else "dis": fwd_out["product"]})
+
+    learner = pair(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays})
+    for step in (1, 2):
+        before = gen, dis = learner.modules["default"].numbers()
+        learner.update({"default": batch(1.0, 2.0)}, timestep=step, minibatch_size=1)
+        if mode == "in_turn":
+            # Each turn is averaged over the minibatches that have a loss in it.
+            gen -= RATE * dis
+            assert learner.modules["default"].numbers() == (gen, before[1] - RATE * 2 * gen)
+        else:
+            moved = gen - RATE * dis / 2, dis - RATE * 2 * gen / 2
+            assert learner.modules["default"].numbers() == moved
+
+
+@MODES
+def test_an_add_on_that_trains_its_own_does_not_count_in_the_algorithms_cycle(
+    pair: Any, batch: Any, mode: str
+) -> None:
+    found = []
+    for addons in ({}, {"own": TRAINS_ITS_OWN}):
+        learner = pair(
+            mode, product_unless_zero, addons=addons, configure_optimizers_for_module=cycle
+        )
+        for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
+            learner.update({"default": batch(x)}, timestep=step)
+        found.append(learner.modules["default"].numbers())
+    # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
+    assert found == [(-2.125, 3.25)] * 2
+
+
+def test_by_hand_too_optimizers_with_a_frequency_take_turns(pair: Any, batch: Any) -> None:
+    learner = pair("together", product, configure_optimizers_for_module=cycle)
+    found = []
+    for _ in range(3):
+        batches = learner.prepare_batches({"default": batch(1.0)})
+        losses = learner.compute_loss(learner.forward_train(batches), batches)
+        gradients = learner.postprocess_gradients(learner.compute_gradients(losses))
+        learner.apply_gradients(gradients)
+        found.append(learner.modules["default"].numbers())
+    assert found == [(-0.5, 3.0), (-0.5, 3.25), (-2.125, 3.25)]
+
+
+@MODES
+@pytest.mark.parametrize(("accumulate", "seen"), [(2, 2), (4, 1)])
+def test_a_scheduler_sees_the_mean_of_the_accumulated_minibatches(
+    pair: Any, batch: Any, mode: str, accumulate: int, seen: int
+) -> None:
+    told: list[float] = []
+
+    class Recorder(ReduceLROnPlateau):
+        def step(self, metrics: Any, epoch: Any = None) -> None:
+            told.append(float(metrics))
+            super().step(metrics)
+
+    def followed(self: Any, module: Pair) -> Any:
+        one = SGD([module.gen], lr=0.0)
+        schedule = {"scheduler": Recorder(one), "monitor": "loss", "interval": "step"}
+        return (
+            {"optimizer": one, "name": "gen", "lr_scheduler": schedule},
+            {"optimizer": SGD([module.dis], lr=0.0), "name": "dis"},
+        )
+
+    learner = pair(
+        mode,
+        product,
+        learning={"accumulate": accumulate},
+        configure_optimizers_for_module=followed,
+    )
+    parts = learner.update_from_batch(
+        {"default": batch(1.0, 3.0, 5.0, 7.0)}, minibatch_size=1, reduce_fn=None
+    )
+    losses = [float(part["default"]["loss"]) for part in parts]
+    means = [
+        sum(losses[start : start + accumulate]) / accumulate for start in range(0, 4, accumulate)
+    ]
+    assert told == means
+    assert len(told) == seen
+
+
+@MODES
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+def test_rows_may_come_with_the_loss_of_any_optimizer(
+    pair: Any, batch: Any, mode: str, arrays: str
+) -> None:
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        rows = {"priority": fwd_out["rows"].abs()} if "dis" in optimizers else {}
+        return Loss(fwd_out["product"], rows=rows)
+
+    learner = pair(mode, loss, compute={"arrays": arrays})
+    for step in (1, 2, 3):
+        gen, dis = learner.modules["default"].numbers()
+        learner.update({"default": batch(2.0, 4.0, indices=torch.tensor([7, 9]))}, timestep=step)
+        rows = learner.rows["default"]
+        assert rows["indices"].tolist() == [7, 9]
+        if mode == "in_turn":
+            gen -= RATE * dis * 3
+        assert rows["priority"].tolist() == [abs(2 * gen), abs(4 * gen)]
+
+
+@MODES
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+def test_a_minibatch_is_skipped_once_and_only_without_any_loss(
+    pair: Any, batch: Any, mode: str, arrays: str
+) -> None:
+    learner = pair(mode, product_unless_zero, compute={"arrays": arrays})
+    skipped = [
+        learner.update({"default": batch(x)}, timestep=step)["default"].get("skipped", 0)
+        for step, x in enumerate((0.0, 1.0, 0.0, 0.0))
+    ]
+    assert skipped == [1, 0, 1, 1]
+    learner = pair(
+        mode,
+        lambda self, fwd_out, optimizers: fwd_out["product"] if "gen" in optimizers else None,
+        compute={"arrays": arrays},
+    )
+    assert "skipped" not in learner.update({"default": batch(1.0)}, timestep=1)["default"]
+
+
+def test_targets_follow_what_has_moved_before_a_later_turn_stopped(make: Any, batch: Any) -> None:
+    class Followed(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(1, 1, bias=False)
+            self.target = FixedTarget(1).init(self.line)
+            self.other = nn.Parameter(torch.ones(1))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": (self.line(batch["x"][:, None]) * self.other).mean()}
+
+    def both(self: Any, module: Followed) -> Any:
+        line, other = SGD(module.line.parameters(), lr=RATE), SGD([module.other], lr=RATE)
+        return {"line": line, "other": other}
+
+    learner = make(
+        build=lambda self: Followed(),
+        configure_optimizers_for_module=both,
+        compute_loss_for_module=lambda self, fwd_out, optimizers: Loss(
+            fwd_out["out"], stop="other" in optimizers
+        ),
+        learning={"optimizers": "in_turn"},
+    )
+    module = learner.modules["default"]
+    before = module.line.weight.item()
+    learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
+    assert module.line.weight.item() == pytest.approx(before - RATE)
+    assert module.other.item() == 1.0
+    assert torch.equal(module.target.model.weight, module.line.weight)
+
+
+@pytest.mark.parametrize("stop", ["no", 1.0, torch.tensor([True, False])])
+def test_a_stop_that_is_no_truth_value_is_refused(pair: Any, batch: Any, stop: Any) -> None:
+    learner = pair("together", lambda self, fwd_out: Loss(fwd_out["product"], stop=stop))
+    with pytest.raises(PluginError, match="the stop of the loss of plugin 'alg' is "):
+        learner.update({"default": batch(1.0)}, timestep=1)
+
+
+def test_in_the_turn_of_an_add_on_an_algorithm_may_have_no_loss(pair: Any, batch: Any) -> None:
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        return Loss({name: fwd_out["product"] for name in optimizers if name in ("gen", "dis")})
+
+    learner = pair("in_turn", loss, addons={"own": TRAINS_ITS_OWN})
+    learner.update({"default": batch(1.0)}, timestep=1)
+    assert learner.modules["default"].numbers() == (-0.5, 3.25)
+    with pytest.raises(PluginError, match="gave a loss without any value"):
+        pair("together", lambda self: Loss({})).update({"default": batch(1.0)}, timestep=1)
