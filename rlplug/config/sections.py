@@ -136,7 +136,8 @@ class LearnerSection:
     )
     clip_over: str = option(
         "optimizer",
-        "Compute global_norm over each optimizer's parameters, or over the whole module.",
+        "Compute global_norm over each optimizer's parameters, or over those of all in the module "
+        "that act together; in turn, each acts by itself.",
         one_of(("optimizer", "module")),
     )
     norm_type: float = option(

@@ -107,11 +107,13 @@ class LearnerHooks:
             tuple of such dicts with `frequency`, of which one steps at a time.
         Several optimizers: all step on each minibatch, by gradients that were taken before any of
             them stepped. With the option `learner.optimizers = "in_turn"` each has a forward pass,
-            loss and gradients of its own, after the one before it has stepped, as in Lightning.
+            loss and gradients of its own, after the one before it has stepped, as in Lightning;
+            what modules share moves last, by the losses of all.
         frequency: for so many optimizer steps in its turn it acts alone; two optimizers of a cycle
             may hold the same parameters, and each keeps its own state. Minibatches that are
-            accumulated (`learner.accumulate`) are one step; those without a loss are not counted,
-            those skipped for gradients that are not finite are.
+            accumulated (`learner.accumulate`) are one step; those without a loss of this plugin,
+            or of another one for its parameters, are not counted, those skipped for gradients that
+            are not finite are.
         lr_scheduler: a scheduler, a list of them, or a dict: `scheduler`;
             `interval` and `frequency`, of which the scheduler moves once in so many; `monitor`,
             the metric that ReduceLROnPlateau follows (ignored for schedulers that follow none);
@@ -119,9 +121,10 @@ class LearnerHooks:
         interval: `"step"`, of the optimizer, or `"epoch"`, the default: one pass over the batch of
             an update. Of a rollout that is each of its `n_epochs`. A stream has no epochs of its
             own: each update is one, and so it is with a replay buffer; `"step"` is clearer there.
-        monitor: a metric of the module (`loss`), at each interval, or one of the run
-            (`eval/return_mean`, `rollout/return_mean`): then the scheduler moves when it is due and
-            the metric has a new value, so that `patience` counts evaluations or reports.
+        monitor: a metric of the module (`loss`; of accumulated minibatches the mean), at each
+            interval, or one of the run (`eval/return_mean`, `rollout/return_mean`): then the
+            scheduler moves when it is due and the metric has a new value, so that `patience` counts
+            evaluations or reports.
         None: no optimizer. A module without optimizers has no gradient steps, and
             `forward_train` is not called. An algorithm without this hook gets Adam with its option
             `learning_rate`.

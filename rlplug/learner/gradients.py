@@ -168,7 +168,7 @@ class GradientHooks:
         def take_back() -> None:
             while handed:
                 plugin, names, view = handed.pop()
-                _check_view(plugin, names, view)
+                _check_view(plugin, names, view, member)
                 gradients.update(view)
 
         def hand(plugin: str) -> MutableMapping[str, Tensor]:
@@ -275,8 +275,8 @@ def _check_terms(loss: MinibatchLoss, member: Member) -> None:
         )
 
 
-def _check_view(plugin: str, names: set[str], view: Mapping[str, Any]) -> None:
-    """Refuse gradients that vanished from a plugin's mapping or appeared in it."""
+def _check_view(plugin: str, names: set[str], view: Mapping[str, Any], member: Member) -> None:
+    """Refuse gradients that vanished from a plugin's mapping or appeared in it, or are none."""
     if lost := sorted(names - set(view)):
         raise PluginError(
             f"plugin {plugin!r} let the gradient of {lost[0]!r} vanish "
@@ -288,3 +288,17 @@ def _check_view(plugin: str, names: set[str], view: Mapping[str, Any]) -> None:
             f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
             f"it was shown: {', '.join(sorted(names)) or 'none'}",
         )
+    for name, gradient in view.items():
+        param = member.named[name]
+        found = _kind(gradient)
+        if found != _kind(param):
+            raise PluginError(
+                f"plugin {plugin!r} gave {name!r} the gradient {found}, not {_kind(param)}.",
+                "change the gradient in place, or give a tensor like it",
+            )
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"

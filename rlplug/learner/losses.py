@@ -256,6 +256,7 @@ def _combine(
         # Metrics of add-ons bear their names.
         prefix = "" if plugin == algorithm else f"{plugin}/"
         loss = answer if isinstance(answer, Loss) else _as_loss(answer, plugin)
+        _check_parts(loss, plugin)
         value = loss.value
         if isinstance(value, _TENSORS):
             _check(value, "loss", plugin, connected=connected)
@@ -309,7 +310,7 @@ def _add_named(
         if name not in known:
             raise PluginError(
                 f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
-                f"{did_you_mean(name, known, sentence=True)}".rstrip(),
+                f"{did_you_mean(str(name), known, sentence=True)}".rstrip(),
                 f"there are: {', '.join(known)}",
             )
     for name, part in acting.items():
@@ -334,6 +335,17 @@ def _as_loss(answer: Any, plugin: str) -> Loss:
     )
 
 
+def _check_parts(loss: Loss, plugin: str) -> None:
+    for what, part in (("terms", loss.terms), ("metrics", loss.metrics), ("rows", loss.rows)):
+        if not isinstance(part, Mapping):
+            raise PluginError(
+                f"the {what} of the loss of plugin {plugin!r} are {type(part).__name__}.",
+                "give a mapping of names to values",
+            )
+    for name, term in loss.terms.items():
+        _check(term, f"term {name!r} of the loss", plugin, connected=False)
+
+
 def _check_stop(stop: Any, plugin: str) -> None:
     if isinstance(stop, bool | numpy.bool_) or (isinstance(stop, _TENSORS) and not stop.dim()):
         return
@@ -349,6 +361,8 @@ def _check(value: Any, what: str, plugin: str, *, connected: bool = True) -> Non
         raise PluginError(
             f"the {what} of plugin {plugin!r} is {type(value).__name__}.", "give a 0-d tensor"
         )
+    if isinstance(value, Tensor) and value.is_complex():
+        raise PluginError(f"the {what} of plugin {plugin!r} is complex.", "give a real number")
     if value.dim():
         raise PluginError(
             f"the {what} of plugin {plugin!r} has shape {tuple(value.shape)}, not one number.",

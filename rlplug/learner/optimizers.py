@@ -236,6 +236,13 @@ class Optimizers:
             one.scheduler = Schedulers(schedulers)
             if one.scheduler.label:
                 one.rate_label = f"learning_rate/{one.scheduler.label}"
+        for other in self.of(one.module_id):
+            if other.rate_label == one.rate_label:
+                raise PluginError(
+                    f"optimizers {other.name!r} and {one.name!r} of module {one.module_id!r} "
+                    f"would both report {one.rate_label!r}.",
+                    "give their schedulers, or one of the optimizers, another name",
+                )
         self._optimizers[key] = one
         self._holders.update((id(param), one) for param in one.params)
 

@@ -122,6 +122,7 @@ def _read_two_lists(
 
 
 def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
+    _check_text(name, "the name of an optimizer", who)
     if isinstance(one, Optimizer):
         return OptimizerPlan(name=name, optimizer=one)
     if not isinstance(one, Mapping) or not isinstance(one.get("optimizer"), Optimizer):
@@ -129,6 +130,7 @@ def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
             f"{who}: {name!r} is {type(one).__name__}, which holds no optimizer.", _ADVICE
         )
     _refuse_unknown(one, _SINGLE, who)
+    _check_text(one.get("name", name), "the name of an optimizer", who)
     given = one.get("lr_scheduler")
     several = given if isinstance(given, list | tuple) else [] if given is None else [given]
     schedulers = tuple(read_scheduler(scheduler, who) for scheduler in several)
@@ -152,7 +154,8 @@ def read_scheduler(one: Any, who: str) -> SchedulerPlan:
     config: Mapping[str, Any] = one if isinstance(one, Mapping) else {"scheduler": one}
     _refuse_unknown(config, _SCHEDULER, who)
     scheduler = config.get("scheduler")
-    if not (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict")):
+    is_class = isinstance(scheduler, type)
+    if is_class or not (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict")):
         raise PluginError(
             f"{who}: an lr_scheduler_config needs a 'scheduler', found {scheduler!r}.",
             "try: {'scheduler': StepLR(optimizer, 10)}",
@@ -160,12 +163,20 @@ def read_scheduler(one: Any, who: str) -> SchedulerPlan:
     interval = config.get("interval", "epoch")
     if interval not in ("step", "epoch"):
         raise PluginError(f"{who}: interval {interval!r} of a scheduler.", "use 'step' or 'epoch'")
+    for key in ("monitor", "name"):
+        if config.get(key) is not None:
+            _check_text(config[key], f"{key!r} of a scheduler", who, empty=True)
+    strict = config.get("strict", True)
+    if not isinstance(strict, bool):
+        raise PluginError(
+            f"{who}: 'strict' of a scheduler must be True or False, found {strict!r}."
+        )
     return SchedulerPlan(
         scheduler=scheduler,
         interval=interval,
         every=_count(config.get("frequency", 1), "frequency of a scheduler", who),
         monitor=_monitored(scheduler, config.get("monitor") or "", who),
-        strict=bool(config.get("strict", True)),
+        strict=strict,
         name=config.get("name") or "",
     )
 
@@ -200,6 +211,11 @@ def _follows_metric(scheduler: Any) -> bool:
             continue
         return bool(parameters) and parameters[0].name != "epoch"
     return False
+
+
+def _check_text(value: Any, what: str, who: str, *, empty: bool = False) -> None:
+    if not isinstance(value, str) or not (value or empty):
+        raise PluginError(f"{who}: {what} must be text, found {value!r}.")
 
 
 def _count(value: Any, what: str, who: str) -> int:

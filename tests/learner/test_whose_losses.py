@@ -304,3 +304,80 @@ def test_in_the_turn_of_an_add_on_an_algorithm_may_have_no_loss(pair: Any, batch
     assert learner.modules["default"].numbers() == (-0.5, 3.25)
     with pytest.raises(PluginError, match="gave a loss without any value"):
         pair("together", lambda self: Loss({})).update({"default": batch(1.0)}, timestep=1)
+
+
+def with_scheduler(**config: Any) -> Any:
+    def made(self: Any, module: Pair) -> Any:
+        one = SGD([module.gen], lr=RATE)
+        scheduler = {"scheduler": ReduceLROnPlateau(one), "monitor": "loss", **config}
+        return {"optimizer": one, "lr_scheduler": scheduler}
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda self, module: {1: SGD([module.gen], lr=RATE)}, "must be text, found 1"),
+        (
+            lambda self, module: {"optimizer": SGD([module.gen], lr=RATE), "name": ""},
+            "the name of an optimizer must be text, found ''",
+        ),
+        (with_scheduler(monitor=["loss"]), r"'monitor' of a scheduler must be text, found \['l"),
+        (with_scheduler(name=3), "'name' of a scheduler must be text, found 3"),
+        (with_scheduler(strict="no"), "'strict' of a scheduler must be True or False, found 'no'"),
+        (with_scheduler(scheduler=ReduceLROnPlateau), "needs a 'scheduler', found <class"),
+    ],
+)
+def test_names_and_settings_of_optimizers_are_what_they_should_be(
+    pair: Any, answer: Any, complaint: str
+) -> None:
+    with pytest.raises(PluginError, match=complaint):
+        pair("together", product, configure_optimizers_for_module=answer)
+
+
+def test_two_optimizers_do_not_report_their_learning_rates_under_one_name(pair: Any) -> None:
+    def named(self: Any, module: Pair) -> Any:
+        made = {}
+        for name, param in (("gen", module.gen), ("dis", module.dis)):
+            one = SGD([param], lr=RATE)
+            scheduler = {"scheduler": ReduceLROnPlateau(one), "monitor": "loss", "name": "rate"}
+            made[name] = {"optimizer": one, "lr_scheduler": scheduler}
+        return made
+
+    with pytest.raises(PluginError, match=r"'gen' and 'dis' .* both report 'learning_rate/rate'"):
+        pair("together", product, configure_optimizers_for_module=named)
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (lambda out: Loss({0: out}), "a loss to optimizer 0, which does not exist"),
+        (lambda out: Loss(out, terms={"one": 1.0}), "term 'one' of the loss .* is float"),
+        (lambda out: Loss(out, metrics=[1]), "the metrics of the loss of plugin 'alg' are list"),
+        (lambda out: out * 1j, "the loss of plugin 'alg' is complex"),
+    ],
+)
+def test_what_is_no_loss_is_refused(pair: Any, batch: Any, loss: Any, complaint: str) -> None:
+    learner = pair("together", lambda self, fwd_out: loss(fwd_out["product"]))
+    with pytest.raises(PluginError, match=complaint):
+        learner.update({"default": batch(1.0)}, timestep=1)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "found"),
+    [
+        (None, "NoneType"),
+        (1.0, "float"),
+        (torch.zeros(3), r"float32 of shape \(3,\)"),
+        (torch.zeros((), dtype=torch.float64), r"float64 of shape \(\)"),
+    ],
+)
+def test_what_is_no_gradient_is_refused(pair: Any, batch: Any, gradient: Any, found: str) -> None:
+    def hook(self: Any, gradients: Any) -> None:
+        gradients["gen"] = gradient
+
+    learner = pair("together", product, postprocess_gradients=hook)
+    expected = rf"'alg' gave 'gen' the gradient {found}, not float32 of shape \(\)"
+    with pytest.raises(PluginError, match=expected):
+        learner.update({"default": batch(1.0)}, timestep=1)
