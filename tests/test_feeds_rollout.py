@@ -180,6 +180,32 @@ def test_a_fragment_says_whether_the_next_continues_its_episode() -> None:
     assert work.batch["continued"].tolist() == [False] * 3 + [True, False, True, False]
 
 
+def test_steps_of_short_pieces_are_left_out_and_counted_once() -> None:
+    made = VectorSampler(
+        counting(AutoresetMode.SAME_STEP), Zero(), seed=0, steps=5, min_trajectory=2
+    )
+    made.start()
+    experience = made.collect(0)
+    assert experience.stepped is not None
+    # 0 1 | 10 11 | 20 of the first; 0 1 2 | 10 11 of the second.
+    assert experience.grid(experience.stepped).sum(0).tolist() == [4, 5]
+    assert made.take_metrics()["sampling/discarded_steps"] == 1.0
+    assert made.take_metrics()["sampling/discarded_steps"] == 0.0
+
+
+def test_the_last_fragment_of_an_environment_with_few_steps_continues_in_none() -> None:
+    environments = counting(AutoresetMode.SAME_STEP)
+    feed = opened(Rollout(n_steps=5, batch_size=2, truncated_bptt=2), environments, memory=True)
+    experience = sampler(feed, environments, Remembers()).collect(0)
+    # Of the second environment two steps, in the midst of an episode.
+    stepped = numpy.ones((2, 5), bool)
+    stepped[1, 2:] = False
+    experience.stepped = stepped.reshape(-1)
+    (work,) = feed.take(experience, 0)
+    assert work.batch["fragments"].tolist() == [[0, 2], [2, 4], [4, 5], [5, 7]]
+    assert work.batch["continued"].tolist() == [False] * 4
+
+
 def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
     with pytest.raises(RequestError, match="n_steps = 4 of 2 environments are 8 rows") as raised:
         opened(Rollout(n_steps=4, batch_size=9), counting(AutoresetMode.SAME_STEP))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from rlplug import AddOn, Algorithm, Registry
 from rlplug.errors import PluginError
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, core_version
 
 
 class Mine(Algorithm):
@@ -81,8 +82,21 @@ def test_an_unknown_name_gets_a_suggestion_and_the_list() -> None:
 
 
 def test_an_add_on_is_no_algorithm() -> None:
-    with pytest.raises(PluginError, match="'watcher' is an add-on, not an algorithm"):
+    with pytest.raises(PluginError) as raised:
         Registry.of(mine=Mine, watcher=Watcher).find(ALGORITHM, "watcher")
+    told = "'watcher' is an add-on, not an algorithm.\n  try: --with watcher"
+    assert str(raised.value) == told
+
+
+def test_a_core_that_is_a_folder_alone_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(PluginError, match=r"not installed\.\n  try: pip install -e \."):
+        core_version()
 
 
 def test_nothing_installed_says_what_to_install() -> None:

@@ -363,6 +363,7 @@ def test_other_options_are_refused_unless_drift_is_allowed(home: Path, rlplug: C
     changes = "algorithm.epsilon: 0.1 → 0.5; algorithm.fail_at: 450 → 0."
     assert f"would go on with other options: {changes}" in refused.err
     assert f"try: rlplug resume {folder.name[:8]} with --allow-drift" in refused.err
+    assert refused.err.strip().endswith("or leave them out")
     assert rlplug(*arguments, "--allow-drift").code == 0
     assert "epsilon = 0.5" in (folder / "config.toml").read_text()
 

@@ -72,6 +72,14 @@ def test_a_limit_is_reached_at_its_number_and_not_before() -> None:
     assert without.reported({"a": 1.0}) == ""
 
 
+def test_which_evaluation_was_the_best_is_part_of_the_state() -> None:
+    section = EvaluationSection(episodes=5, every=50, patience=2)
+    best, other = BestTracker(section), BestTracker(section)
+    best.set_state({"best": 3.0, "best_step": 150, "without_better": 1})
+    other.set_state(best.get_state())
+    assert other.get_state() == {"best": 3.0, "best_step": 150, "without_better": 1}
+
+
 def test_a_metric_an_evaluation_or_who_judges_it_ends_a_run() -> None:
     config = config_of(
         EvaluationSection(episodes=5, every=50, stop_at_return=9.0), stop_when="train/loss<0.5"
@@ -579,6 +587,8 @@ def test_trials_are_ranked_by_their_scores_then_by_how_they_ended() -> None:
     )
     assert [one.proposal.number for one in study.ranked] == [3, 5, 0, 2, 1, 4]
     assert study.best is trials[3]
+    assert trials[0].as_json()["step"] == 1_000
+    assert attrs.evolve(trials[0], runs=()).as_json()["step"] == 0
     assert study.best_run is trials[3].runs[0]
     assert study.scores == {0: 1.0, 3: 4.0, 5: 2.0}
     assert study.best_so_far == {0: 1.0, 3: 4.0, 5: 4.0}

@@ -774,6 +774,38 @@ def test_a_worker_that_fails_is_replaced_and_no_half_episode_is_counted(
     assert cut <= 1
 
 
+def test_memory_begins_afresh_where_a_lost_environment_does(
+    open_sampler: Open, tmp_path: Path
+) -> None:
+    class Counting(Module):
+        """Tells how many steps of the episode it has seen."""
+
+        def initial_state(self, n: int) -> Any:
+            return {"steps": torch.zeros(n)}
+
+        def forward_exploration(self, act: ActInput) -> Acted:
+            steps = act.state["steps"]
+            actions = numpy.zeros(len(steps), numpy.int64)
+            return Acted(actions, {"steps": steps + 1}, {"steps": steps.numpy().copy()})
+
+    sampler = open_sampler(
+        one_fails("raises", 9, tmp_path),
+        workers=4,
+        max_restarts=1,
+        steps=5,
+        module=Counting(),
+    )
+    rows = 0
+    for _ in range(8):
+        experience = sampler.collect(0)
+        columns, stepped = experience.columns, experience.stepped
+        taken = slice(None) if stepped is None else stepped
+        assert columns["steps"][taken].tolist() == columns["observations"][taken, 2].tolist()
+        rows += len(columns["steps"][taken])
+    assert sampler._workers.restarts == 1
+    assert rows > 100
+
+
 def collect_three_times(sampler: WorkerSampler) -> None:
     for _ in range(3):
         sampler.collect(0)
