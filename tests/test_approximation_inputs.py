@@ -56,7 +56,7 @@ def test_actions_beside_whole_observations_keep_their_fractions() -> None:
     q = QContinuous(Adds(), **QUIET)
     for kind in (torch.uint8, torch.int64, torch.bool):
         observations = torch.ones(1, 1, dtype=kind)
-        for actions in ([[-0.7]], tensor([[-0.7]]), numpy.array([[-0.7]])):
+        for actions in ([[-0.7]], [tensor([-0.7])], tensor([[-0.7]]), numpy.array([[-0.7]])):
             assert q(observations, actions).item() == pytest.approx(0.3)
 
 
@@ -78,6 +78,7 @@ def test_actions_beside_real_observations_take_their_type() -> None:
         (tensor([[1j], [0j]]), "continuous actions are real numbers, found torch.complex64"),
         ([], r"actions have the shape \(0,\) beside observations of \(2, 2\)"),
         ([0.5, 0.5], r"actions have the shape \(2,\) beside observations of \(2, 2\)"),
+        ([[0.5], [0.5, 1.0]], "continuous actions are real numbers, found"),
         ([[0.5]], r"actions have the shape \(1, 1\) beside observations of \(2, 2\)"),
         (0.5, r"actions have the shape \(\) beside observations of \(2, 2\)"),
     ],

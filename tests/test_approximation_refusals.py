@@ -52,8 +52,16 @@ def test_a_target_follows_one_approximation_alone(kind: Any) -> None:
     q = value(first, target=target)
     with pytest.raises(RequestError, match=r"the target of approximation 'v' .* follows") as told:
         value(line(5.0), target=target)
-    assert told.value.hints == ("give each approximation a target of its own",)
+    assert told.value.hints == ("give each approximation one of its own",)
     assert q.target(X).item() == 2.0
+
+
+def test_a_target_that_could_not_copy_its_model_follows_none() -> None:
+    target, model = FixedTarget(1), line()
+    model.kept = model.weight * 2  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        value(model, target=target)
+    assert value(line(), target=target).target(X).item() == 2.0
 
 
 def test_a_checkpointer_saves_one_approximation_alone(tmp_path: Path) -> None:
@@ -61,7 +69,7 @@ def test_a_checkpointer_saves_one_approximation_alone(tmp_path: Path) -> None:
     q = value(line(), name="a", checkpointer=checkpointer, writer=writer)
     with pytest.raises(RequestError, match=r"checkpointer of approximation 'b' .* saves") as told:
         value(line(), name="b", checkpointer=checkpointer, writer=writer)
-    assert told.value.hints == ("give each approximation a checkpointer of its own",)
+    assert told.value.hints == ("give each approximation one of its own",)
     q.reinforce(q(X).sum())
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
 
@@ -130,7 +138,7 @@ def scheduled(make: Any, kind: Any = VNetwork) -> Any:
     [
         (
             lambda optimizer: {"scheduler": StepLR(optimizer, 1), "interval": "epoch"},
-            "approximation 'v' moves its scheduler every 'epoch', and it has none",
+            "the scheduler of approximation 'v' would move after each epoch",
             "leave 'interval' out",
         ),
         (
@@ -315,7 +323,7 @@ def test_a_model_of_unknown_sizes_is_refused_where_a_target_copies_it() -> None:
     for lazy in (nn.LazyLinear(1), nn.LazyBatchNorm1d(affine=False)):
         with pytest.raises(RequestError, match=r"model of approximation 'v' .* found Lazy") as e:
             VNetwork(lazy, target=FixedTarget(1), **QUIET)
-        assert e.value.hints == ("run one forward pass first: model(observations)",)
+        assert e.value.hints == ("run one forward pass first: model(…)",)
     model = nn.LazyLinear(1)
     assert VNetwork(model, **QUIET)(X).shape == (1,)
     assert VNetwork(model, target=FixedTarget(1), **QUIET).target(X).shape == (1,)

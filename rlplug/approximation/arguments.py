@@ -69,17 +69,12 @@ def arguments_of(given: Mapping[str, Any]) -> Iterator[Argument]:
 
 
 def _model(model: Any, target: Any) -> Argument:
-    known = True
-    if (
-        isinstance(model, nn.Module)
-        and target is not None
-        and not isinstance(target, TrivialTarget)
-    ):
-        known = not any(map(is_lazy, chain(model.parameters(), model.buffers())))
-    if not known:
-        hint = "run one forward pass first: model(observations)"
-        return Argument("model", model, False, "of known sizes, to be copied", hint=hint)
-    return Argument("model", model, isinstance(model, nn.Module), "an nn.Module")
+    if not isinstance(model, nn.Module):
+        return Argument("model", model, False, "an nn.Module")
+    copied = target is not None and not isinstance(target, TrivialTarget)
+    lazy = any(map(is_lazy, chain(model.parameters(), model.buffers())))
+    wanted, hint = "one of known sizes, for its target is a copy", "run one forward pass first"
+    return Argument("model", model, not (copied and lazy), wanted, hint=f"{hint}: model(…)")
 
 
 def _optimizer(optimizer: Any, model: Any) -> Argument:
@@ -97,23 +92,23 @@ def _optimizer(optimizer: Any, model: Any) -> Argument:
 
 
 def _checkpointer(checkpointer: Any, model: Any) -> Argument:
-    if isinstance(checkpointer, PeriodicCheckpointer):
-        fits = checkpointer.model is None or checkpointer.model is model
-        hint = "give each approximation a checkpointer of its own"
-        return Argument("checkpointer", checkpointer, fits, "one that saves no other", hint=hint)
-    fits = checkpointer is None or _is_checkpointer(checkpointer)
-    return Argument("checkpointer", checkpointer, fits, "a Checkpointer")
+    if not isinstance(checkpointer, PeriodicCheckpointer):
+        fits = checkpointer is None or _is_checkpointer(checkpointer)
+        return Argument("checkpointer", checkpointer, fits, "a Checkpointer")
+    fits = checkpointer.model is None or checkpointer.model is model
+    wanted, hint = "one that saves no other model", "give each approximation one of its own"
+    return Argument("checkpointer", checkpointer, fits, wanted, hint=hint)
 
 
 def _target(target: Any) -> Argument:
     if not isinstance(target, TargetNetwork):
         return Argument("target", target, target is None, "a TargetNetwork")
+    # An approximation knows nothing of environment steps.
+    wanted, hint = "one that counts updates", "try: FixedTarget(update_frequency)"
     if getattr(target, "unit", "update") != "update":
-        # An approximation knows nothing of environment steps.
-        hint = "try: FixedTarget(update_frequency)"
-        return Argument("target", target, False, "one that counts updates", hint=hint)
-    hint = "give each approximation a target of its own"
-    return Argument("target", target, not target.follows, "one that follows no other", hint=hint)
+        return Argument("target", target, False, wanted, hint=hint)
+    wanted, hint = "one that follows no other network", "give each approximation one of its own"
+    return Argument("target", target, not target.follows, wanted, hint=hint)
 
 
 def count(part: str, value: Any, least: int) -> Argument:
@@ -165,8 +160,7 @@ def refuse_no_loss(loss: Any, name: str, *, graph: bool) -> None:
     if graph and not loss.requires_grad:
         raise RequestError(
             f"{who} has no gradient.",
-            "compute it from what the network gives, outside of torch.no_grad and not by .no_grad, "
-            ".eval or .target",
+            "compute it from what a call gives, not from no_grad, eval or target",
         )
 
 

@@ -69,4 +69,5 @@ class PeriodicCheckpointer:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and int(value) >= 1

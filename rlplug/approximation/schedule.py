@@ -36,7 +36,7 @@ def every_update(
     plan = read_scheduler({"interval": "step", **monitor, **config}, who)
     if plan.interval == "epoch":
         raise RequestError(
-            f"{who} moves its scheduler every 'epoch', and it has none.",
+            f"the scheduler of {who} would move after each epoch, and there are none.",
             "leave 'interval' out: it moves after every update",
         )
     if plan.monitor and plan.monitor not in metrics:

@@ -105,8 +105,6 @@ def whole_actions(actions: Any, values: Tensor) -> Tensor:
 def real_actions(actions: Any, observations: Tensor) -> Tensor:
     """Continuous actions, one row beside each of the observations, whose real type they take."""
     what, hint = "continuous actions are real numbers", "try: one row of numbers per observation"
-    if isinstance(actions, list | tuple) and actions:
-        actions = torch.stack([_tensor(action, what, hint, actions) for action in actions])
     found = _tensor(actions, what, hint)
     if found.is_complex():
         raise RequestError(f"{what}, found {found.dtype}.", "try: actions.real")
@@ -120,13 +118,14 @@ def real_actions(actions: Any, observations: Tensor) -> Tensor:
     return found.to(observations.device, kind)
 
 
-def _tensor(value: Any, what: str, hint: str, given: Any = None) -> Tensor:
-    """A value as a tensor, where it is; `given` is what it was found in."""
+def _tensor(value: Any, what: str, hint: str) -> Tensor:
+    """A value, such as a list of tensors, as a tensor where it is."""
     try:
+        if isinstance(value, list | tuple) and value:
+            return torch.stack([torch.as_tensor(one) for one in value])
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        found = reprlib.repr(value if given is None else given)
-        raise RequestError(f"{what}, found {found}.", hint) from error
+        raise RequestError(f"{what}, found {reprlib.repr(value)}.", hint) from error
 
 
 def _one_per_row(column: Tensor, values: Tensor, what: str) -> Tensor:

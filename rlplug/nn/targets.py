@@ -42,8 +42,8 @@ class TargetNetwork(nn.Module):
 
     def init(self: TargetT, model: nn.Module) -> TargetT:
         """Follow this network from now on."""
-        self._source = (model,)
         self.model = copy.deepcopy(model).requires_grad_(False)
+        self._source = (model,)
         return self
 
     @property
@@ -224,7 +224,8 @@ def _copy(to: list[Tensor], source: list[Tensor]) -> None:
 
 
 def _is_share(rate: Any) -> bool:
-    return isinstance(rate, Real) and not isinstance(rate, bool) and 0 < rate <= 1
+    number = isinstance(rate, Real) and not isinstance(rate, bool)
+    return number and bool(0 < rate <= 1)
 
 
 def _at_least_one(update_frequency: Any) -> int:
