@@ -58,7 +58,7 @@ def test_a_target_follows_one_approximation_alone(kind: Any) -> None:
 
 def test_a_target_that_could_not_copy_its_model_follows_none() -> None:
     target, model = FixedTarget(1), line()
-    model.kept = model.weight * 2  # type: ignore[assignment]
+    model.kept = model.weight * 2
     with pytest.raises(RuntimeError, match="deepcopy"):
         value(model, target=target)
     assert value(line(), target=target).target(X).item() == 2.0
