@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rlplug.approximation.arguments import arguments_of, refuse_unfit
+from rlplug.approximation.arguments import (
+    arguments_of,
+    output_of,
+    refuse_incomplete,
+    refuse_no_loss,
+    refuse_unfit,
+    shown,
+)
 from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
+from rlplug.approximation.schedule import every_update
 from rlplug.approximation.states import is_state, observation_of, with_observation
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn.modes import evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
 from rlplug.nn.tensors import device_of
 from rlplug.optim.clipping import clip, measure
-from rlplug.optim.forms import read_scheduler
-from rlplug.optim.schedulers import SchedulerRun
 from rlplug.optim.sparse import coalesce_gradients
 
 __all__ = ["Approximation", "DummyWriter", "FeatureNetwork", "Writer"]
@@ -36,6 +43,9 @@ class Approximation:
     By default it saves its weights every 200 updates to `<name>.safetensors` in the writer's
     folder, `runs` without a writer; `DummyCheckpointer()` saves nothing.
     """
+
+    _metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    """What a scheduler can watch."""
 
     def __init__(
         self,
@@ -68,14 +78,15 @@ class Approximation:
         self._optimizer = optimizer
         self._clip_grad = clip_grad
         self._loss_scaling = loss_scaling
-        self._scheduler = _every_update(scheduler, optimizer, name)
+        self._scheduler = every_update(scheduler, optimizer, name, self._metrics)
         self._target = (TrivialTarget() if target is None else target).init(self.model)
         self._writer: Writer = DummyWriter() if writer is None else writer
         if checkpointer is None:
             checkpointer = PeriodicCheckpointer(_UPDATES_BETWEEN_CHECKPOINTS)
         self._checkpointer = checkpointer
         file = Path(self._writer.log_dir) / f"{name}.safetensors"
-        self._checkpointer.init(self.model, file)
+        # Not the network around it, whose parts have other names.
+        self._checkpointer.init(model, file)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The output of the network."""
@@ -97,6 +108,7 @@ class Approximation:
 
     def reinforce(self: ApproximationT, loss: Tensor) -> ApproximationT:
         """Backpropagate a loss and take one step."""
+        refuse_no_loss(loss, self.name, graph=True)
         scaled = loss * self._loss_scaling
         torch.autograd.backward(scaled)
         return self.step(scaled)
@@ -108,10 +120,17 @@ class Approximation:
         scheduler, update the target, save a checkpoint.
         """
         if loss is not None:
+            refuse_no_loss(loss, self.name, graph=False)
+        elif self._scheduler is not None and self._scheduler.plan.monitor:
+            raise RequestError(
+                f"the scheduler of approximation {self.name!r} watches the loss: none given.",
+                "try: step(loss)",
+            )
+        if loss is not None:
             self._writer.add_loss(self.name, loss.detach())
         if self._optimizer is not None:
             if self._clip_grad:
-                _clip_gradients(self.model, self._clip_grad, self.name)
+                self._clip_gradients()
             self._optimizer.step()
         self.zero_grad()
         self._step_scheduler(loss)
@@ -128,24 +147,38 @@ class Approximation:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model, target, optimizer and scheduler."""
-        state: dict[str, Any] = {
-            "model": self.model.state_dict(),
-            "target": self._target.state_dict(),
-        }
-        if self._optimizer is not None:
-            state["optimizer"] = self._optimizer.state_dict()
-        if self._scheduler is not None:
-            state["scheduler"] = self._scheduler.state_dict()
-        return state
+        return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the model, target, optimizer and scheduler."""
-        self.model.load_state_dict(state["model"])
-        self._target.load_state_dict(state["target"])
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
+        """Restore the state of the model, target, optimizer and scheduler.
+
+        A state that does not fit changes nothing.
+        """
+        parts = self._parts()
+        refuse_incomplete(state, parts, self.name)
+        before = copy.deepcopy(self.state_dict())
+        for name in parts:
+            try:
+                parts[name].load_state_dict(state[name])
+            except Exception as error:
+                for part, saved in before.items():
+                    parts[part].load_state_dict(saved)
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise RequestError(
+                    f"the {name} in the state for approximation {self.name!r} does not fit: "
+                    f"{reason}",
+                    "load what state_dict() of one that is made alike has given",
+                ) from error
+
+    def _parts(self) -> dict[str, Any]:
+        """All that has a state."""
+        parts = {
+            "model": self.model,
+            "target": self._target,
+            "optimizer": self._optimizer,
+            "scheduler": self._scheduler,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _network(self, model: nn.Module) -> nn.Module:
         """What is trained: the model that was given, or a network around it."""
@@ -153,6 +186,21 @@ class Approximation:
 
     def _forward(self, network: nn.Module, *inputs: Any, **options: Any) -> Any:
         return network(*inputs, **options)
+
+    def _clip_gradients(self) -> None:
+        coalesce_gradients(self.model.parameters())
+        gradients = [one.grad for one in self.model.parameters() if one.grad is not None]
+        if not gradients:
+            return
+        norms = measure(gradients)
+        if not math.isfinite(norms.total):
+            # They would stay in the sum that the next loss adds to.
+            self.zero_grad()
+            raise RunFailedError(
+                f"the gradients of {self.name!r} have the norm {float(norms.total)}.",
+                "try: a smaller learning rate, or look for NaN in its inputs",
+            )
+        clip(gradients, norms, self._clip_grad, "global_norm")
 
     def _step_scheduler(self, loss: Tensor | None) -> None:
         if self._scheduler is None or self._optimizer is None:
@@ -171,6 +219,8 @@ class FeatureNetwork(Approximation):
     parameters to train it does nothing. The features of a State are a State.
     """
 
+    _metrics = ()
+
     def __init__(
         self,
         model: nn.Module,
@@ -184,7 +234,13 @@ class FeatureNetwork(Approximation):
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The features, detached; their gradients accumulate until `reinforce`."""
         output = super().__call__(*inputs, **options)
-        features: Tensor = observation_of(output)
+        features = output_of(self.name, observation_of(output))
+        if not (features.is_floating_point() or features.is_complex()):
+            raise RequestError(
+                f"the model of approximation {self.name!r} gives real numbers, "
+                f"found {features.dtype}.",
+                "try: observations.float()",
+            )
         detached = features.detach().requires_grad_()
         if features.requires_grad:
             self._outputs.append((features, detached))
@@ -240,6 +296,11 @@ class DummyWriter:
     """Ignores what is reported."""
 
     def __init__(self, log_dir: str | Path = "runs") -> None:
+        if not isinstance(log_dir, str | os.PathLike):
+            raise RequestError(
+                f"the log_dir of a DummyWriter is a path, found {shown(log_dir)}.",
+                "try: DummyWriter('runs')",
+            )
         self.log_dir = Path(log_dir)
 
     def add_loss(self, name: str, value: Tensor) -> None:
@@ -247,39 +308,3 @@ class DummyWriter:
 
     def add_schedule(self, name: str, value: float) -> None:
         """Ignore it."""
-
-
-def _every_update(
-    scheduler: Any, optimizer: torch.optim.Optimizer | None, name: str
-) -> SchedulerRun | None:
-    """The scheduler, stepped after every update by default."""
-    if scheduler is None:
-        return None
-    config = scheduler if isinstance(scheduler, dict) else {"scheduler": scheduler}
-    monitor = {"monitor": "loss"} if isinstance(config.get("scheduler"), ReduceLROnPlateau) else {}
-    who = f"approximation {name!r}"
-    plan = read_scheduler({"interval": "step", **monitor, **config}, who)
-    if optimizer is None:
-        raise RequestError(
-            f"{who} has a scheduler and no optimizer.", "give it the optimizer of the scheduler"
-        )
-    if getattr(plan.scheduler, "optimizer", optimizer) is not optimizer:
-        raise RequestError(
-            f"the scheduler of {who} was made from another optimizer.",
-            "make it from the optimizer that stands beside it",
-        )
-    return SchedulerRun(plan)
-
-
-def _clip_gradients(model: nn.Module, limit: float, name: str) -> None:
-    coalesce_gradients(model.parameters())
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    if not gradients:
-        return
-    norms = measure(gradients)
-    if not math.isfinite(norms.total):
-        raise RunFailedError(
-            f"the gradients of {name!r} have the norm {float(norms.total)}.",
-            "try: a smaller learning rate, or look for NaN in its inputs",
-        )
-    clip(gradients, norms, limit, "global_norm")

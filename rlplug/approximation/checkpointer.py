@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors.torch import save_model
 from torch import nn
@@ -37,30 +38,36 @@ class DummyCheckpointer:
 class PeriodicCheckpointer:
     """Saves the weights every `frequency` updates to one safetensors file, atomically.
 
-    `safetensors.torch.load_model(model, filename)` reads them.
+    `safetensors.torch.load_model(model, filename)` reads them into the model that an approximation
+    was given. It saves one model alone.
     """
 
     def __init__(self, frequency: int) -> None:
-        if frequency < 1:
+        if not _is_count(frequency):
             raise RequestError(
-                f"a model is saved every 1 or more updates, not every {frequency}.",
+                f"a model is saved every 1 or more updates, not every {frequency!r}.",
                 "try: PeriodicCheckpointer(200), or DummyCheckpointer()",
             )
         self.frequency = frequency
         self._updates = 0
-        self._model: nn.Module | None = None
+        self.model: nn.Module | None = None
         self._file = Path()
 
     def init(self, model: nn.Module, filename: str | Path) -> None:
         """Set the model and its file."""
-        self._model, self._file = model, Path(filename)
+        self.model, self._file = model, Path(filename)
 
     def __call__(self) -> None:
         """Count an update, and save the model if it is due."""
         self._updates += 1
-        if self._model is None or self._updates % self.frequency:
+        if self.model is None or self._updates % self.frequency:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        save_model(self._model, str(unfinished))
+        save_model(self.model, str(unfinished))
         os.replace(unfinished, self._file)
+
+
+def _is_count(value: Any) -> bool:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and int(value) >= 1

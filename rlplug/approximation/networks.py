@@ -13,8 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
-from rlplug.approximation.arguments import count, limits, refuse_unfit
-from rlplug.approximation.states import observation_of, terminated_rows, whole_actions
+from rlplug.approximation.arguments import (
+    count,
+    limits,
+    output_of,
+    refuse_unfit,
+    refuse_unprojectable,
+)
+from rlplug.approximation.states import (
+    is_state,
+    observation_of,
+    real_actions,
+    terminated_rows,
+    whole_actions,
+)
+from rlplug.errors import RequestError
 from rlplug.nn.projection import project
 from rlplug.nn.tensors import device_of
 
@@ -35,7 +48,7 @@ class QNetwork(Approximation):
         super().__init__(model, optimizer, name=name, **options)
 
     def _network(self, model: nn.Module) -> nn.Module:
-        return _DiscreteQ(model)
+        return _DiscreteQ(model, self.name)
 
 
 class QContinuous(Approximation):
@@ -50,7 +63,7 @@ class QContinuous(Approximation):
         super().__init__(model, optimizer, name=name, **options)
 
     def _network(self, model: nn.Module) -> nn.Module:
-        return _ContinuousQ(model)
+        return _ContinuousQ(model, self.name)
 
 
 class VNetwork(Approximation):
@@ -62,7 +75,7 @@ class VNetwork(Approximation):
         super().__init__(model, optimizer, name=name, **options)
 
     def _network(self, model: nn.Module) -> nn.Module:
-        return _StateValue(model)
+        return _StateValue(model, self.name)
 
 
 class QDist(Approximation):
@@ -94,6 +107,7 @@ class QDist(Approximation):
 
     def project(self, probabilities: Tensor, positions: Tensor) -> Tensor:
         """Project distributions onto the atoms: shapes (n, m), (n, m) to (n, atoms)."""
+        refuse_unprojectable(self.name, probabilities, positions)
         return project(probabilities, positions, self.atoms)
 
     def _network(self, model: nn.Module) -> nn.Module:
@@ -101,7 +115,7 @@ class QDist(Approximation):
         counts = count("n_actions", self.n_actions, 1), count("n_atoms", n_atoms, 2)
         refuse_unfit(type(self), self.name, [*counts, *limits(v_min, v_max)])
         atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
-        self._returns = _ReturnDistribution(model, self.n_actions, atoms)
+        self._returns = _ReturnDistribution(model, self.name, self.n_actions, atoms)
         return self._returns
 
 
@@ -111,6 +125,11 @@ class Identity(Approximation):
     def __init__(
         self, device: torch.device | str | None = None, name: str = "identity", **options: Any
     ) -> None:
+        if "model" in options:
+            raise RequestError(
+                "an Identity was given a model, and has none.",
+                "try: Approximation(model), or FeatureNetwork(model)",
+            )
         super().__init__(nn.Identity(), device=device, name=name, **options)
 
     def reinforce(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
@@ -122,55 +141,71 @@ class Identity(Approximation):
         return self
 
 
-class _DiscreteQ(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+class _ValueNetwork(nn.Module):
+    """A network around the model that was given."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__()
         self.model = model
+        self._name = name
+        """What errors call the approximation."""
 
+    def _output(self, inputs: Any) -> Tensor:
+        return output_of(self._name, self.model(inputs))
+
+    def _unfit(self, wanted: str, output: Tensor, hint: str) -> RequestError:
+        shape = tuple(output.shape)
+        return RequestError(
+            f"the model of approximation {self._name!r} gives {wanted}, found the shape {shape}.",
+            hint,
+        )
+
+
+class _DiscreteQ(_ValueNetwork):
     def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
-        values: Tensor = self.model(observation_of(observations))
+        values = self._output(observation_of(observations))
+        by_row = actions is not None or terminated is not None or is_state(observations)
+        if by_row and values.ndim != 2:
+            few = "try: observations.unsqueeze(0)"
+            hint = few if values.ndim < 2 else "try: a model with a column for each action"
+            raise self._unfit("one row for each observation", values, hint)
         values = _zero_if(terminated_rows(observations, terminated, values), values)
         if actions is None:
             return values
         return values.gather(1, whole_actions(actions, values).unsqueeze(1)).squeeze(1)
 
 
-class _ContinuousQ(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
+class _ContinuousQ(_ValueNetwork):
     def forward(self, observations: Any, actions: Any, terminated: Any = None) -> Tensor:
         seen: Tensor = observation_of(observations)
-        if isinstance(actions, list | tuple):
-            actions = torch.stack([torch.as_tensor(action) for action in actions])
-        actions = torch.as_tensor(actions, dtype=seen.dtype, device=seen.device)
-        values = self.model(torch.cat([seen, actions], -1)).squeeze(-1)
+        both = torch.cat([seen, real_actions(actions, seen)], -1)
+        values = self._output(both).squeeze(-1)
         return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
-class _StateValue(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
+class _StateValue(_ValueNetwork):
     def forward(self, observations: Any, terminated: Any = None) -> Tensor:
-        values = self.model(observation_of(observations)).squeeze(-1)
+        values = self._output(observation_of(observations)).squeeze(-1)
         return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
-class _ReturnDistribution(nn.Module):
+class _ReturnDistribution(_ValueNetwork):
     atoms: Tensor
 
-    def __init__(self, model: nn.Module, n_actions: int, atoms: Tensor) -> None:
-        super().__init__()
-        self.model = model
+    def __init__(self, model: nn.Module, name: str, n_actions: int, atoms: Tensor) -> None:
+        super().__init__(model, name)
         self._n_actions = n_actions
         self.register_buffer("atoms", atoms)
 
     def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
-        logits = self.model(observation_of(observations))
-        logits = logits.reshape(-1, self._n_actions, self.atoms.shape[0])
+        logits = self._output(observation_of(observations))
+        n_atoms = self.atoms.shape[0]
+        width = self._n_actions * n_atoms
+        # Another width would be read as other rows.
+        if logits.ndim not in (1, 2) or logits.shape[-1] != width:
+            wanted = f"{width} columns, {self._n_actions} actions of {n_atoms} atoms"
+            raise self._unfit(wanted, logits, f"try: a last layer of {width} outputs")
+        logits = logits.reshape(-1, self._n_actions, n_atoms)
         probabilities = torch.softmax(logits, -1)
         ended = terminated_rows(observations, terminated, probabilities)
         if ended is not None:

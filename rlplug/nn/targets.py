@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
+from numbers import Integral, Real
 from operator import is_
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -41,9 +42,14 @@ class TargetNetwork(nn.Module):
 
     def init(self: TargetT, model: nn.Module) -> TargetT:
         """Follow this network from now on."""
-        self._source = (model,)
         self.model = copy.deepcopy(model).requires_grad_(False)
+        self._source = (model,)
         return self
+
+    @property
+    def follows(self) -> bool:
+        """Whether it follows a network already."""
+        return bool(self._source)
 
     @property
     def source(self) -> nn.Module:
@@ -110,6 +116,11 @@ class FixedTarget(TargetNetwork):
     def __init__(self, update_frequency: int, unit: Literal["update", "step"] = "update") -> None:
         super().__init__()
         self.update_frequency = _at_least_one(update_frequency)
+        if unit not in ("update", "step"):
+            raise RequestError(
+                f"the interval of a target is in units of 'update' or 'step', not {unit!r}.",
+                "try: FixedTarget(500), or FixedTarget(10_000, 'step')",
+            )
         self.unit = unit
 
     def update(self, timestep: int | None = None) -> bool:
@@ -131,7 +142,7 @@ class PolyakTarget(TargetNetwork):
 
     def __init__(self, rate: float, update_frequency: int = 1) -> None:
         super().__init__()
-        if not 0 < rate <= 1:
+        if not _is_share(rate):
             raise RequestError(
                 f"the rate of a Polyak target is above 0 and at most 1, got {rate!r}.",
                 "try: rate=0.005",
@@ -212,10 +223,16 @@ def _copy(to: list[Tensor], source: list[Tensor]) -> None:
         torch._foreach_copy_(to, source)
 
 
-def _at_least_one(update_frequency: int) -> int:
-    if update_frequency < 1:
+def _is_share(rate: Any) -> bool:
+    number = isinstance(rate, Real) and not isinstance(rate, bool)
+    return number and bool(0 < rate <= 1)
+
+
+def _at_least_one(update_frequency: Any) -> int:
+    whole = isinstance(update_frequency, Integral) and not isinstance(update_frequency, bool)
+    if not whole or update_frequency < 1:
         raise RequestError(
-            f"a target is updated every 1 or more, not every {update_frequency}.",
+            f"a target is updated every 1 or more, not every {update_frequency!r}.",
             "try: update_frequency=500",
         )
-    return update_frequency
+    return int(update_frequency)
