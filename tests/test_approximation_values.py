@@ -265,6 +265,16 @@ def test_returns_without_a_support_are_refused() -> None:
     ]
 
 
+def test_numbers_in_their_place_are_told_without_the_order_of_arguments() -> None:
+    with pytest.raises(RequestError) as told:
+        QDist(nn.Identity(), None, 0, 1)
+    assert str(told.value).splitlines() == [
+        "approximation 'q_dist' cannot be made: 2 problems.",
+        "  the n_actions of approximation 'q_dist' must be a whole number from 1 on, found 0.",
+        "  the n_atoms of approximation 'q_dist' must be a whole number from 2 on, found 1.",
+    ]
+
+
 def test_distributions_have_as_many_actions_as_a_space_counts() -> None:
     actions: Any = gymnasium.spaces.Discrete(2).n
     q = QDist(nn.Identity(), None, actions, n_atoms=3, **QUIET)
