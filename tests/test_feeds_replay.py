@@ -14,7 +14,7 @@ from rlplug.config import Schedule
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Normalization
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Experience, FeedSetting, FinalObservations, OpenFeed, Replay
+from rlplug.feeds import Experience, FeedSetting, FinalObservations, Logged, OpenFeed, Replay
 
 BOX = spaces.Box(0, 999, (1,), numpy.float32)
 TWO = spaces.Discrete(2)
@@ -437,3 +437,12 @@ def test_beta_grows_to_one_over_the_run_or_follows_its_schedule() -> None:
     assert weights(0.5, 1) == pytest.approx([0.5, 1.0], abs=1e-3)
     assert weights(0.5, 10_000) == pytest.approx([0.25, 1.0])
     assert weights(Schedule(((0, 0.0), (100, 1.0))), 50) == pytest.approx([0.5, 1.0])
+
+
+@pytest.mark.parametrize(("double", "dtype"), [(False, numpy.float32), (True, numpy.float64)])
+def test_rows_of_a_log_are_as_precise_as_the_learner(double: bool, dtype: Any) -> None:
+    feed = Logged(wants_next=True, gamma=0.9).open(setting(double=double))
+    (work,) = feed.take(story([1.0, 2.0], [0.1, 0.2], following=3.0), 0)
+    assert work.batch["rewards"].dtype == work.batch["discounts"].dtype == dtype
+    assert work.batch["discounts"].tolist() == [dtype(0.9)] * 2
+    assert work.batch["actions"].dtype.kind == "i"

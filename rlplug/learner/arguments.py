@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy
 from torch import Tensor
 from torch.optim import Optimizer
 
 from rlplug.batch import Batch
+from rlplug.config.schedule import Schedule
 from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError
 from rlplug.plugin import DEFAULT_MODULE
@@ -24,6 +28,8 @@ __all__ = [
     "check_metrics",
     "check_module_id",
     "check_optimizer",
+    "check_rate",
+    "check_settings",
     "state_folder",
 ]
 
@@ -86,12 +92,76 @@ def check_optimizer(optimizer: Any, name: str) -> None:
         )
 
 
+def check_rate(value: Any, who: str) -> None:
+    """Refuse what is neither a learning rate nor a schedule of it."""
+    if isinstance(value, Schedule):
+        return
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if _is_number(value):
+        if math.isfinite(value) and value >= 0:
+            return
+    elif isinstance(value, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_number, pair))
+        for pair in value
+    ):
+        return
+    raise RequestError(
+        f"the learning rate of {who} is {value!r}.",
+        "give a number from 0 on, or a schedule: [[0, 0.1], [1000, 0.0]]",
+    )
+
+
+def check_settings(
+    settings: Mapping[Any, Any], held: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+) -> None:
+    """Refuse settings that the optimizers do not have, before any is changed."""
+    for key, groups in settings.items():
+        if key not in held:
+            known = ", ".join(map(repr, held)) or "none"
+            raise RequestError(
+                f"settings are by module id and name of the optimizer, found {key!r}.",
+                f"there are: {known}",
+            )
+        who = f"optimizer {key[1]!r} of module {key[0]!r}"
+        count = len(held[key])
+        are_groups = isinstance(groups, list | tuple) and all(
+            isinstance(one, Mapping) for one in groups
+        )
+        if not are_groups or len(groups) != count:
+            raise RequestError(
+                f"the settings of {who} must be a list of {count} mappings, one for each group "
+                "of parameters.",
+                "give what optimizer_settings() gave",
+            )
+        for own, values in zip(held[key], groups, strict=True):
+            for name in values:
+                if name not in own and name != "lr":
+                    raise RequestError(
+                        f"{who} has no setting {name!r}.", f"it has: {', '.join(own)}"
+                    )
+            if "lr" in values:
+                check_rate(values["lr"], who)
+
+
 def check_metrics(metrics: Any) -> None:
     """Refuse to report what are no metrics by name."""
     if not isinstance(metrics, Mapping):
         raise PluginError(
             f"the metrics are a {type(metrics).__name__}, not a mapping.", "give {name: value}"
         )
+    for name, value in metrics.items():
+        is_value = isinstance(value, Real | numpy.bool_) or (
+            isinstance(value, Tensor | numpy.ndarray) and not value.ndim
+        )
+        if not isinstance(name, str) or not is_value:
+            raise PluginError(
+                f"metric {name!r} is {value!r}.", "give a name, and a number or a 0-d tensor"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_losses(losses: Any) -> None:
@@ -108,6 +178,11 @@ def check_losses(losses: Any) -> None:
                 f"the loss of module {module_id!r} is a {type(loss).__name__}, not a tensor.",
                 "give what compute_loss gave",
             )
+        if loss.dim() or not loss.requires_grad:
+            found = f"has shape {tuple(loss.shape)}" if loss.dim() else "has no gradient"
+            raise RequestError(
+                f"the loss of module {module_id!r} {found}.", "give what compute_loss gave"
+            )
 
 
 def check_gradients(gradients: Any) -> None:
@@ -118,6 +193,12 @@ def check_gradients(gradients: Any) -> None:
             raise RequestError(
                 f"gradients are tensors by parameter, found a {type(gradient).__name__} of a "
                 f"{type(param).__name__}.",
+                "give what compute_gradients gave",
+            )
+        if gradient is not None and (gradient.shape, gradient.dtype) != (param.shape, param.dtype):
+            raise RequestError(
+                f"the gradient of a parameter of shape {tuple(param.shape)} and {param.dtype} has "
+                f"shape {tuple(gradient.shape)} and {gradient.dtype}.",
                 "give what compute_gradients gave",
             )
 

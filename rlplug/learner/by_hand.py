@@ -23,6 +23,7 @@ from rlplug.learner.arguments import (
     check_ids,
     check_losses,
     check_metrics,
+    check_settings,
     state_folder,
 )
 from rlplug.learner.gradients import like_parameter
@@ -81,7 +82,10 @@ class ByHand(LearnerModules):
         return total
 
     def compute_gradients(self, losses: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
-        """The gradients of the summed losses, by parameter; of parameters without one, nothing."""
+        """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
+
+        By parameter; of parameters without a gradient, nothing.
+        """
         check_losses(losses)
         params = self._parameters()
         total = losses.get(ALL_MODULES)
@@ -123,7 +127,8 @@ class ByHand(LearnerModules):
             )
         params = self._set_gradients(update, gradients)
         if self._gradient_hooks.used:
-            self._gradient_hooks(update, self._terms.of(module_id))
+            # Gradients by term are taken in `update` alone: those that are there are of the last.
+            self._gradient_hooks(update, {})
         return {param: param.grad for param in params if param.grad is not None}
 
     def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
@@ -139,6 +144,13 @@ class ByHand(LearnerModules):
                 "give those of compute_gradients",
             )
         updates = self._all_updates()
+        for module_id, update in updates.items():
+            if update.needs_closure:
+                raise RequestError(
+                    f"the optimizer of module {module_id!r} is LBFGS, which computes its losses "
+                    "again and again.",
+                    "try: learner.update(…)",
+                )
         copies = {
             param: gradient.clone() for param, gradient in gradients.items() if gradient is not None
         }
@@ -149,7 +161,8 @@ class ByHand(LearnerModules):
             update.step(lambda: None)
             update.advance()
         for update in self.module_updates.values():
-            update.update_targets(self.timestep)
+            if any(param in copies for param in update.member.named.values()):
+                update.update_targets(self.timestep)
 
     def get_optimizers_for_module(
         self, module_id: str = DEFAULT_MODULE
@@ -375,6 +388,7 @@ class ByHand(LearnerModules):
     ) -> None:
         """Set them, over those of a state that was loaded."""
         check_by_module(settings, "settings of optimizers", "optimizer_settings")
+        check_settings(settings, self.optimizer_settings())
         for (module_id, name), groups in settings.items():
             held = self.get_optimizer(module_id, name).param_groups
             for group, values in zip(held, groups, strict=True):

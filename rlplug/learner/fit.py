@@ -150,8 +150,11 @@ def stage_problems(
         schedulers = stage.get("schedulers")
         if isinstance(schedulers, Mapping):
             for one in update.member.optimizers:
+                there = schedulers.get(one.name)
                 if one.scheduler is not None:
-                    yield from _scheduler_problems(one, schedulers.get(one.name), where)
+                    yield from _scheduler_problems(one, there, where)
+                elif there is not None:
+                    yield f"optimizer {one.name!r} {where} has a scheduler there, and none here"
         else:
             yield f"'schedulers' {where} is a {type(schedulers).__name__}, not a mapping"
         match stage.get("engine", ["", ""]):
@@ -286,10 +289,14 @@ def _scheduler_problems(one: RegisteredOptimizer, saved: Any, where: str) -> Ite
     if not isinstance(runs, list) or len(runs) != len(one.scheduler.runs):
         yield f"{who} is not of {len(one.scheduler.runs)}, as here"
         return
-    for run in runs:
+    for own, run in zip(one.scheduler.runs, runs, strict=True):
         match run:
-            case {"passed": int(), "scheduler": Mapping()}:
-                pass
+            case {"passed": int(), "scheduler": Mapping() as inner}:
+                here, there = own.plan.scheduler.state_dict().keys(), inner.keys()
+                # Other versions of a scheduler add to what it saves, or leave out of it.
+                if here - there and there - here:
+                    kind = type(own.plan.scheduler).__name__
+                    yield f"{who} is no {kind}: it has no {min(here - there)!r}"
             case _:
                 yield f"{who} is {run!r}, without what it has passed"
 

@@ -233,8 +233,7 @@ class Learner(ByHand):
             window.remove(shared)
         self._engines.gradients(window)
         for update in window:
-            if update.weight not in (0.0, 1.0):
-                update.normalize()
+            update.normalize()
         if self.process_group.size > 1 and self.sharding is None:
             self.process_group.average(window, shared)
         parts = list(filter(_WEIGHT, window))

@@ -71,7 +71,7 @@ class ModuleUpdate:
         self._precision = precision
         # Only on the CPU is a number read for free; elsewhere the device keeps what it found.
         self._reads = precision.device.type == "cpu" or section.nonfinite == "stop"
-        self._needs_closure = any(isinstance(one.optimizer, LBFGS) for one in member.optimizers)
+        self.needs_closure = any(isinstance(one.optimizer, LBFGS) for one in member.optimizers)
         modules = [part for held in member.parts() for part in held.modules()]
         self.targets = [part for part in modules if isinstance(part, TargetNetwork)]
         """Target networks, which follow after each step."""
@@ -113,8 +113,8 @@ class ModuleUpdate:
         """Those that had a loss in any evaluation."""
         self._moved: set[str] = set()
         """Plugins that gave a loss in this step, or whose optimizers had gradients."""
-        self._named: set[str] = set()
-        """The optimizers that losses of this evaluation move."""
+        self._shares: dict[str, float] = {}
+        """Optimizer name → the share of the rows with a loss that moves it, where they differ."""
         self._noted = 0
         self._first_evaluation = True
         self._recorded = 0
@@ -176,7 +176,7 @@ class ModuleUpdate:
         self.losses = []
         self._first_evaluation = not again
         self._noted = 0
-        self._named = set()
+        self._shares = {}
         self._recorded = len(self.history)
         self._rows_recorded = {n: dict(rows) for n, rows in self._rows_of_step.items()}
         # Those that lie in one array are written over, by engines that do not add to them.
@@ -244,14 +244,15 @@ class ModuleUpdate:
             self.stopped = True
             self.weight = 0.0
             return False
-        if loss.mapped or self._named:
+        if loss.mapped or len(self.minibatches) > 1:
             moved = acting_on(self.ready, loss)
             for one in self.ready:
-                if one not in moved:
+                if one in moved:
+                    self._shares[one.name] = self._shares.get(one.name, 0.0) + weight
+                else:
                     one.note_idle()
             # Of accumulated minibatches each may move others.
-            self._named.update(map(_NAME, moved))
-            self.acting = [one for one in self.ready if one.name in self._named]
+            self.acting = [one for one in self.ready if one.name in self._shares]
             if not moved and not self.member.shared:
                 return False
         self.losses.append((total, weight))
@@ -267,10 +268,14 @@ class ModuleUpdate:
             self.history.append(self.metrics)
 
     def normalize(self) -> None:
-        """Average the gradients over the minibatches that had a loss, where some had none."""
-        gradients = [p.grad for one in self.acting for p in one.params if p.grad is not None]
-        if gradients:
-            torch._foreach_mul_(gradients, 1.0 / self.weight)
+        """Average the gradients of each optimizer over the minibatches that had a loss for it."""
+        if not self.weight or (self.weight == 1.0 and not self._shares):
+            return
+        for one in self.acting:
+            share = self._shares.get(one.name, self.weight)
+            gradients = [param.grad for param in one.params if param.grad is not None]
+            if gradients and share != 1.0:
+                torch._foreach_mul_(gradients, 1.0 / share)
         self.losses = [(loss, weight / self.weight) for loss, weight in self.losses]
 
     # -- clipping and steps ----------------------------------------------------------------------
@@ -309,7 +314,7 @@ class ModuleUpdate:
         scaler = self._precision.scaler
         for one in self.acting:
             gradients = self._gradients[one.name]
-            if self._needs_closure:
+            if self.needs_closure:
                 stepped = self._step_with_closure(one, evaluate)
             elif gradients:
                 self._moved.add(one.plugin)
@@ -323,6 +328,12 @@ class ModuleUpdate:
                 one.stepped_in_epoch = True
                 if one.scheduler is not None:
                     one.scheduler.stepped(self._metrics_of_step())
+
+    def go_on_from(self, other: ModuleUpdate) -> None:
+        """Shuffle, and count in cycles, where that of the same module with other optimizers is."""
+        self.shuffler.set_state(other.shuffler.get_state())
+        known = self.cycle.positions.keys()
+        self.cycle.positions |= {n: one for n, one in other.cycle.positions.items() if n in known}
 
     def advance(self) -> None:
         """Count the step in the cycles of those that it moved."""

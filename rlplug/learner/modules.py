@@ -411,6 +411,8 @@ class LearnerModules:
     ) -> None:
         """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
         check_optimizer(optimizer, optimizer_name)
+        if module_id != ALL_MODULES and not self._assembling:
+            self.member(module_id)
         one = RegisteredOptimizer(module_id, optimizer_name, "", optimizer)
         if params is not None and {id(p) for p in params} != {id(p) for p in one.params}:
             raise PluginError(
@@ -508,8 +510,6 @@ class LearnerModules:
         for one, schedulers in optimizers_from(answers, module_id, algorithm):
             self.optimizers.add(one, schedulers)
         self._use_optimizers(member)
-        scaled = self.precision.scaler is not None
-        check_lbfgs(member.optimizers, shared=bool(member.shared), scaled=scaled)
 
     def _use_optimizers(self, member: Member) -> None:
         """Let a module's registered optimizers take part in its updates."""
@@ -519,9 +519,15 @@ class LearnerModules:
             if member.module_id == ALL_MODULES:
                 check_shared(one, member, self.members.values())
             member.check_owned(one)
+        scaled = self.precision.scaler is not None
+        check_lbfgs(member.optimizers, shared=bool(member.shared), scaled=scaled)
         self._follow_schedules()
         if member.optimizers and member.module_id != ALL_MODULES:
-            self.module_updates[member.module_id] = self._make_update(member)
+            before = self.module_updates.get(member.module_id)
+            made = self._make_update(member)
+            if before is not None:
+                made.go_on_from(before)
+            self.module_updates[member.module_id] = made
 
     def _use_shared_optimizers(self) -> None:
         """Let the optimizers of shared parameters take part; refuse those that could never step."""

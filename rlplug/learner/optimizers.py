@@ -13,6 +13,7 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
+from rlplug.learner.arguments import check_rate
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.fused_adam import FusedAdam, step_alone
 from rlplug.optim.guard import guarded_step
@@ -69,6 +70,7 @@ class RegisteredOptimizer:
         """Set the learning rate, or a schedule of it over environment steps."""
         if value is None:
             return
+        check_rate(value, f"optimizer {self.name!r} of module {self.module_id!r}")
         groups = self.optimizer.param_groups
         if isinstance(value, int | float):
             for group in groups:
@@ -232,6 +234,13 @@ class Optimizers:
                     "give each parameter to one optimizer, or each optimizer a 'frequency', by "
                     "which they take turns",
                 )
+        if schedulers and one.rates:
+            kind = type(schedulers[0].scheduler).__name__
+            raise PluginError(
+                f"the learning rate of optimizer {one.name!r} of module {one.module_id!r} follows "
+                f"a schedule of environment steps, which would undo what {kind} does.",
+                "give the option a number, or leave the scheduler out",
+            )
         if schedulers:
             one.scheduler = Schedulers(schedulers)
             if one.scheduler.label:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim import LBFGS, SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
 
 from rlplug import ALL_MODULES, Loss, Module
-from rlplug.errors import PluginError
+from rlplug.config.schedule import Schedule, ScheduledValue
+from rlplug.errors import PluginError, RequestError
 from rlplug.nn import FixedTarget
 
 MODES = pytest.mark.parametrize("mode", ["together", "in_turn"])
@@ -70,10 +71,13 @@ def product_unless_zero(self: Any, fwd_out: Any, batch: Any) -> Any:
 def pair(make: Any) -> Any:
     def made(mode: str, loss: Any, *, learning: Any = (), **known: Any) -> Any:
         return make(
-            build=lambda self: Pair(),
             compute_loss_for_module=loss,
             learning={"optimizers": mode, **dict(learning)},
-            **{"configure_optimizers_for_module": optimizers, **known},
+            **{
+                "build": lambda self: Pair(),
+                "configure_optimizers_for_module": optimizers,
+                **known,
+            },
         )
 
     return made
@@ -142,15 +146,32 @@ def test_each_of_the_accumulated_minibatches_may_move_another_optimizer(
 
     learner = pair(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays})
     for step in (1, 2):
-        before = gen, dis = learner.modules["default"].numbers()
+        gen, dis = learner.modules["default"].numbers()
         learner.update({"default": batch(1.0, 2.0)}, timestep=step, minibatch_size=1)
-        if mode == "in_turn":
-            # Each turn is averaged over the minibatches that have a loss in it.
-            gen -= RATE * dis
-            assert learner.modules["default"].numbers() == (gen, before[1] - RATE * 2 * gen)
-        else:
-            moved = gen - RATE * dis / 2, dis - RATE * 2 * gen / 2
-            assert learner.modules["default"].numbers() == moved
+        # Each gradient is averaged over the minibatches that have a loss for its optimizer.
+        moved = gen - RATE * dis
+        seen = moved if mode == "in_turn" else gen
+        assert learner.modules["default"].numbers() == (moved, dis - RATE * 2 * seen)
+
+
+@MODES
+@pytest.mark.parametrize("arrays", ["off", "auto"])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_order_of_accumulated_minibatches_makes_no_difference(
+    pair: Any, batch: Any, mode: str, arrays: str, seed: int
+) -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        named = float(batch["x"].mean()) == 2
+        return Loss({"gen": fwd_out["product"]}) if named else fwd_out["product"]
+
+    learner = pair(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays}, seed=seed)
+    learner.update({"default": batch(1.0, 2.0)}, timestep=1, minibatch_size=1)
+    # The mean of x is 1.5 for gen; dis has a loss in the minibatch with 1 alone.
+    gen = 1 - RATE * 1.5 * 3
+    assert learner.modules["default"].numbers() == (
+        gen,
+        3 - RATE * 1 * (gen if mode == "in_turn" else 1.0),
+    )
 
 
 @MODES
@@ -381,3 +402,155 @@ def test_what_is_no_gradient_is_refused(pair: Any, batch: Any, gradient: Any, fo
     expected = rf"'alg' gave 'gen' the gradient {found}, not float32 of shape \(\)"
     with pytest.raises(PluginError, match=expected):
         learner.update({"default": batch(1.0)}, timestep=1)
+
+
+def test_a_schedule_of_the_option_and_a_scheduler_are_one_too_many(make: Any) -> None:
+    def both(self: Any, module: Any, config: Any) -> Any:
+        one = SGD(module.parameters(), lr=config.learning_rate)
+        return {"optimizer": one, "lr_scheduler": StepLR(one, 1)}
+
+    schedule = Schedule([(0, 1.0), (10, 0.0)])
+    with pytest.raises(PluginError, match=r"follows a schedule of environment steps, .* StepLR"):
+        make(
+            configure_optimizers_for_module=both,
+            options={"learning_rate": ScheduledValue(1.0, schedule)},
+        )
+
+
+def stepped(kind: Any) -> Any:
+    def optimizers(self: Any, module: Pair) -> Any:
+        one = SGD(module.parameters(), lr=RATE)
+        return one if kind is None else {"optimizer": one, "lr_scheduler": kind(one)}
+
+    return {"configure_optimizers_for_module": optimizers}
+
+
+def test_a_state_of_another_scheduler_is_refused(pair: Any) -> None:
+    step = stepped(lambda one: StepLR(one, 1))
+    saved = pair("together", product, **step).get_state()
+    other = pair("together", product, **stepped(lambda one: CosineAnnealingLR(one, 5)))
+    with pytest.raises(RequestError, match="is no CosineAnnealingLR: it has no 'T_max'"):
+        other.set_state(saved)
+    with pytest.raises(RequestError, match="has a scheduler there, and none here"):
+        pair("together", product, **stepped(None)).set_state(saved)
+    pair("together", product, **step).set_state(saved)
+
+
+def test_an_optimizer_that_is_registered_later_leaves_cycle_and_shuffle_where_they_are(
+    pair: Any, batch: Any
+) -> None:
+    def made(later: bool) -> list[Any]:
+        def optimizers(self: Any, module: Pair) -> Any:
+            return tuple(
+                {"optimizer": SGD([param], lr=RATE), "frequency": 2}
+                for param in (module.gen, module.dis)
+            )
+
+        learner = pair(
+            "together",
+            lambda self, fwd_out, batch: seen.append(batch["x"].tolist()) or fwd_out["product"],
+            configure_optimizers_for_module=optimizers,
+            build=lambda self: WithMore(),
+        )
+        seen: list[Any] = []
+        rows = batch(1.0, 2.0, 3.0)
+        learner.update({"default": rows}, timestep=1, minibatch_size=1)
+        module = learner.modules["default"]
+        if later:
+            learner.register_optimizer("default", "more", SGD([module.more], lr=RATE))
+        learner.update({"default": rows}, timestep=2, minibatch_size=1)
+        return [seen, module.numbers()]
+
+    assert made(True) == made(False)
+
+
+class WithMore(Pair):
+    """A parameter without a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Parameter(torch.zeros(1))
+
+
+def test_an_optimizer_of_no_module_is_refused_by_that(pair: Any) -> None:
+    learner = pair("together", product)
+    module = learner.modules["default"]
+    with pytest.raises(RequestError, match="'zz'"):
+        learner.register_optimizer("zz", "one", SGD([module.gen], lr=RATE))
+    with pytest.raises(PluginError, match="is LBFGS, which must act alone"):
+        more = pair("together", product, build=lambda self: WithMore())
+        more.register_optimizer("default", "one", LBFGS([more.modules["default"].more]))
+    for rate in ("x", -1.0, float("nan"), [1, 2], [[0, "a"]]):
+        with pytest.raises(RequestError, match="the learning rate of optimizer 'one' of module"):
+            learner.register_optimizer("default", "one", SGD([module.gen], lr=RATE), None, rate)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"default": [{}]}, "by module id and name of the optimizer, found 'default'"),
+        ({("default", "gen"): [{}, {}]}, "must be a list of 1 mappings"),
+        ({("default", "gen"): {"lr": 0.5}}, "must be a list of 1 mappings"),
+        ({("default", "gen"): 3}, "must be a list of 1 mappings"),
+        ({("default", "gen"): [{"lrr": 0.5}]}, "has no setting 'lrr'"),
+        ({("default", "gen"): [{"params": []}]}, "has no setting 'params'"),
+        ({("default", "gen"): [{"lr": -1.0}]}, "the learning rate of .* is -1.0"),
+        ({("default", "gen"): [{"lr": 0.1}], ("default", "dis"): 3}, "'dis' .* must be a list"),
+    ],
+)
+def test_settings_that_an_optimizer_does_not_have_change_nothing(
+    pair: Any, settings: Any, complaint: str
+) -> None:
+    learner = pair("together", product)
+    before = learner.optimizer_settings()
+    with pytest.raises(RequestError, match=complaint):
+        learner.set_optimizer_settings(settings)
+    assert learner.optimizer_settings() == before
+
+
+@pytest.mark.parametrize(("name", "value"), [("a", "x"), ("a", torch.ones(2)), (3, 1.0)])
+def test_what_is_no_metric_is_not_registered(pair: Any, name: Any, value: Any) -> None:
+    with pytest.raises(PluginError, match="give a name, and a number or a 0-d tensor"):
+        pair("together", product).register_metric("default", name, value)
+
+
+def test_by_hand_targets_follow_where_something_moved(make: Any, batch: Any) -> None:
+    class Followed(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(1, 1, bias=False)
+            self.target = FixedTarget(5).init(self.line)
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.line(batch["x"][:, None]).mean()}
+
+    learner = make(
+        ids=("a", "b"),
+        build=lambda self: Followed(),
+        compute_loss_for_module=lambda self, fwd_out: fwd_out["out"],
+        configure_optimizers_for_module=lambda self, module: SGD(module.line.parameters(), lr=RATE),
+    )
+    batches = learner.prepare_batches({"a": batch(1.0)})
+    losses = learner.compute_loss(learner.forward_train(batches), batches)
+    learner.apply_gradients(learner.compute_gradients(losses))
+    learner.apply_gradients({})
+    assert [one.target.clock.item() for one in learner.modules.values()] == [1, 0]
+
+
+def test_by_hand_what_cannot_be_is_refused_before_anything_moves(pair: Any, batch: Any) -> None:
+    learner = pair("together", product)
+    module = learner.modules["default"]
+    for wrong in (torch.ones(3), torch.ones((), dtype=torch.float64)):
+        with pytest.raises(RequestError, match="the gradient of a parameter of shape"):
+            learner.apply_gradients({module.gen: wrong})
+    for loss in (torch.ones(2, requires_grad=True), torch.tensor(1.0)):
+        with pytest.raises(RequestError, match="the loss of module 'default' has "):
+            learner.compute_gradients({"default": loss})
+    lbfgs = pair(
+        "together",
+        product,
+        configure_optimizers_for_module=lambda self, module: LBFGS(module.parameters()),
+    )
+    with pytest.raises(RequestError, match=r"is LBFGS, which computes its losses again and again"):
+        lbfgs.apply_gradients({})
+    assert module.numbers() == (1.0, 3.0)
