@@ -477,9 +477,10 @@ def test_an_optimizer_of_no_module_is_refused_by_that(pair: Any) -> None:
     module = learner.modules["default"]
     with pytest.raises(RequestError, match="'zz'"):
         learner.register_optimizer("zz", "one", SGD([module.gen], lr=RATE))
+    more = pair("together", product, build=lambda self: WithMore())
+    lbfgs = LBFGS([more.modules["default"].more])
     with pytest.raises(PluginError, match="is LBFGS, which must act alone"):
-        more = pair("together", product, build=lambda self: WithMore())
-        more.register_optimizer("default", "one", LBFGS([more.modules["default"].more]))
+        more.register_optimizer("default", "one", lbfgs)
     for rate in ("x", -1.0, float("nan"), [1, 2], [[0, "a"]]):
         with pytest.raises(RequestError, match="the learning rate of optimizer 'one' of module"):
             learner.register_optimizer("default", "one", SGD([module.gen], lr=RATE), None, rate)
