@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
@@ -15,10 +16,13 @@ from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 import rlplug as library
+from rlplug import Module
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
 from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.feeds import Replay
+from rlplug.runs.agents import agent_feeds
 from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import LaterEvaluation
 from tests.agent_games import Relay
@@ -457,6 +461,17 @@ def test_collections_of_different_lengths_are_refused() -> None:
 
 def test_memory_is_refused_where_agents_act_in_turn() -> None:
     assert "act in turn, and module 'default' has memory" in told(COUNTDOWN, memory="gru")
+
+
+def test_memory_is_refused_where_a_team_is_learned_from_together() -> None:
+    class Remembers(Module):
+        def initial_state(self, n: int) -> Any:
+            return {"seen": torch.zeros(n)}
+
+    environments: Any = SimpleNamespace(stored={"team": None}, in_turn=False, name="Relay")
+    learner: Any = SimpleNamespace(modules={"team": Remembers()}, modules_to_train=None)
+    with pytest.raises(RequestError, match="of module 'team' are learned from together, and the"):
+        agent_feeds({"team": Replay(team=True)}, environments, learner, lambda *_: None, None)
 
 
 def test_the_module_is_named_whose_feed_is_refused() -> None:

@@ -167,6 +167,7 @@ def test_a_second_signal_while_the_first_is_answered_ends_the_run_at_once(home: 
     assert (raised.value.exit_code, raised.value.at_once) == (143, True)
     assert raised.value.result.checkpoints == (20,)
     assert statuses(home) == ["KILLED"]
+    assert [one.heard.count("run_failed") for one in (first, second)] == [1, 1]
     # What came before the first signal is in the journal.
     lines = (raised.value.result.folder / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == 20

@@ -255,3 +255,7 @@ def test_importing_rlplug_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plugin_is_shown_without_the_class_that_was_loaded() -> None:
+    assert "loaded" not in repr(Registry.of(mine=Mine).find(ALGORITHM, "mine"))
