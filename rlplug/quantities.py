@@ -1,10 +1,12 @@
-"""Numbers, sizes, times and paths as they are shown to people, alike everywhere."""
+"""What counts as a number, and numbers, sizes, times and paths as they are shown to people."""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "format_age",
@@ -13,11 +15,23 @@ __all__ = [
     "format_number",
     "format_path",
     "format_short_time",
+    "is_number",
+    "is_whole_number",
     "moment",
 ]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _LONGEST_AGO = 14 * 86_400
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, also one of NumPy's; a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole_number(value: Any) -> bool:
+    """Whether it is an integer, also one of NumPy's; a truth value is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def format_number(value: float | None) -> str:

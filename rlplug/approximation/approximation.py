@@ -121,13 +121,12 @@ class Approximation:
         """
         if loss is not None:
             refuse_no_loss(loss, self.name, graph=False)
+            self._writer.add_loss(self.name, loss.detach())
         elif self._scheduler is not None and self._scheduler.plan.monitor:
             raise RequestError(
                 f"the scheduler of approximation {self.name!r} watches the loss: none given.",
                 "try: step(loss)",
             )
-        if loss is not None:
-            self._writer.add_loss(self.name, loss.detach())
         if self._optimizer is not None:
             if self._clip_grad:
                 self._clip_gradients()

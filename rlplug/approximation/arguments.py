@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from rlplug.approximation.checkpointer import PeriodicCheckpointer
 from rlplug.errors import RequestError
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
+from rlplug.quantities import is_number, is_whole_number
 
 __all__ = [
     "arguments_of",
@@ -64,7 +65,7 @@ def arguments_of(given: Mapping[str, Any]) -> Iterator[Argument]:
     yield one("device", _is_device(given["device"]), "a device such as 'cpu' or 'cuda'")
     limit, scaling = given["clip_grad"], given["loss_scaling"]
     # Infinity clips nothing, and stops where a gradient is not finite.
-    yield Argument("clip_grad", limit, _is_number(limit) and limit >= 0, "a number from 0 on", True)
+    yield Argument("clip_grad", limit, is_number(limit) and limit >= 0, "a number from 0 on", True)
     yield Argument("loss_scaling", scaling, _is_finite(scaling), "a finite number", True)
 
 
@@ -114,10 +115,8 @@ def _target(target: Any) -> Argument:
 def count(part: str, value: Any, least: int) -> Argument:
     """A number of things."""
     # Spaces count in NumPy's integers.
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return Argument(
-        part, value, whole and int(value) >= least, f"a whole number from {least} on", True
-    )
+    fits = is_whole_number(value) and int(value) >= least
+    return Argument(part, value, fits, f"a whole number from {least} on", True)
 
 
 def limits(least: Any, most: Any) -> Iterator[Argument]:
@@ -139,7 +138,7 @@ def refuse_unfit(kind: type, name: Any, arguments: Iterable[Argument]) -> None:
     if len(told) > 1:
         told.insert(0, f"{_who(kind, name)} cannot be made: {len(told)} problems.")
     told.extend(dict.fromkeys(one.hint for one in unfit if one.hint))
-    if not all(one.hint or (one.numeric and _is_number(one.value)) for one in unfit):
+    if not all(one.hint or (one.numeric and is_number(one.value)) for one in unfit):
         told.append(f"the order is: {_order(kind)}; or give them by name")
     raise RequestError(*told)
 
@@ -244,12 +243,8 @@ def _is_device(value: Any) -> bool:
     return True
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _is_finite(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)
 
 
 def shown(value: Any) -> str:

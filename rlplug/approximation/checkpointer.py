@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from safetensors.torch import save_model
 from torch import nn
 
 from rlplug.errors import RequestError
+from rlplug.quantities import is_whole_number
 
 __all__ = ["Checkpointer", "DummyCheckpointer", "PeriodicCheckpointer"]
 
@@ -43,7 +43,7 @@ class PeriodicCheckpointer:
     """
 
     def __init__(self, frequency: int) -> None:
-        if not _is_count(frequency):
+        if not is_whole_number(frequency) or frequency < 1:
             raise RequestError(
                 f"a model is saved every 1 or more updates, not every {frequency!r}.",
                 "try: PeriodicCheckpointer(200), or DummyCheckpointer()",
@@ -66,8 +66,3 @@ class PeriodicCheckpointer:
         unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         save_model(self.model, str(unfinished))
         os.replace(unfinished, self._file)
-
-
-def _is_count(value: Any) -> bool:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return whole and int(value) >= 1

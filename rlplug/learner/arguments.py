@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlplug.batch import Batch
-from rlplug.config.schedule import Schedule
+from rlplug.config.schedule import Schedule, points
 from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError
 from rlplug.plugin import DEFAULT_MODULE
+from rlplug.quantities import is_number
 
 __all__ = [
     "check_batches",
@@ -28,8 +29,9 @@ __all__ = [
     "check_metrics",
     "check_module_id",
     "check_optimizer",
-    "check_rate",
     "check_settings",
+    "is_gradient_of",
+    "rate_of",
     "state_folder",
 ]
 
@@ -92,24 +94,32 @@ def check_optimizer(optimizer: Any, name: str) -> None:
         )
 
 
-def check_rate(value: Any, who: str) -> None:
-    """Refuse what is neither a learning rate nor a schedule of it."""
-    if isinstance(value, Schedule):
-        return
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if _is_number(value):
-        if math.isfinite(value) and value >= 0:
-            return
-    elif isinstance(value, list | tuple) and all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_number, pair))
-        for pair in value
-    ):
-        return
+def rate_of(value: Any, who: str) -> float | Schedule:
+    """A learning rate or the schedule of one, out of a number, a Schedule or its pairs."""
+    try:
+        known = is_number(value) or isinstance(value, Schedule)
+        found: float | Schedule = value if known else _schedule(value)
+        if all(map(_is_rate, points(found) if isinstance(found, Schedule) else [found])):
+            return found
+    except (TypeError, ValueError):
+        # No pairs of numbers, or steps that do not increase from 0.
+        pass
     raise RequestError(
         f"the learning rate of {who} is {value!r}.",
         "give a number from 0 on, or a schedule: [[0, 0.1], [1000, 0.0]]",
     )
+
+
+def _schedule(pairs: Any) -> Schedule:
+    if not all(is_number(part) for pair in pairs for part in pair):
+        raise TypeError("pairs of numbers")
+    return Schedule(pairs)
+
+
+def _is_rate(value: Any) -> bool:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    return is_number(value) and math.isfinite(value) and value >= 0
 
 
 def check_settings(
@@ -140,8 +150,10 @@ def check_settings(
                     raise RequestError(
                         f"{who} has no setting {name!r}.", f"it has: {', '.join(own)}"
                     )
-            if "lr" in values:
-                check_rate(values["lr"], who)
+            if "lr" in values and not _is_rate(values["lr"]):
+                raise RequestError(
+                    f"the learning rate of {who} is {values['lr']!r}.", "give a number from 0 on"
+                )
 
 
 def check_metrics(metrics: Any) -> None:
@@ -158,10 +170,6 @@ def check_metrics(metrics: Any) -> None:
             raise PluginError(
                 f"metric {name!r} is {value!r}.", "give a name, and a number or a 0-d tensor"
             )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_losses(losses: Any) -> None:
@@ -195,12 +203,17 @@ def check_gradients(gradients: Any) -> None:
                 f"{type(param).__name__}.",
                 "give what compute_gradients gave",
             )
-        if gradient is not None and (gradient.shape, gradient.dtype) != (param.shape, param.dtype):
+        if gradient is not None and not is_gradient_of(gradient, param):
             raise RequestError(
                 f"the gradient of a parameter of shape {tuple(param.shape)} and {param.dtype} has "
                 f"shape {tuple(gradient.shape)} and {gradient.dtype}.",
                 "give what compute_gradients gave",
             )
+
+
+def is_gradient_of(value: Any, param: Tensor) -> bool:
+    """Whether it could be the gradient of a parameter."""
+    return isinstance(value, Tensor) and value.shape == param.shape and value.dtype == param.dtype
 
 
 def state_folder(folder: Any) -> Path:

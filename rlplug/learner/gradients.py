@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
+from rlplug.learner.arguments import is_gradient_of
 from rlplug.learner.device import Precision
 from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
@@ -290,10 +291,10 @@ def _check_view(plugin: str, names: set[str], view: Mapping[str, Any], member: M
         )
     for name, gradient in view.items():
         param = member.named[name]
-        found = _kind(gradient)
-        if found != _kind(param):
+        if not is_gradient_of(gradient, param):
             raise PluginError(
-                f"plugin {plugin!r} gave {name!r} the gradient {found}, not {_kind(param)}.",
+                f"plugin {plugin!r} gave {name!r} the gradient {_kind(gradient)}, "
+                f"not {_kind(param)}.",
                 "change the gradient in place, or give a tensor like it",
             )
 

@@ -109,8 +109,6 @@ class ModuleUpdate:
         """The metrics of the step's minibatches, by their places in it."""
         self._rows_of_step: dict[int, dict[str, Tensor]] = {}
         """What they tell of single rows."""
-        self._with_loss: set[int] = set()
-        """Those that had a loss in any evaluation."""
         self._moved: set[str] = set()
         """Plugins that gave a loss in this step, or whose optimizers had gradients."""
         self._shares: dict[str, float] = {}
@@ -154,9 +152,9 @@ class ModuleUpdate:
 
     def _end(self) -> None:
         """Count and keep what the minibatches of a step have told."""
-        self._skipped += len(self._of_step) - len(self._with_loss)
+        self._skipped += sum("loss" not in metrics for metrics in self._of_step.values())
         self._rows += filter(None, self._rows_of_step.values())
-        self._of_step, self._rows_of_step, self._with_loss = {}, {}, set()
+        self._of_step, self._rows_of_step = {}, {}
 
     def scheduled(self) -> list[RegisteredOptimizer]:
         """The optimizers that act in this step."""
@@ -198,7 +196,6 @@ class ModuleUpdate:
         self._rows_of_step = self._rows_recorded
         self.stopped = False
         self.flat_gradients = None
-        self._with_loss &= self._of_step.keys()
         self.start(self.ready, again=not self._first_evaluation)
 
     def evaluation(self) -> dict[str, Any]:
@@ -226,7 +223,6 @@ class ModuleUpdate:
             self.history.append(self._of_step[index])
         if loss is None:
             return False
-        self._with_loss.add(index)
         self._moved.update(loss.plugins)
         known = self._of_step.get(index, {})
         if self._first_evaluation and known:

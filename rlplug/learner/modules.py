@@ -411,7 +411,7 @@ class LearnerModules:
     ) -> None:
         """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
         check_optimizer(optimizer, optimizer_name)
-        if module_id != ALL_MODULES and not self._assembling:
+        if module_id != ALL_MODULES:
             self.member(module_id)
         one = RegisteredOptimizer(module_id, optimizer_name, "", optimizer)
         if params is not None and {id(p) for p in params} != {id(p) for p in one.params}:

@@ -13,7 +13,7 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
-from rlplug.learner.arguments import check_rate
+from rlplug.learner.arguments import rate_of
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.fused_adam import FusedAdam, step_alone
 from rlplug.optim.guard import guarded_step
@@ -70,16 +70,15 @@ class RegisteredOptimizer:
         """Set the learning rate, or a schedule of it over environment steps."""
         if value is None:
             return
-        check_rate(value, f"optimizer {self.name!r} of module {self.module_id!r}")
+        found = rate_of(value, f"optimizer {self.name!r} of module {self.module_id!r}")
         groups = self.optimizer.param_groups
-        if isinstance(value, int | float):
-            for group in groups:
-                group["lr"] = value
-        else:
-            schedule = value if isinstance(value, Schedule) else Schedule(value)
-            rate = ScheduledValue(schedule.at(0), schedule)
+        if isinstance(found, Schedule):
+            rate = ScheduledValue(found.at(0), found)
             self.rates = [(index, rate) for index in range(len(groups))]
-        if isinstance(value, ScheduledValue):
+        else:
+            for group in groups:
+                group["lr"] = found
+        if isinstance(found, ScheduledValue):
             self.rates = _scheduled_rates(self.optimizer)
 
     def is_like(self, other: RegisteredOptimizer) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
-from numbers import Integral, Real
 from operator import is_
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from rlplug.errors import RequestError
 from rlplug.optim.no_grad import NoGrad
+from rlplug.quantities import is_number, is_whole_number
 
 __all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]
 
@@ -142,7 +142,7 @@ class PolyakTarget(TargetNetwork):
 
     def __init__(self, rate: float, update_frequency: int = 1) -> None:
         super().__init__()
-        if not _is_share(rate):
+        if not (is_number(rate) and 0 < rate <= 1):
             raise RequestError(
                 f"the rate of a Polyak target is above 0 and at most 1, got {rate!r}.",
                 "try: rate=0.005",
@@ -223,14 +223,8 @@ def _copy(to: list[Tensor], source: list[Tensor]) -> None:
         torch._foreach_copy_(to, source)
 
 
-def _is_share(rate: Any) -> bool:
-    number = isinstance(rate, Real) and not isinstance(rate, bool)
-    return number and bool(0 < rate <= 1)
-
-
 def _at_least_one(update_frequency: Any) -> int:
-    whole = isinstance(update_frequency, Integral) and not isinstance(update_frequency, bool)
-    if not whole or update_frequency < 1:
+    if not is_whole_number(update_frequency) or update_frequency < 1:
         raise RequestError(
             f"a target is updated every 1 or more, not every {update_frequency!r}.",
             "try: update_frequency=500",

@@ -23,7 +23,7 @@ from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evalua
 from rlplug.runs.from_log import derive_data
 from rlplug.runs.module_sections import module_sections
 from rlplug.runs.other_plugins import OtherPlugins
-from rlplug.runs.request import Request, find_plugins, layers_of
+from rlplug.runs.request import Request, find_plugins, layers_of, no_section
 from rlplug.tracking.source_code import plugin_record
 
 __all__ = ["Prepared", "prepare"]
@@ -210,7 +210,7 @@ def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> l
             message = f"unknown section, {guess}" if guess else "unknown section"
             problems.append(Problem(name, message))
         elif not isinstance(section, Mapping):
-            problems.append(Problem(name, f"expected a section [{name}], got {section!r}"))
+            problems.append(no_section(name, section))
     options = values.get("addons", {})
     for name in options if isinstance(options, Mapping) else ():
         if name not in addons:

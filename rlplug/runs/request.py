@@ -17,7 +17,7 @@ from rlplug.config.sources import Layers, Setting, read_toml
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
 
-__all__ = ["FLAGS", "TUNE", "Request", "find_plugins", "layers_of"]
+__all__ = ["FLAGS", "TUNE", "Request", "find_plugins", "layers_of", "no_section"]
 
 TUNE = "tune"
 """The section of a file that only `rlplug tune` reads."""
@@ -77,12 +77,17 @@ def layers_of(request: Request) -> Layers:
 def _refuse_no_sections(values: Mapping[str, Any], path: Path) -> None:
     """Refuse numbers and lists where sections are: flags would silently take their place."""
     problems = [
-        Problem(name, f"expected a section [{name}], got {values[name]!r}")
+        no_section(name, values[name])
         for name in CORE_SECTIONS
         if not isinstance(values.get(name, {}), Mapping)
     ]
     if problems:
         raise ConfigError(str(path), problems, "see: rlplug options")
+
+
+def no_section(name: str, value: Any) -> Problem:
+    """The problem of something that stands in place of a section."""
+    return Problem(name, f"expected a section [{name}], got {value!r}")
 
 
 def find_plugins(layers: Layers, registry: Registry) -> list[FoundPlugin]:
