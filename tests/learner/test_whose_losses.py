@@ -481,7 +481,8 @@ def test_an_optimizer_of_no_module_is_refused_by_that(pair: Any) -> None:
     lbfgs = LBFGS([more.modules["default"].more])
     with pytest.raises(PluginError, match="is LBFGS, which must act alone"):
         more.register_optimizer("default", "one", lbfgs)
-    for rate in ("x", -1.0, float("nan"), [1, 2], [[0, "a"]]):
+    wrong = ("x", -1.0, float("nan"), [1, 2], [[0, "a"]], [[0, -1.0]], [[5, 0.1]], torch.ones(1))
+    for rate in wrong:
         with pytest.raises(RequestError, match="the learning rate of optimizer 'one' of module"):
             learner.register_optimizer("default", "one", SGD([module.gen], lr=RATE), None, rate)
 
@@ -496,6 +497,7 @@ def test_an_optimizer_of_no_module_is_refused_by_that(pair: Any) -> None:
         ({("default", "gen"): [{"lrr": 0.5}]}, "has no setting 'lrr'"),
         ({("default", "gen"): [{"params": []}]}, "has no setting 'params'"),
         ({("default", "gen"): [{"lr": -1.0}]}, "the learning rate of .* is -1.0"),
+        ({("default", "gen"): [{"lr": [[0, 0.1]]}]}, r"the learning rate of .* is \[\[0, 0.1\]\]"),
         ({("default", "gen"): [{"lr": 0.1}], ("default", "dis"): 3}, "'dis' .* must be a list"),
     ],
 )
