@@ -159,6 +159,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
     def set_alpha(self, alpha: float) -> None:
         """Set the width of the confidence bound."""
+        alpha = self.width(alpha)
         if float(self._alpha[0]) != alpha:
             self._alpha[0] = alpha
 

@@ -136,6 +136,9 @@ def test_alpha_may_be_given_with_each_call() -> None:
     assert one.choose(probe, random).tolist() == [0]
     with pytest.raises(RunFailedError, match=r"alpha must be at least 0, found -1\.0"):
         one.choose(probe, random, alpha=-1.0)
+    with pytest.raises(RunFailedError, match=r"alpha must be at least 0, found -1\.0"):
+        one.set_alpha(-1.0)
+    assert float(one.alpha) == 0.0
 
 
 @pytest.mark.parametrize("on_numpy", [True, False])
