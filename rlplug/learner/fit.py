@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from rlplug.errors import RequestError
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.optimizer_fit import optimizer_problems
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import random_problem
+from rlplug.plugin import ALL_MODULES
 from rlplug.spaces import AnySpace, space_from_dict, space_to_dict
 
 __all__ = [
@@ -120,9 +122,15 @@ def weight_problems(
                 yield from _first(_differences(extra, extras[plugin], what))
             else:
                 yield f"it has no extra of plugin {plugin!r} for module {module_id!r}"
-        yield from _optimizer_problems(member, saved["optimizers"].get(module_id, {}))
+        yield from optimizer_problems(member, saved["optimizers"].get(module_id, {}))
+    of_shared = saved["optimizers"].get(ALL_MODULES, {})
     if shared is not None:
-        yield from _optimizer_problems(shared, saved["optimizers"].get(shared.module_id, {}))
+        yield from optimizer_problems(shared, of_shared)
+    elif of_shared:
+        yield (
+            f"it has optimizers {sorted(of_shared)} of what modules share ({ALL_MODULES!r}), "
+            "here they share nothing"
+        )
 
 
 def stage_problems(
@@ -214,7 +222,7 @@ def compare(module: nn.Module, saved: Any, what: str) -> None:
 
 def compare_optimizers(member: Member, states: Any) -> None:
     """Refuse states of optimizers of other names, kinds or sizes than the member's."""
-    for problem in _optimizer_problems(member, states):
+    for problem in optimizer_problems(member, states):
         raise _unfit(problem)
 
 
@@ -237,46 +245,6 @@ def _differences(module: nn.Module, saved: Any, what: str) -> Iterator[str]:
     for name in saved:
         if name not in own:
             yield f"{what} has no {name!r} here"
-
-
-def _optimizer_problems(member: Member, states: Any) -> Iterator[str]:
-    module_id, names = member.module_id, {one.name for one in member.optimizers}
-    if not isinstance(states, Mapping):
-        kind = type(states).__name__
-        yield f"that of the optimizers of module {module_id!r} is a {kind}, not a mapping"
-    elif names != set(states):
-        there = sorted(map(str, states))
-        yield f"module {module_id!r} has optimizers {there} there, {sorted(names)} here"
-    else:
-        for one in member.optimizers:
-            yield from _first(_optimizer_differences(one, states[one.name]))
-
-
-def _optimizer_differences(one: RegisteredOptimizer, saved: Any) -> Iterator[str]:
-    who = f"optimizer {one.name!r} of module {one.module_id!r}"
-    match saved:
-        case {"state": Mapping() as moments, "param_groups": [*groups]}:
-            pass
-        case _:
-            yield f"that of {who} is none of torch"
-            return
-    if not all(isinstance(group, Mapping) and "params" in group for group in groups):
-        yield f"that of {who} has groups without parameters"
-        return
-    # Keys that are no numbers are of the optimizer itself, whatever they hold.
-    if not all(isinstance(moments[key], Mapping) for key in moments if isinstance(key, int)):
-        yield f"that of {who} is none of torch"
-    own = one.optimizer.param_groups
-    there, here = ([len(group["params"]) for group in each] for each in (groups, own))
-    if sum(there) != sum(here):
-        yield f"{who} holds {sum(there)} parameters there, {sum(here)} here"
-    elif there != here:
-        yield f"{who} has groups of {there} parameters there, of {here} here"
-    for settings in groups:
-        # The settings tell optimizers apart: SGD has a momentum where Adam has betas.
-        known = set(own[0]) | {"initial_lr"}
-        if unknown := sorted(set(settings) - known):
-            yield f"{who} is a {type(one.optimizer).__name__} here, which has no {unknown[0]!r}"
 
 
 def _scheduler_problems(one: RegisteredOptimizer, saved: Any, where: str) -> Iterator[str]:

@@ -69,8 +69,8 @@ class Learner(ByHand):
                 self.precision.update_finished()
             self.updates += 1
             results = self._results(prepared)
-        if before is not None:
-            refuse_unsaved(self.calls, before)
+            if before is not None:
+                refuse_unsaved(self.calls, before)
         return results
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
@@ -405,13 +405,14 @@ class Learner(ByHand):
 
     @contextmanager
     def _at(self, timestep: int) -> Iterator[None]:
-        """Update at this step; what fails leaves `timestep` as it was, and no results."""
-        before = self.timestep
+        """Update at this step; what fails leaves `timestep` and `updates`, and no results."""
+        before, updates = self.timestep, self.updates
         try:
             if timestep != before:
                 self._set_timestep(timestep)
             yield
         except BaseException:
+            self.updates = updates
             self._set_timestep(before)
             for update in self._all_updates().values():
                 update.forget_results()
