@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlplug.config.sections import LearnerSection
 from rlplug.config.sources import Setting
-from rlplug.errors import RequestError
+from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.registry import Registry
+from rlplug.runs.agents import train_modules
 from rlplug.runs.components import built
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.prepare import prepare
@@ -36,8 +38,9 @@ def build_learner(
     """A built learner: `build_learner("ppo", env.observation_space, env.action_space)`.
 
     It has the module `default` for these spaces, or one for each pair of observation and action
-    space in `modules`. `options` have the keys of `--set`; `module_options` are options of the
-    algorithm that one module alone has, by module id. `seed` is `run.seed`, 0 unless given.
+    space in `modules`. `options` have the keys of `--set`; those of the loop of a run, such as
+    `run.steps`, have no effect. `module_options` are options of the algorithm that one module alone
+    has, by module id. `seed` is `run.seed`, 0 unless given.
     """
     for name, given in (
         ("options", options),
@@ -70,6 +73,7 @@ def build_learner(
         flags_origin="arguments of build_learner",
     )
     prepared = prepare(request, plugins.registry, plugins.instances)
+    _refuse_options_of_runs(prepared.config.learner)
     learner = Learner(
         prepared.hooks(),
         spaces,
@@ -79,20 +83,45 @@ def build_learner(
     )
     for module_id, pair in spaces.items():
         learner.check_spaces(module_id, pair)
+    for module_id, section in prepared.config.modules.items():
+        _check_built("options", module_id, spaces)
+        learner.set_options(module_id, section.options)
     for module_id, its in (module_options or {}).items():
-        if module_id not in spaces:
-            raise RequestError(
-                f"module_options names module {module_id!r}, which is not built.",
-                f"there are: {', '.join(spaces)}",
-            )
+        _check_built("module_options", module_id, spaces)
         if not isinstance(its, Mapping):
             raise RequestError(
                 f"module_options of module {module_id!r} is a {type(its).__name__}, not a mapping.",
                 f"try: module_options={{{_EXAMPLES['module_options']}}}",
             )
         learner.set_options(module_id, its)
-    return built(learner, prepared)
+    built(learner, prepared)
+    train_modules(learner, prepared.config)
+    return learner
 
+
+def _refuse_options_of_runs(section: LearnerSection) -> None:
+    """Refuse what the loop of a run carries out, and a learner by itself does not."""
+    problems = [
+        Problem(f"learner.{name}", f"is for runs; by hand, {instead}")
+        for name, instead in _OF_RUNS.items()
+        if getattr(section, name) != getattr(LearnerSection(), name)
+    ]
+    if problems:
+        raise ConfigError("the options of build_learner", problems)
+
+
+def _check_built(name: str, module_id: Any, spaces: Collection[str]) -> None:
+    if module_id not in spaces:
+        raise RequestError(
+            f"{name} of build_learner have module {module_id!r}, which is not built.",
+            f"there are: {', '.join(spaces)}",
+        )
+
+
+_OF_RUNS = {
+    "on_divergence": "look at the weights",
+    "trace_hooks": "measure calls of learner.update",
+}
 
 _EXAMPLES = {
     "options": '"gamma": 0.95',
