@@ -12,6 +12,7 @@ import attrs
 from torch.optim import Optimizer
 
 from rlplug.errors import PluginError, did_you_mean
+from rlplug.quantities import is_whole_number
 
 __all__ = ["OptimizerPlan", "SchedulerPlan", "read_forms", "read_scheduler"]
 
@@ -219,9 +220,9 @@ def _check_text(value: Any, what: str, who: str, *, empty: bool = False) -> None
 
 
 def _count(value: Any, what: str, who: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not is_whole_number(value) or value < 1:
         raise PluginError(f"{who}: {what} must be a whole number from 1 on, found {value!r}.")
-    return value
+    return int(value)
 
 
 def _refuse_unknown(config: Mapping[str, Any], known: Sequence[str], who: str) -> None:
