@@ -13,7 +13,16 @@ from rlplug.config.names import Owners, core_owners, names, unknown_option
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.errors import Problem, RequestError, did_you_mean
 
-__all__ = ["PROFILE", "Layers", "Setting", "parse_setting", "parse_tags", "read_toml"]
+__all__ = [
+    "PROFILE",
+    "Layers",
+    "Setting",
+    "check_options",
+    "parse_setting",
+    "parse_tags",
+    "read_toml",
+    "settings_of",
+]
 
 
 @attrs.frozen
@@ -107,6 +116,27 @@ def read_toml(path: Path) -> dict[str, Any]:
     if _depth(values) > _MAX_DEPTH:
         raise _too_deep(repr(str(path)))
     return values
+
+
+def check_options(options: Any, what: str) -> None:
+    """Refuse what are no options by name."""
+    if not isinstance(options, Mapping):
+        raise RequestError(
+            f"{what} are a {type(options).__name__}, not a mapping.", 'try: {"gamma": 0.95}'
+        )
+    for name in options:
+        if not isinstance(name, str):
+            raise RequestError(
+                f"{what} are by name, found {name!r}.", f'try: {{"gamma": {options[name]!r}}}'
+            )
+
+
+def settings_of(options: Mapping[str, Any] | None) -> tuple[Setting, ...]:
+    """The options that a function of Python was given, as settings."""
+    if options is None:
+        return ()
+    check_options(options, "the options")
+    return tuple(Setting(key, value) for key, value in options.items())
 
 
 def parse_setting(text: str) -> Setting:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlplug.config.schedule import resolve, resolve_scheduled
+from rlplug.config.sources import check_options
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, RequestError, did_you_mean
@@ -38,16 +39,18 @@ class ConfigCache(dict[tuple[str, str], Any]):
     def changed(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> Any:
         """The options of a plugin for a module with some of them changed, checked."""
         known = self._configs
-        if plugin not in known:
+        if not isinstance(plugin, str) or plugin not in known:
             raise RequestError(
                 f"plugin {plugin!r} takes no part here. "
-                f"{did_you_mean(plugin, known, sentence=True)}".rstrip(),
+                f"{did_you_mean(str(plugin), known, sentence=True)}".rstrip(),
                 f"there are: {', '.join(known)}",
             )
+        who = f"the options of {plugin!r} for module {module_id!r}"
+        check_options(options, who)
         base = self._unresolved((plugin, module_id))
         config, problems = structure(type(base), {**plain(base), **options}, "options")
         if problems:
-            raise ConfigError(f"the options of {plugin!r} for module {module_id!r}", problems)
+            raise ConfigError(who, problems)
         return config
 
     def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:

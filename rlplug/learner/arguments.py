@@ -22,6 +22,7 @@ from rlplug.quantities import is_number
 
 __all__ = [
     "check_batches",
+    "check_bool",
     "check_by_module",
     "check_gradients",
     "check_ids",
@@ -43,6 +44,12 @@ def check_module_id(module_id: Any) -> None:
             f"the id of a module is a text that is not empty, got {module_id!r}.",
             f"try: {str(module_id)!r}" if module_id else f"try: {DEFAULT_MODULE!r}",
         )
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False: `"no"` would count as True."""
+    if not isinstance(value, bool | numpy.bool_):
+        raise RequestError(f"{name} is {value!r}.", f"try: {name}=True or {name}=False")
 
 
 def check_ids(name: str, wanted: Any, or_else: str) -> None:

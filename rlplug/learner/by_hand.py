@@ -18,6 +18,7 @@ from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner import fit, state
 from rlplug.learner.arguments import (
     check_batches,
+    check_bool,
     check_by_module,
     check_gradients,
     check_ids,
@@ -268,6 +269,7 @@ class ByHand(LearnerModules):
         What does not fit is refused before anything is changed. With `rebuild` modules of another
         shape are built again with the spaces and options of the state.
         """
+        check_bool("rebuild", rebuild)
         if not isinstance(saved, Mapping):
             raise RequestError(
                 f"a state is what get_state gave, not a {type(saved).__name__}.",

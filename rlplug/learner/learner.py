@@ -11,7 +11,6 @@ from operator import attrgetter, itemgetter
 from time import perf_counter
 from typing import Any
 
-import numpy
 from gymnasium import spaces
 from torch import no_grad
 from torch.autograd import set_detect_anomaly
@@ -29,6 +28,7 @@ from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+from rlplug.quantities import is_whole_number
 from rlplug.spaces import AnySpace, shape_mismatch, without_action_mask
 
 __all__ = ["Learner"]
@@ -479,7 +479,7 @@ def _mismatch(space: AnySpace, column: Any) -> str:
 
 
 def _check_count(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int | numpy.integer) or isinstance(value, bool):
+    if not is_whole_number(value):
         raise RequestError(f"{name} must be a whole number, got {value!r}.")
     if value < least:
         raise RequestError(f"{name} must be at least {least}, got {value}.")

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
+from rlplug.config.sources import check_options
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.actions import DiscreteActions
-from rlplug.learner.arguments import check_ids, check_module_id, check_optimizer
+from rlplug.learner.arguments import (
+    check_bool,
+    check_ids,
+    check_module_id,
+    check_optimizer,
+)
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
 from rlplug.learner.gradients import GradientHooks, TermGradients
@@ -242,6 +248,9 @@ class LearnerModules:
         learner as it was.
         """
         check_module_id(module_id)
+        check_bool("trainable", trainable)
+        if options is not None:
+            check_options(options, f"the options of module {module_id!r}")
         if module_id in self.members:
             raise RequestError(f"the learner has a module {module_id!r} already.")
         if like and spaces is not None:
@@ -266,7 +275,7 @@ class LearnerModules:
             if options:
                 self.set_options(module_id, options)
             member = self._make_member(module_id)
-            member.trainable = trainable
+            member.trainable = bool(trainable)
             self._assemble([member])
             if like:
                 source = self.member(like)

@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlplug.config.sections import LearnerSection
-from rlplug.config.sources import Setting
+from rlplug.config.sources import check_options, settings_of
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
+from rlplug.quantities import is_whole_number
 from rlplug.registry import Registry
 from rlplug.runs.agents import train_modules
 from rlplug.runs.components import built
@@ -43,7 +44,6 @@ def build_learner(
     has, by module id. `seed` is `run.seed`, 0 unless given.
     """
     for name, given in (
-        ("options", options),
         ("modules", modules),
         ("module_options", module_options),
     ):
@@ -66,10 +66,10 @@ def build_learner(
             "run": {
                 "algorithm": plugins.algorithm,
                 "addons": list(plugins.addons),
-                **({} if seed is None else {"seed": seed}),
+                **({} if seed is None else {"seed": int(seed) if is_whole_number(seed) else seed}),
             }
         },
-        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        settings=settings_of(options),
         flags_origin="arguments of build_learner",
     )
     prepared = prepare(request, plugins.registry, plugins.instances)
@@ -88,11 +88,7 @@ def build_learner(
         learner.set_options(module_id, section.options)
     for module_id, its in (module_options or {}).items():
         _check_built("module_options", module_id, spaces)
-        if not isinstance(its, Mapping):
-            raise RequestError(
-                f"module_options of module {module_id!r} is a {type(its).__name__}, not a mapping.",
-                f"try: module_options={{{_EXAMPLES['module_options']}}}",
-            )
+        check_options(its, f"module_options of module {module_id!r}")
         learner.set_options(module_id, its)
     built(learner, prepared)
     train_modules(learner, prepared.config)
@@ -113,7 +109,7 @@ def _refuse_options_of_runs(section: LearnerSection) -> None:
 def _check_built(name: str, module_id: Any, spaces: Collection[str]) -> None:
     if module_id not in spaces:
         raise RequestError(
-            f"{name} of build_learner have module {module_id!r}, which is not built.",
+            f"{name} names module {module_id!r}, which is not built.",
             f"there are: {', '.join(spaces)}",
         )
 
@@ -124,7 +120,6 @@ _OF_RUNS = {
 }
 
 _EXAMPLES = {
-    "options": '"gamma": 0.95',
     "modules": '"a": (observation_space, action_space)',
     "module_options": '"a": {"gamma": 0.95}',
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import attrs
@@ -35,6 +35,12 @@ class InlinePlugins:
         """Name classes and instances: as installed, or after their classes."""
         if not isinstance(algorithm, str):
             _check_algorithm(algorithm)
+        if not isinstance(addons, Sequence | Set) or isinstance(addons, str):
+            example = repr(addons) if isinstance(addons, str) else "MyAddOn()"
+            raise RequestError(
+                f"addons must be a list of names or instances, got {addons!r}.",
+                f"try: addons=[{example}]",
+            )
         for one in addons:
             _check_addon(one)
         instances = [one for one in addons if not isinstance(one, str)]

@@ -13,7 +13,7 @@ import numpy
 
 from rlplug.checkpoint import lasting_name
 from rlplug.config.sections import RunConfig
-from rlplug.config.sources import Setting
+from rlplug.config.sources import settings_of
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.hooks.events import RunInfo
@@ -128,7 +128,7 @@ def run(
     request = Request(
         config=None if config is None else Path(config),
         flags=flags,
-        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        settings=settings_of(options),
         flags_origin="arguments of run",
     )
     maker = None if isinstance(env, str) else env
@@ -179,7 +179,7 @@ def resume(
     resumed = resumable(
         run,
         steps=int(steps),
-        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        settings=settings_of(options),
         allow_drift=allow_drift,
         algorithm=algorithm,
         env=env,

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 
 import rlplug
 from rlplug.errors import RequestError
+from rlplug.optim.forms import read_forms
 
 SPACES = OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (4,)), Discrete(2)
 TWO = {"a": SPACES, "b": SPACES}
@@ -51,7 +57,7 @@ def test_build_learner_honours_options_of_single_modules() -> None:
     ("option", "value", "message"),
     [
         ("learner.modules_to_train", ["z"], "'z' is no module"),
-        ("modules.z.gamma", 0.5, "options of build_learner have module 'z', which is not built"),
+        ("modules.z.gamma", 0.5, "options names module 'z', which is not built"),
         ("learner.on_divergence", "stop", "learner.on_divergence   is for runs"),
         ("learner.trace_hooks", True, "learner.trace_hooks   is for runs"),
     ],
@@ -64,3 +70,80 @@ def test_build_learner_refuses_options_without_effect(
     )
     assert message in text
     assert "a, b" in text or "is for runs" in text
+
+
+@pytest.mark.parametrize("addons", ["rnd", None, 3, {"rnd": {}}])
+def test_addons_that_are_no_list_are_refused(addons: Any) -> None:
+    text = said(lambda: build(addons=addons))
+    assert f"addons must be a list of names or instances, got {addons!r}." in text
+    assert ("try: addons=['rnd']" in text) == (addons == "rnd")
+
+
+def test_a_seed_of_numpy_is_taken() -> None:
+    assert build(seed=numpy.int64(3), options={"net_arch": [4]}).seed == 3
+
+
+# -- options of one module -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (None, "are a NoneType, not a mapping"),
+        ([], "are a list, not a mapping"),
+        ("x", "are a str, not a mapping"),
+        ({3: 1}, "are by name, found 3"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused_wherever_they_are_given(
+    make: Any, options: Any, message: str
+) -> None:
+    learner = make()
+    space = Box(-1, 1, (1,))
+    assert message in said(lambda: learner.set_options("default", options))
+    assert message in said(lambda: build(module_options={"default": options}))
+    if options is not None:
+        assert message in said(lambda: learner.add_module("q", (space, space), options=options))
+        assert message in said(lambda: build(options=options))
+    assert list(learner.modules) == ["default"]
+
+
+@pytest.mark.parametrize("name", [3, [1]])
+def test_options_of_a_plugin_by_no_name_are_refused(make: Any, name: Any) -> None:
+    text = said(lambda: make().set_options("default", {}, name))
+    assert f"plugin {name!r} takes no part here" in text
+
+
+# -- truth values and counts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["False", "no", 0, None])
+def test_what_is_no_truth_value_is_refused(make: Any, value: Any, tmp_path: Any) -> None:
+    learner = make()
+    calls = {
+        "trainable": lambda: learner.add_module("b", like="default", trainable=value),
+        "rebuild": lambda: learner.set_state(learner.get_state(), rebuild=value),
+    }
+    for name, call in calls.items():
+        assert f"{name} is {value!r}." in said(call)
+    assert list(learner.modules) == ["default"]
+    learner.save_state(tmp_path / "state")
+    assert "rebuild is" in said(lambda: learner.load_state(tmp_path / "state", rebuild=value))
+
+
+def test_truth_values_of_numpy_are_taken(make: Any) -> None:
+    learner = make()
+    learner.add_module("b", like="default", trainable=numpy.bool_(False))
+    assert learner.members["b"].trainable is False
+
+
+def test_counts_of_numpy_are_taken_for_a_frequency() -> None:
+    param = nn.Parameter(torch.ones(1))
+    optimizer = SGD([param], lr=0.1)
+    scheduler = {"scheduler": StepLR(optimizer, 1), "frequency": numpy.int64(3)}
+    (plan,) = read_forms(
+        {"optimizer": optimizer, "frequency": numpy.int64(2), "lr_scheduler": scheduler}, "a test"
+    )
+    found = plan.frequency, plan.schedulers[0].every
+    assert found == (2, 3)
+    assert [type(one) for one in found] == [int, int]

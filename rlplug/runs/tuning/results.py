@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlplug.config.sources import Setting
+from rlplug.config.sources import settings_of
 from rlplug.errors import RequestError
 from rlplug.registry import Registry
 from rlplug.runs.recorded import RecordedRun
@@ -113,7 +113,7 @@ def tune(
     request = Request(
         config=None if config is None else Path(config),
         flags=flags,
-        settings=tuple(Setting(key, value) for key, value in (options or {}).items()),
+        settings=settings_of(options),
         flags_origin="arguments of tune",
     )
     section: dict[str, Any] = {"space": dict(space or {})}
