@@ -44,8 +44,10 @@ class ByHand(LearnerModules):
     def forward_train(self, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
         """What each module computes for its loss."""
         check_batches(batches)
+        for module_id in batches:
+            self.member(module_id).check_forward()
         return {
-            module_id: self.member(module_id).module.forward_train(batch)
+            module_id: self.members[module_id].module.forward_train(batch)
             for module_id, batch in batches.items()
         }
 

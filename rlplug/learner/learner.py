@@ -96,6 +96,12 @@ class Learner(ByHand):
         check_batches(batches)
         for module_id, batch in batches.items():
             member = self.member(module_id)
+            if (
+                not member.has_forward
+                and member.optimizers
+                and self.can_module_be_updated(module_id)
+            ):
+                member.check_forward()
             batch.check()
             self._check_observations(module_id, batch)
             if "actions" in batch:

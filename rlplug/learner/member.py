@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from rlplug.errors import PluginError
+from rlplug.errors import PluginError, RequestError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
 
@@ -26,6 +26,8 @@ class Member:
         self.extras = dict(extras)
         self.algorithm = algorithm
         self.trainable = True
+        self.has_forward = callable(getattr(module, "forward_train", None))
+        """Whether it can compute what losses are made of."""
         self.shared: frozenset[int] = frozenset()
         """Ids of parameters that other modules hold as well."""
         self.named: dict[str, nn.Parameter] = {}
@@ -49,6 +51,30 @@ class Member:
     def has_state(self) -> bool:
         """Whether the module brings weights or a state of its own."""
         return hasattr(self.module, "state_dict") and hasattr(self.module, "load_state_dict")
+
+    def check_forward(self) -> None:
+        """Refuse to train what computes nothing for a loss."""
+        if not self.has_forward:
+            base = " of rlplug.Module" if self.is_torch else ""
+            raise RequestError(
+                f"module {self.module_id!r} is a {type(self.module).__name__}, which has no "
+                "forward_train.",
+                f"leave it out, or give add_module a module{base} that has one",
+            )
+
+    def copy_weights(self, source: Member) -> None:
+        """Take over the weights of another module and its extras, or refuse what does not fit."""
+        try:
+            self.module.load_state_dict(source.module.state_dict())
+            for plugin, extra in self.extras.items():
+                extra.load_state_dict(source.extras[plugin].state_dict())
+        except Exception as error:
+            raise RequestError(
+                f"module {self.module_id!r}, a {type(self.module).__name__}, cannot be like "
+                f"{source.module_id!r}, a {type(source.module).__name__}: "
+                f"{type(error).__name__}: {error}",
+                "give a module of the same kind, or leave out 'like'",
+            ) from error
 
     def parts(self) -> Iterable[nn.Module]:
         """The module and its extras, those that are torch modules."""

@@ -259,7 +259,13 @@ class LearnerModules:
             )
         with self._all_or_nothing():
             if like:
-                self.spaces[module_id] = self.spaces.get(self.member(like).module_id, (None, None))
+                if self.member(like).module_id in self.spaces:
+                    self.spaces[module_id] = self.spaces[like]
+                elif module is None:
+                    raise RequestError(
+                        f"module {like!r} has no spaces to build another one like it.",
+                        f"try: learner.add_module({module_id!r}, module=…)",
+                    )
                 if like in self.training_spaces:
                     self.training_spaces[module_id] = self.training_spaces[like]
                 self.calls.set_overrides(module_id, self.calls.overrides(like))
@@ -278,10 +284,7 @@ class LearnerModules:
             member.trainable = bool(trainable)
             self._assemble([member])
             if like:
-                source = self.member(like)
-                member.module.load_state_dict(source.module.state_dict())
-                for plugin, extra in member.extras.items():
-                    extra.load_state_dict(source.extras[plugin].state_dict())
+                member.copy_weights(self.member(like))
         return self.modules[module_id]
 
     def remove_module(self, module_id: str) -> None:
@@ -455,6 +458,11 @@ class LearnerModules:
         learned = self.training_spaces.get(module_id, observation_space)
         seed = derive(self.seed, "module", module_id)
         module = self._given_modules.get(module_id)
+        if isinstance(module, type):
+            raise RequestError(
+                f"module {module_id!r} is the class {module.__name__}.",
+                f"try: module={module.__name__}(…)",
+            )
         if module is None:
             module = self.calls.build(module_id, observation_space, action_space, seed, learned)
         extras = {}

@@ -147,3 +147,67 @@ def test_counts_of_numpy_are_taken_for_a_frequency() -> None:
     found = plan.frequency, plan.schedulers[0].every
     assert found == (2, 3)
     assert [type(one) for one in found] == [int, int]
+
+
+# -- modules that are given ----------------------------------------------------------------------
+
+
+class Dice:
+    """A module that is none of torch."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"n": self.n}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.n = state["n"]
+
+
+def test_modules_that_compute_nothing_for_a_loss_are_refused_where_one_is_needed(
+    make: Any, batch: Any
+) -> None:
+    learner = make()
+    learner.add_module("dice", module=Dice())
+    both = {"default": batch(1.0), "dice": batch(1.0)}
+    assert "module 'dice' is a Dice, which has no forward_train" in said(
+        lambda: learner.forward_train(both)
+    )
+    assert learner.update(both, timestep=1)["dice"] == {}
+    learner.add_module("lin", module=nn.Linear(3, 1))
+    before = learner.get_module_state()
+    both["lin"] = batch(1.0)
+    assert "module 'lin' is a Linear, which has no forward_train" in said(
+        lambda: learner.update(both, timestep=9)
+    )
+    assert learner.timestep == 1
+    assert all((one == before["default"][n]).all() for n, one in _weights(learner).items())
+    # One that is not trained has no loss.
+    learner.modules_to_train = {"default"}
+    learner.update(both, timestep=9)
+
+
+def _weights(learner: Any) -> Any:
+    return learner.get_module_state(["default"])["default"]
+
+
+def test_a_class_in_place_of_a_module_is_refused(make: Any) -> None:
+    learner = make()
+    assert "module 'cls' is the class Dice.\n  try: module=Dice(…)" in said(
+        lambda: learner.add_module("cls", module=Dice)
+    )
+    assert "'cls' is the class Dice" in said(lambda: make(modules={"cls": Dice}))
+    assert list(learner.modules) == ["default"]
+
+
+def test_a_module_like_one_that_was_given_needs_its_spaces_and_its_kind(make: Any) -> None:
+    learner = make()
+    learner.add_module("dice", module=Dice())
+    assert "module 'dice' has no spaces to build another one like it" in said(
+        lambda: learner.add_module("d2", like="dice")
+    )
+    learner.add_module("d2", like="dice", module=Dice())
+    text = said(lambda: learner.add_module("lin", like="default", module=nn.Linear(3, 1)))
+    assert "module 'lin', a Linear, cannot be like 'default', a Weight" in text
+    assert list(learner.modules) == ["default", "dice", "d2"]

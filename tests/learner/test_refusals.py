@@ -693,9 +693,9 @@ def test_observations_of_a_dict_are_checked_part_by_part(make: Any) -> None:
         ({"modules": {"a": None}}, "module 'a' needs an observation space and an action space"),
         ({"modules": {1: (OBSERVATIONS, ACTIONS)}}, "is a text that is not empty, got 1."),
         ({"modules": {"": (OBSERVATIONS, ACTIONS)}}, "is a text that is not empty, got ''."),
-        ({"options": ["gamma"]}, "options of build_learner is a list, not a mapping."),
+        ({"options": ["gamma"]}, "the options are a list, not a mapping."),
         ({"module_options": 3}, "module_options of build_learner is a int, not a mapping."),
-        ({"module_options": {"default": 3}}, "module_options of module 'default' is a int"),
+        ({"module_options": {"default": 3}}, "module_options of module 'default' are a int"),
     ],
     ids=str,
 )
