@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from inspect import signature
 from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplug.batch import Batch
@@ -24,12 +25,14 @@ __all__ = [
     "check_batches",
     "check_bool",
     "check_by_module",
+    "check_choice",
     "check_gradients",
     "check_ids",
     "check_losses",
     "check_metrics",
     "check_module_id",
     "check_optimizer",
+    "check_params",
     "check_settings",
     "is_gradient_of",
     "rate_of",
@@ -49,7 +52,22 @@ def check_module_id(module_id: Any) -> None:
 def check_bool(name: str, value: Any) -> None:
     """Refuse what is neither True nor False: `"no"` would count as True."""
     if not isinstance(value, bool | numpy.bool_):
-        raise RequestError(f"{name} is {value!r}.", f"try: {name}=True or {name}=False")
+        raise RequestError(f"{name} is {value!r}.", "give True or False")
+
+
+def check_choice(wanted: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be asked whether to train a module."""
+    try:
+        signature(wanted).bind(DEFAULT_MODULE, None)
+    except TypeError as error:
+        raise RequestError(
+            "modules_to_train is a function that cannot be called with a module id and a batch: "
+            f"{error}.",
+            "try: lambda module_id, batch: module_id == 'default'",
+        ) from error
+    except ValueError:
+        # Functions of C may not tell their arguments.
+        return
 
 
 def check_ids(name: str, wanted: Any, or_else: str) -> None:
@@ -92,12 +110,22 @@ def check_by_module(saved: Any, what: str, source: str) -> None:
         )
 
 
-def check_optimizer(optimizer: Any, name: str) -> None:
-    """Refuse to register what is no optimizer."""
+def check_optimizer(optimizer: Any, who: str) -> None:
+    """Refuse what is no optimizer."""
     if not isinstance(optimizer, Optimizer):
         raise PluginError(
-            f"optimizer {name!r} is a {type(optimizer).__name__}, not a torch optimizer.",
+            f"{who} is a {type(optimizer).__name__}, not a torch optimizer.",
             "give an instance of torch.optim.Optimizer",
+        )
+
+
+def check_params(params: Any, held: Sequence[nn.Parameter], who: str) -> None:
+    """Refuse other parameters than those that an optimizer holds."""
+    found = params if isinstance(params, Iterable) else [params]
+    if {id(param) for param in found} != {id(param) for param in held}:
+        raise PluginError(
+            f"{who} was made from other parameters than it is registered with.",
+            "give register_optimizer the list that the optimizer was made from",
         )
 
 

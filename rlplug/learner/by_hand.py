@@ -24,6 +24,7 @@ from rlplug.learner.arguments import (
     check_ids,
     check_losses,
     check_metrics,
+    check_optimizer,
     check_settings,
     state_folder,
 )
@@ -77,6 +78,8 @@ class ByHand(LearnerModules):
     ) -> Tensor | None:
         """The sum of all plugins' terms; None if nobody has one."""
         member = self.member(module_id)
+        check_by_module(fwd_out, f"outputs of module {module_id!r}", "forward_train")
+        check_batches({module_id: batch})
         update = self.module_updates.get(module_id)
         acting = [] if update is None else update.scheduled()
         names = tuple(one.name for one in acting)
@@ -90,12 +93,23 @@ class ByHand(LearnerModules):
         By parameter; of parameters without a gradient, nothing.
         """
         check_losses(losses)
+        for module_id in losses:
+            if module_id != ALL_MODULES:
+                self.member(module_id)
         params = self._parameters()
         total = losses.get(ALL_MODULES)
         if total is None:
             values = list(losses.values())
             total = sum(values[1:], values[0])
-        gradients = torch.autograd.grad(total, params, allow_unused=True)
+        try:
+            gradients = torch.autograd.grad(total, params, allow_unused=True)
+        except RuntimeError as error:
+            if "a second time" not in str(error):
+                raise
+            raise RequestError(
+                "gradients of these losses were computed before.",
+                "give those of another forward_train and compute_loss",
+            ) from error
         return {
             param: gradient
             for param, gradient in zip(params, gradients, strict=True)
@@ -186,6 +200,8 @@ class ByHand(LearnerModules):
         self, gradients: Mapping[nn.Parameter, Tensor], optimizer: torch.optim.Optimizer
     ) -> dict[nn.Parameter, Tensor]:
         """The part of a mapping that belongs to one optimizer."""
+        check_gradients(gradients)
+        check_optimizer(optimizer, "what gradients are filtered for")
         return {
             param: gradients[param]
             for group in optimizer.param_groups

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from gymnasium import spaces
-from torch import no_grad
+from torch import Tensor, no_grad
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -20,7 +20,7 @@ from rlplug.batch.episodes import Episode, batches_of
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 from rlplug.learner.actions import discrete_actions
-from rlplug.learner.arguments import check_batches, check_ids
+from rlplug.learner.arguments import check_batches, check_bool, check_ids
 from rlplug.learner.by_hand import ByHand
 from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
 from rlplug.learner.member import Member
@@ -395,7 +395,13 @@ class Learner(ByHand):
         wanted = self.modules_to_train
         if not self.can_module_be_updated(module_id):
             return False
-        return bool(wanted(module_id, batch)) if callable(wanted) else True
+        if not callable(wanted):
+            return True
+        answer: Any = wanted(module_id, batch)
+        if isinstance(answer, Tensor) and not answer.dim():
+            answer = answer.item()
+        check_bool(f"what the function modules_to_train gave for module {module_id!r}", answer)
+        return bool(answer)
 
     def can_module_be_updated(self, module_id: str) -> bool:
         """Whether any batch can train this module."""

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.config.sources import check_options
-from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
+from rlplug.errors import RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.actions import DiscreteActions
 from rlplug.learner.arguments import (
     check_bool,
+    check_choice,
     check_ids,
     check_module_id,
     check_optimizer,
+    check_params,
 )
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
 from rlplug.learner.engines import Engines
@@ -208,6 +210,8 @@ class LearnerModules:
     @modules_to_train.setter
     def modules_to_train(self, wanted: ToTrain) -> None:
         self._check_to_train(wanted)
+        if callable(wanted):
+            check_choice(wanted)
         self._modules_to_train = wanted
 
     def _check_to_train(self, wanted: Any) -> None:
@@ -422,15 +426,13 @@ class LearnerModules:
         lr_or_lr_schedule: Any = None,
     ) -> None:
         """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
-        check_optimizer(optimizer, optimizer_name)
+        check_optimizer(optimizer, f"optimizer {optimizer_name!r}")
         if module_id != ALL_MODULES:
             self.member(module_id)
         one = RegisteredOptimizer(module_id, optimizer_name, "", optimizer)
-        if params is not None and {id(p) for p in params} != {id(p) for p in one.params}:
-            raise PluginError(
-                f"optimizer {optimizer_name!r} of module {module_id!r} was made from other "
-                "parameters than it is registered with.",
-                "give register_optimizer the list that the optimizer was made from",
+        if params is not None:
+            check_params(
+                params, one.params, f"optimizer {optimizer_name!r} of module {module_id!r}"
             )
         one.set_rate(lr_or_lr_schedule)
         if module_id == ALL_MODULES and not self._assembling and self._shared_member is None:

@@ -211,3 +211,68 @@ def test_a_module_like_one_that_was_given_needs_its_spaces_and_its_kind(make: An
     text = said(lambda: learner.add_module("lin", like="default", module=nn.Linear(3, 1)))
     assert "module 'lin', a Linear, cannot be like 'default', a Weight" in text
     assert list(learner.modules) == ["default", "dice", "d2"]
+
+
+# -- step by step --------------------------------------------------------------------------------
+
+
+def test_losses_are_refused_by_what_they_are(make: Any, batch: Any) -> None:
+    learner = make()
+    batches = {"default": batch(1.0)}
+    losses = learner.compute_loss(learner.forward_train(batches), batches)
+    assert "no module 'zz'" in said(lambda: learner.compute_gradients({"zz": losses["default"]}))
+    learner.compute_gradients(losses)
+
+
+def test_gradients_of_the_same_losses_are_refused() -> None:
+    learner = build(options={"net_arch": [4]})
+    batches = learner.prepare_batches({"default": _rows()})
+    losses = learner.compute_loss(learner.forward_train(batches), batches)
+    gradients = learner.compute_gradients(losses)
+    assert "were computed before" in said(lambda: learner.compute_gradients(losses))
+    text = said(lambda: learner.filter_param_dict_for_optimizer(gradients, 3))
+    assert "filtered for is a int, not a torch optimizer" in text
+    text = said(lambda: learner.filter_param_dict_for_optimizer(3, learner.get_optimizer()))
+    assert "gradients are a int, not a mapping" in text
+
+
+def _rows() -> rlplug.Batch:
+    columns = {name: numpy.ones((2, 4), "f") for name in ("observations", "next_observations")}
+    columns |= {name: numpy.zeros(2, bool) for name in ("terminated", "truncated")}
+    columns |= {"actions": numpy.zeros(2, int), "rewards": numpy.ones(2, "f")}
+    return rlplug.Batch(columns)
+
+
+def test_outputs_and_batches_of_a_wrong_kind_are_refused(make: Any, batch: Any) -> None:
+    learner, batches = make(), {"default": batch(1.0)}
+    told = "the outputs of module 'default' are a int, not a mapping"
+    assert told in said(lambda: learner.compute_loss({"default": 3}, batches))
+    fwd_out = learner.forward_train(batches)["default"]
+    text = said(lambda: learner.compute_loss_for_module("default", fwd_out, 3))
+    assert "'default' is a int" in text
+
+
+def test_parameters_that_are_none_are_refused(make: Any) -> None:
+    learner = make(configure_optimizers_for_module=lambda self: None)
+    optimizer = SGD(learner.modules["default"].parameters(), lr=0.1)
+    text = said(lambda: learner.register_optimizer("default", "n", optimizer, params=3))
+    assert "optimizer 'n' of module 'default' was made from other parameters" in text
+
+
+def test_functions_that_cannot_choose_modules_are_refused(make: Any, batch: Any) -> None:
+    learner = make()
+
+    def choose(by: Any) -> None:
+        learner.modules_to_train = by
+
+    text = said(lambda: choose(lambda module_id: True))
+    assert "modules_to_train is a function that cannot be called with a module id and" in text
+    assert learner.modules_to_train is None
+    for answer in (numpy.ones(3), None, "no", torch.ones(2)):
+        choose(lambda module_id, batch, answer=answer: answer)
+        text = said(lambda: learner.update({"default": batch(1.0)}, timestep=3))
+        assert "the function modules_to_train gave for module 'default' is" in text
+    assert learner.timestep == 0
+    for answer in (True, numpy.bool_(True), torch.tensor(True)):
+        choose(lambda module_id, batch, answer=answer: answer)
+        assert "loss" in learner.update({"default": batch(1.0)}, timestep=3)["default"]
