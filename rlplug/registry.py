@@ -18,6 +18,7 @@ from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 __all__ = [
     "ADDON",
     "ALGORITHM",
+    "NOT_INSTALLED",
     "FoundPlugin",
     "Kind",
     "Participant",
@@ -29,6 +30,9 @@ __all__ = [
 Kind = Literal["algorithm", "addon"]
 ALGORITHM: Kind = "algorithm"
 ADDON: Kind = "addon"
+
+NOT_INSTALLED = "not installed"
+"""The package of a class that was passed to a function."""
 
 _GROUPS: dict[str, Kind] = {"rlplug.algorithms": ALGORITHM, "rlplug.addons": ADDON}
 _WORDS = {ALGORITHM: "algorithm", ADDON: "add-on"}
@@ -266,7 +270,7 @@ def describe(name: str, plugin: type[Any], kind: Kind | None = None) -> FoundPlu
         kind=kind,
         name=name,
         target=f"{plugin.__module__}:{plugin.__qualname__}",
-        distribution="not installed",
+        distribution=NOT_INSTALLED,
         version="",
         summary=(plugin.__doc__ or "").strip().partition("\n")[0],
         loaded=plugin,

@@ -61,6 +61,14 @@ def test_a_multiple_of_a_scheduled_number_follows_the_schedule(made: Any, at_5: 
     assert (float(number), number.at(5)) == (2 * at_5, at_5)
 
 
+@pytest.mark.parametrize(
+    "made", [lambda rate: rate + 1, lambda rate: rate - 1, lambda rate: rate**2, float]
+)
+def test_what_is_no_multiple_of_a_scheduled_number_is_a_plain_number(made: Any) -> None:
+    options = Options(learning_rate=Schedule([(0, 1.0), (10, 0.0)]))
+    assert type(made(resolve_scheduled(options, 0).learning_rate)) is float
+
+
 def test_a_scheduled_number_scales_tensors_like_any_other() -> None:
     rate = resolve_scheduled(Options(learning_rate=Schedule([(0, 0.5)])), 0).learning_rate
     assert (torch.ones(2) * rate).tolist() == [0.5, 0.5]

@@ -16,6 +16,7 @@ from rlplug.learner.optimizer_fit import optimizer_problems
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import random_problem
 from rlplug.plugin import ALL_MODULES
+from rlplug.registry import NOT_INSTALLED
 from rlplug.spaces import AnySpace, space_from_dict, space_to_dict
 
 __all__ = [
@@ -62,12 +63,16 @@ def check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
         raise _unfit(f"'plugins' is {there!r}, not the packages by plugin")
     for name in {**there, **here}:
         if here.get(name) != there.get(name):
+            if name not in there:
+                hint = f"take part without {name!r}"
+            elif there[name] == NOT_INSTALLED:
+                hint = f"take part with the plugin {name!r} of the program that saved it"
+            else:
+                hint = f"try: pip install {there[name].replace(' ', '==')}"
             raise RequestError(
                 f"the state was saved with plugin {name!r} as {there.get(name, 'absent')}, "
                 f"here it is {here.get(name, 'absent')}.",
-                f"try: pip install {there[name].replace(' ', '==')}"
-                if name in there
-                else f"take part without {name!r}",
+                hint,
             )
 
 

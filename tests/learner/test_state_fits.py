@@ -40,7 +40,12 @@ def test_a_state_with_more_or_fewer_plugins_says_what_to_do(make: Any) -> None:
     assert raised.value.hints == ("take part without 'watch'",)
     with pytest.raises(RequestError, match=r"'watch' as .*, here it is absent\.") as raised:
         alone.set_state(with_addon.get_state())
-    assert raised.value.hints[0].startswith("try: pip install ")
+    assert raised.value.hints == ("take part with the plugin 'watch' of the program that saved it",)
+    saved = with_addon.get_state()
+    saved["plugins"]["watch"] = "rlplug-watch 0.2.0"
+    with pytest.raises(RequestError) as raised:
+        alone.set_state(saved)
+    assert raised.value.hints == ("try: pip install rlplug-watch==0.2.0",)
 
 
 def test_weights_of_other_names_are_refused_by_name(make: Any) -> None:
