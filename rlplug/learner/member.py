@@ -12,7 +12,7 @@ from rlplug.errors import PluginError, RequestError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
 
-__all__ = ["Member", "SharedParameters", "check_shared", "find_shared"]
+__all__ = ["Member", "SharedParameters", "check_shared", "find_shared", "refuse_to_share"]
 
 
 class Member:
@@ -143,16 +143,24 @@ class Member:
 
 
 class SharedParameters(Module):
-    """The parameters that modules share, under the names that the first of them gives them."""
+    """The parameters that modules share, under the names that the first of them gives them.
+
+    Where these name one of other modules already, they begin with the module's id.
+    """
 
     def __init__(self, members: Iterable[Member], shared: frozenset[int]) -> None:
         super().__init__()
         seen: set[int] = set()
+        names: set[str] = set()
         for member in members:
             for name, param in member.named.items():
                 if id(param) in shared and id(param) not in seen:
                     seen.add(id(param))
-                    _register(self, name.split("."), param)
+                    first = (
+                        [f"module {member.module_id.replace('.', '_')}"] if name in names else []
+                    )
+                    names.add(name)
+                    _register(self, [*first, *name.split(".")], param)
 
 
 def check_shared(one: RegisteredOptimizer, both: Member, members: Iterable[Member]) -> None:
@@ -175,6 +183,18 @@ def find_shared(members: Iterable[Member]) -> frozenset[int]:
         id(param) for member in members for param in dict.fromkeys(member.named.values())
     )
     return frozenset(found for found, count in counts.items() if count > 1)
+
+
+def refuse_to_share(members: Iterable[Member], more: frozenset[int]) -> None:
+    """Refuse to train parameters, given by ids, that came to be shared after others."""
+    for member in members:
+        for name, param in member.named.items():
+            if member.trainable and param.requires_grad and id(param) in more:
+                raise PluginError(
+                    f"module {member.module_id!r} shares {name!r} with a module that was added "
+                    "later; what modules share has its optimizers already, which do not hold it.",
+                    "build modules that share parameters together, from the start",
+                )
 
 
 def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:

@@ -29,7 +29,13 @@ from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose
 from rlplug.learner.engines import Engines
 from rlplug.learner.gradients import GradientHooks, TermGradients
 from rlplug.learner.losses import LossHooks
-from rlplug.learner.member import Member, SharedParameters, check_shared, find_shared
+from rlplug.learner.member import (
+    Member,
+    SharedParameters,
+    check_shared,
+    find_shared,
+    refuse_to_share,
+)
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import (
     Optimizers,
@@ -435,7 +441,8 @@ class LearnerModules:
                 params, one.params, f"optimizer {optimizer_name!r} of module {module_id!r}"
             )
         one.set_rate(lr_or_lr_schedule)
-        if module_id == ALL_MODULES and not self._assembling and self._shared_member is None:
+        shares = self._shared_member is not None or any(m.shared for m in self.members.values())
+        if module_id == ALL_MODULES and not shares:
             raise without_effect(optimizer_name)
         with self._all_or_nothing():
             self.optimizers.add(one)
@@ -507,7 +514,11 @@ class LearnerModules:
         try:
             for member in new:
                 self._configure_optimizers(member)
-            if shared and self._shared_member is None:
+            both = self._shared_member
+            held = set() if both is None else {id(param) for param in both.named.values()}
+            if both is not None and both.optimizers:
+                refuse_to_share(members, shared - held)
+            elif shared - held:
                 module = SharedParameters(members, shared)
                 both = Member(ALL_MODULES, module, {}, self.calls.algorithm.name)
                 self.extra[ALL_MODULES] = {}
