@@ -15,7 +15,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
 from rlplug.bandits.probability import allowed_arms, greedy_probabilities
 from rlplug.config.schedule import resolve
-from rlplug.errors import RunFailedError
+from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn import masked
 from rlplug_linucb.arrays import Array, BufferViews, Estimates, HasEstimates, namespace
 from rlplug_linucb.checks import (
@@ -77,15 +77,20 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
     ) -> None:
         # Each regression keeps the name of its arm, whatever arms this module had.
         saved = state_dict.pop(f"{prefix}arm_names", None)
+        names = () if saved is None else tuple(bytes(saved.tolist()).decode().split("\0"))
+        # Featured arms that share a regression may be any number: no shape tells how many.
+        shared = self.layout.featured and isinstance(self.model, JointModel)
+        own = self.state_dict(prefix=prefix)
+        own.pop(f"{prefix}arm_names", None)
+        for name, mine in own.items():
+            if name in state_dict and state_dict[name].shape != mine.shape:
+                raise _does_not_fit(name, tuple(state_dict[name].shape), tuple(mine.shape))
+        if names and len(names) != self.layout.num_arms and not shared:
+            raise _does_not_fit(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        if saved is not None:
-            names = tuple(bytes(saved.tolist()).decode().split("\0"))
-            # Featured arms that share a regression may be any number: no shape tells how many.
-            shared = self.layout.featured and isinstance(self.model, JointModel)
-            if shared or len(names) == self.layout.num_arms:
-                count = len(names)
-                self.layout = attrs.evolve(self.layout, num_arms=count, arm_names=names)
-                self.model.fit(self.layout)
+        if names and own.keys() <= state_dict.keys():
+            self.layout = attrs.evolve(self.layout, num_arms=len(names), arm_names=names)
+            self.model.fit(self.layout)
 
     @property
     def on_cpu(self) -> bool:
@@ -416,6 +421,14 @@ def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generato
         return choose(values, parsed.mask, random)
     except FloatingPointError:
         raise non_finite_scores(parsed) from None
+
+
+def _does_not_fit(name: str, found: tuple[int, ...], own: tuple[int, ...]) -> RequestError:
+    return RequestError(
+        f"rlplug-linucb: the saved state does not fit: {name} has the shape {found}, the module's "
+        f"has {own}.",
+        "nothing was changed; try: a module of the layout and options that it was saved with",
+    )
 
 
 def _part(rows: Rows, part: slice) -> Rows:

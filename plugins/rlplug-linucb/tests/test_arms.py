@@ -22,7 +22,7 @@ from rlplug_linucb.layout import layout_of
 from rlplug_linucb.linucb import RidgeRegressions
 
 import rlplug
-from rlplug.errors import RunFailedError, UnsupportedSpaceError
+from rlplug.errors import RequestError, RunFailedError, UnsupportedSpaceError
 
 LAYOUT = Layout(num_arms=3, context_dim=2)
 FEATURED = Layout(num_arms=3, context_dim=2, arm_dim=2)
@@ -137,7 +137,7 @@ def test_names_are_loaded_with_the_regressions_that_they_name() -> None:
     state = LinUCBModule(attrs.evolve(named, arm_names=())).state_dict()
     two.load_state_dict(state)
     assert two.layout.arm_names == ("a", "c", "d")
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    with pytest.raises(RequestError, match=r"weight has the shape \(3,\), the module's has \(2,"):
         LinUCBModule(Layout(num_arms=2, context_dim=2, arm_names=("a", "b"))).load_state_dict(
             one.state_dict()
         )
