@@ -26,6 +26,7 @@ __all__ = [
     "open_masks",
     "outline",
     "placeholder",
+    "real_numbers",
     "shape_mismatch",
     "space_from_dict",
     "space_to_dict",
@@ -97,6 +98,23 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
             "try: integers, for example the argmax of scores rather than the scores",
         )
     return given.astype(numpy.int64)
+
+
+def real_numbers(values: Any, name: str) -> NDArray[Any]:
+    """Numbers in double precision; what are none, or have an imaginary part, is refused."""
+    given = as_array(values)
+    if given.dtype.kind in "fiub":
+        return given.astype(numpy.float64, copy=False)
+    try:
+        if given.dtype.kind != "c":
+            return given.astype(numpy.float64)
+    except (TypeError, ValueError):
+        # Texts, or None among numbers.
+        pass
+    raise RunFailedError(
+        f"{name} must be real numbers, found an array of {given.dtype}.",
+        "try: numbers alone, with those that are missing left out or imputed",
+    )
 
 
 def as_array(values: Any) -> NDArray[Any]:

@@ -9,9 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlplug.errors import RunFailedError
+from rlplug.errors import RequestError, RunFailedError
 
-__all__ = ["allowed_arms", "beta_best", "gaussian_best", "greedy_probabilities"]
+__all__ = [
+    "allowed_arms",
+    "beta_best",
+    "check_generator",
+    "gaussian_best",
+    "greedy_probabilities",
+]
 
 Floats: TypeAlias = NDArray[numpy.float64]
 
@@ -38,6 +44,15 @@ def allowed_arms(mask: Any, shape: tuple[int, ...]) -> NDArray[numpy.bool_]:
             "try: an environment that always has an arm to choose",
         )
     return allowed
+
+
+def check_generator(random: Any, who: str) -> None:
+    """Refuse what draws no random numbers, such as a seed."""
+    if not isinstance(random, numpy.random.Generator):
+        raise RequestError(
+            f"{who}: choices are drawn by a generator, found {random!r}.",
+            "try: numpy.random.default_rng(0)",
+        )
 
 
 def greedy_probabilities(values: Any, mask: Any = None, tolerance: float = 0.0) -> Floats:

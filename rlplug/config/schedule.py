@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import attrs
 
+from rlplug.errors import RequestError
+
 __all__ = ["Schedule", "ScheduledValue", "points", "resolve", "resolve_scheduled"]
 
 ConfigT = TypeVar("ConfigT")
@@ -82,6 +84,11 @@ def resolve(
     """The config with each schedule replaced by its value at this step; itself if it has none."""
     if config is None:
         return config
+    if not attrs.has(type(config)):
+        raise RequestError(
+            f"options are an instance of a config class, found a {type(config).__name__}.",
+            "try: the Config of the algorithm, with the options as its keywords",
+        )
     changes = {
         field.name: value_at(value, step)
         for field in attrs.fields(type(config))  # type: ignore[arg-type] # any attrs class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -11,15 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
-from rlplug.bandits.probability import allowed_arms
+from rlplug.bandits.probability import allowed_arms, check_generator
 from rlplug.batch.nested import first_leaf
-from rlplug.errors import RunFailedError
+from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn import masked
-from rlplug.spaces import as_array, whole_numbers
+from rlplug.quantities import is_number, is_whole_number
+from rlplug.spaces import real_numbers, whole_numbers
 
 __all__ = ["ArmCounts", "Floats", "highest"]
 
 Floats = NDArray[numpy.float64]
+
+_ROUNDING = 1e-9
+"""By how much a mean reward may leave its bounds."""
 
 _SMALLEST = 1e-30
 """Of a probability that was found to be 0 by rounding."""
@@ -45,6 +50,11 @@ class ArmCounts(Module):
 
     def __init__(self, num_arms: int, initial_value: float = 0.0, exploration: float = 0.0) -> None:
         super().__init__()
+        if not is_whole_number(num_arms) or num_arms < 1:
+            raise RequestError(
+                f"rlplug-bandits: num_arms must be a whole number from 1 on, found {num_arms!r}.",
+                "try: the number of arms that can be chosen",
+            )
         self.num_arms = num_arms
         self.initial_value = initial_value
         self.register_buffer("exploration", torch.tensor(float(exploration), dtype=torch.float64))
@@ -59,6 +69,24 @@ class ArmCounts(Module):
 
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call] # torch leaves it untyped
         return self
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        weight, total = (state_dict.get(prefix + name) for name in ("weight", "total"))
+        if weight is not None and total is not None and weight.shape == total.shape:
+            slack = _ROUNDING * weight
+            low, high = self.lowest_reward * weight, self.highest_reward * weight
+            outside = (total < low - slack) | (total > high + slack)
+            if bool(outside.any()):
+                arm = int(outside.nonzero()[0])
+                raise RequestError(
+                    f"rlplug-bandits: the saved rewards of arm {arm} sum up to {float(total[arm])} "
+                    f"over {float(weight[arm]):g} rows, {type(self).__name__} takes rewards from "
+                    f"{self.lowest_reward:g} to {self.highest_reward:g}.",
+                    "nothing was changed; try: the rule that the counts were saved by",
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def scores(self, rows: int, random: numpy.random.Generator) -> Floats:
         """What arms are chosen by, (arms,) or (rows, arms); the highest is chosen."""
@@ -86,7 +114,7 @@ class ArmCounts(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """The arms of the highest scores; ties are broken by `act.random`."""
         rows = _rows(act.observations)
-        arms = self.choose(rows, act.random, act.action_mask)
+        arms = highest(self.scores(rows, act.random), rows, act.action_mask, act.random)
         extras: dict[str, Any] = {"pred_label": self.means()[arms]}
         if act.wants_log_prob:
             chosen = self.probabilities(rows, act.action_mask)[numpy.arange(rows), arms]
@@ -112,6 +140,13 @@ class ArmCounts(Module):
         self, rows: int, random: numpy.random.Generator, action_mask: Any = None
     ) -> NDArray[numpy.int64]:
         """So many choices, (rows,), among the arms that the mask (rows, arms) allows."""
+        if not is_whole_number(rows) or rows < 0:
+            found = repr(rows) if is_number(rows) else f"a {type(rows).__name__}"
+            raise RequestError(
+                f"rlplug-bandits: choose takes the number of choices, found {found}.",
+                "try: len(observations), which are not read",
+            )
+        check_generator(random, "rlplug-bandits")
         return highest(self.scores(rows, random), rows, action_mask, random)
 
     # -- learning ------------------------------------------------------------------------------
@@ -120,17 +155,25 @@ class ArmCounts(Module):
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
         self.absorb(self.statistics(arms, rewards, weights))
 
+    # Rows whose sums are not finite raise an error of their own.
+    @numpy.errstate(over="ignore", invalid="ignore")
     def statistics(self, arms: Any, rewards: Any, weights: Any = None) -> list[Tensor]:
         """Weight and sum of rewards of each arm in these rows."""
         arms = whole_numbers(arms, "rlplug-bandits: arm").reshape(-1)
-        rewards = _column(rewards)
-        weights = numpy.ones(len(rewards)) if weights is None else _column(weights)
+        rewards = _column("rewards", rewards)
+        weights = numpy.ones(len(rewards)) if weights is None else _column("weights", weights)
         self._check(arms, rewards, weights)
         count = self.num_arms
         sums = (
             numpy.bincount(arms, weights, minlength=count),
             numpy.bincount(arms, weights * rewards, minlength=count),
         )
+        # Sums that can be squared stay finite, however many are added.
+        if not math.isfinite(sum(numpy.vdot(one, one) for one in sums)):
+            raise RunFailedError(
+                "rlplug-bandits: rewards and weights are finite, but too large to be summed.",
+                "nothing was changed; try: scale the rewards",
+            )
         return [torch.from_numpy(one).to(self.weight.device) for one in sums]
 
     def absorb(self, statistics: list[Tensor]) -> None:
@@ -183,10 +226,9 @@ def highest(
     return drawn
 
 
-def _column(values: Any) -> Floats:
+def _column(name: str, values: Any) -> Floats:
     """One number per row."""
-    column: Floats = numpy.asarray(as_array(values), numpy.float64).reshape(-1)
-    return column
+    return real_numbers(values, f"rlplug-bandits: {name}").reshape(-1)
 
 
 def _rows(observations: Any) -> int:

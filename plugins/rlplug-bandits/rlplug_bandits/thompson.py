@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 
 from rlplug.bandits.probability import beta_best, gaussian_best
+from rlplug.config.schedule import resolve
 from rlplug_bandits.config import ThompsonConfig
 from rlplug_bandits.counts import ArmCounts, Floats
 
@@ -42,7 +43,7 @@ class GaussianThompsonModule(ArmCounts):
     """Posterior of a mean with a Gaussian prior, and Gaussian rewards of known deviation."""
 
     def __init__(self, num_arms: int, config: ThompsonConfig | None = None) -> None:
-        config = ThompsonConfig(distribution="gaussian") if config is None else config
+        config = resolve(ThompsonConfig(distribution="gaussian") if config is None else config, 0)
         super().__init__(num_arms, initial_value=config.prior_mean)
         self.prior_mean = config.prior_mean
         self.prior_precision = config.prior_std**-2
