@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlplug.batch import Batch
 from rlplug.errors import RequestError
+from rlplug.spaces import as_array
 
 __all__ = ["BanditBatch"]
 
@@ -53,6 +54,7 @@ class BanditBatch:
     def __attrs_post_init__(self) -> None:
         if not self._validate:
             return
+        self._as_arrays()
         observed = (getattr(self, name) for name in _OBSERVED)
         first = next((column for column in observed if column is not None), self.rewards)
         n = len(first) if first.ndim else 0
@@ -78,6 +80,20 @@ class BanditBatch:
             # Rounding may leave the logarithm of 1 slightly above 0.
             above = self.action_log_prob > 1e-5
             _refuse("action_log_prob", self.action_log_prob, above, "must be at most 0")
+
+    def _as_arrays(self) -> None:
+        """Make arrays of columns that are lists or tensors."""
+        label_is_reward = self.label is self.rewards
+        for name in (*_OBSERVED, *_COLUMNS, "actions", "rewards"):
+            column = getattr(self, name)
+            if column is None or isinstance(column, numpy.ndarray):
+                continue
+            try:
+                object.__setattr__(self, name, as_array(column))
+            except ValueError as error:
+                raise RequestError(f"column {name!r} is no array: {error}.") from error
+        if label_is_reward:
+            object.__setattr__(self, "label", self.rewards)
 
     @classmethod
     def of(

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from rlplug.bandits.probability import allowed_arms
 from rlplug.errors import RunFailedError
-from rlplug.spaces import as_array, whole_numbers
+from rlplug.spaces import as_array, real_numbers, whole_numbers
 from rlplug_linucb.arrays import Array
-from rlplug_linucb.layout import Layout, ParsedObservations
+from rlplug_linucb.layout import Layout, ParsedObservations, features_in, part_as_array
 from rlplug_linucb.models import Model, Rows
 
 __all__ = [
     "checked_columns",
+    "checked_numbers",
     "checked_rows",
     "checked_weights",
     "chosen_ids",
@@ -30,7 +31,7 @@ def checked_columns(
     model: Model, layout: Layout, observations: Any, actions: Any, rewards: Any, weights: Any
 ) -> tuple[ParsedObservations, Array, Array, Array | None]:
     """Parsed observations, arms, rewards and weights, as arrays of equal length."""
-    rewards = model.regressions.to_array(rewards).reshape(-1)
+    rewards = checked_numbers(model, "rewards", rewards)
     parsed = layout.parse(observations, rows=len(rewards))
     if parsed.rows != len(rewards):
         raise _unequal_lengths(len(rewards), observations=parsed.rows)
@@ -44,9 +45,17 @@ def checked_columns(
     return parsed, arms, rewards, weights
 
 
+def checked_numbers(model: Model, name: str, values: Any) -> Array:
+    """A column of real numbers, one per row."""
+    if not isinstance(values, Tensor) or values.is_complex():
+        values = real_numbers(values, f"rlplug-linucb: {name}")
+    return model.regressions.to_array(values).reshape(-1)
+
+
 def checked_rows(model: Model, x: Any, arms: Any, z: Any, count: int) -> Rows:
     """Rows that the caller built; they must be as wide as the model's."""
     to_array, widths = model.regressions.to_array, model.widths
+    x, z, arms = features_in("x", x), features_in("z", z), part_as_array("arms", arms)
     for name, values, width in (("x", x, widths.x), ("z", z, widths.z)):
         expected = None if width is None else (count, width)
         found = None if values is None else tuple(values.shape)
@@ -66,7 +75,7 @@ def checked_weights(model: Model, weights: Any, count: int) -> Array | None:
     """The weight of each row, none of them negative."""
     if weights is None:
         return None
-    weights = model.regressions.to_array(weights).reshape(-1)
+    weights = checked_numbers(model, "weights", weights)
     if len(weights) != count:
         raise _unequal_lengths(count, weights=len(weights))
     if count and float(weights.min()) < 0.0:

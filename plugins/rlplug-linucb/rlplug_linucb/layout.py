@@ -11,12 +11,25 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from rlplug.errors import RunFailedError, UnsupportedSpaceError
-from rlplug.spaces import as_array, number_of_arms, whole_numbers
+from rlplug.errors import RequestError, RunFailedError, UnsupportedSpaceError
+from rlplug.quantities import is_whole_number
+from rlplug.spaces import as_array, number_of_arms, real_numbers, whole_numbers
 
-__all__ = ["Layout", "ParsedObservations", "is_name", "layout_of", "wrong_shape"]
+__all__ = [
+    "Layout",
+    "ParsedObservations",
+    "check_rows",
+    "features_in",
+    "is_name",
+    "layout_of",
+    "no_observations",
+    "part_as_array",
+    "wrong_shape",
+]
 
 _KEYS = ("context", "arms", "arm_ids", "action_mask")
+_REAL = "fiub"
+"""Kinds of NumPy's dtypes."""
 
 
 class ParsedObservations(NamedTuple):
@@ -44,18 +57,32 @@ class ParsedObservations(NamedTuple):
         return len(self.arms if self.context is None else self.context)
 
 
+def _at_least(lowest: int) -> Any:
+    """Refuses what is no whole number from this on."""
+
+    def check(layout: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not is_whole_number(value) or value < lowest:
+            raise RequestError(
+                f"rlplug-linucb: {attribute.name} of a Layout must be a whole number from {lowest} "
+                f"on, found {value!r}.",
+                "try: layout_of(observation_space, action_space)",
+            )
+
+    return check
+
+
 @attrs.frozen(kw_only=True)
 class Layout:
     """Number of arms, and number of features of contexts and arms."""
 
-    num_arms: int = attrs.field(validator=attrs.validators.ge(2))
-    context_dim: int = 0
+    num_arms: int = attrs.field(validator=_at_least(2))
+    context_dim: int = attrs.field(default=0, validator=_at_least(0))
     """0 without a context."""
-    arm_dim: int = 0
+    arm_dim: int = attrs.field(default=0, validator=_at_least(0))
     """0 for fixed arms, which have no features."""
     arm_names: tuple[str, ...] = attrs.field(default=())
     """The name of each arm, by which rewards can be credited; empty: they have numbers only."""
-    max_arms: int = 0
+    max_arms: int = attrs.field(default=0, validator=_at_least(0))
     """Most arms remembered where observations tell with `arm_ids` which arm stands at each index;
     0: the same arms stand there in every observation."""
     plain_shape: tuple[int, ...] | None = attrs.field(init=False, eq=False, repr=False)
@@ -97,6 +124,7 @@ class Layout:
         """
         # Fast path: a plain array and no mask.
         plain = type(observations) is numpy.ndarray and mask is None
+        plain = plain and observations.dtype.kind in _REAL
         if plain and observations.shape[1:] == self.plain_shape:
             if self.arm_dim:
                 return ParsedObservations(None, observations, None, None, False)
@@ -114,11 +142,9 @@ class Layout:
             else:
                 context = observations
         elif observations is not None:
-            raise RunFailedError(
-                f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
-                f"try: a mapping with the keys {', '.join(_KEYS)}",
-            )
-        context, arms, ids, mask = map(_array, (context, arms, ids, mask))
+            raise no_observations(observations)
+        context, arms = features_in("context", context), features_in("arms", arms)
+        ids, mask = part_as_array("arm_ids", ids), part_as_array("action_mask", mask)
         if not self.context_dim and not self.arm_dim:
             context = _ones(context, ids, mask, rows)
         self._check(context, arms, mask, ids)
@@ -163,19 +189,47 @@ class Layout:
                 "rlplug-linucb: the observations have arm_ids, the layout keeps the same arms.",
                 "try: Layout(max_arms=200, ...)",
             )
-        parts = {"context": context, "arms": arms, "action_mask": mask, "arm_ids": ids}
-        given = {name: len(part) for name, part in parts.items() if part is not None}
-        if len(set(given.values())) > 1:
-            found = ", ".join(f"{name} has {count}" for name, count in given.items())
-            raise RunFailedError(
-                f"rlplug-linucb: parts of observations differ in their rows: {found}.",
-                "try: one row of each part per observation",
-            )
+        check_rows({"context": context, "arms": arms, "action_mask": mask, "arm_ids": ids})
 
 
-def _array(part: Any) -> Any:
+def check_rows(parts: Mapping[str, Any]) -> None:
+    """Refuse parts of observations (None: not given) that differ in their number of rows."""
+    given = {name: len(part) for name, part in parts.items() if part is not None}
+    if len(set(given.values())) > 1:
+        found = ", ".join(f"{name} has {count}" for name, count in given.items())
+        raise RunFailedError(
+            f"rlplug-linucb: parts of observations differ in their rows: {found}.",
+            "try: one row of each part per observation",
+        )
+
+
+def no_observations(observations: Any) -> RunFailedError:
+    """The error for what is neither an array nor a mapping of arrays."""
+    return RunFailedError(
+        f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
+        f"try: a mapping with the keys {', '.join(_KEYS)}",
+    )
+
+
+def part_as_array(name: str, part: Any) -> Any:
     """A part of observations; lists of numbers are arrays."""
-    return part if part is None or hasattr(part, "shape") else numpy.asarray(part)
+    if part is None or hasattr(part, "shape"):
+        return part
+    try:
+        return numpy.asarray(part)
+    except ValueError:
+        raise RunFailedError(
+            f"rlplug-linucb: the rows of {name} differ in their lengths.",
+            "try: an array, one row per observation",
+        ) from None
+
+
+def features_in(name: str, part: Any) -> Any:
+    """A part of observations that holds real numbers."""
+    part = part_as_array(name, part)
+    if isinstance(part, numpy.ndarray) and part.dtype.kind not in _REAL:
+        return real_numbers(part, f"rlplug-linucb: {name}")
+    return part
 
 
 def _whole_ids(ids: Any, mask: Any) -> Any:
@@ -189,9 +243,10 @@ def _whole_ids(ids: Any, mask: Any) -> Any:
 
 def _ones(context: Any, ids: Any, mask: Any, rows: int) -> Any:
     """The number 1 for each observation, of those that have no features."""
-    if context is not None and context.shape[1:] not in ((), (0,)):
+    if context is not None and (not context.shape or context.shape[1:] not in ((), (0,))):
         raise wrong_shape("context", context, ("n", 0))
-    shown = next((part for part in (context, ids, mask) if part is not None), None)
+    # Others without rows are refused by their shapes.
+    shown = next((part for part in (context, ids, mask) if part is not None and part.shape), None)
     return numpy.ones((rows if shown is None else len(shown), 1))
 
 

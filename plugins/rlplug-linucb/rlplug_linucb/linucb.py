@@ -156,8 +156,10 @@ class RidgeRegressions(BufferViews):
             self.refresh()
         dot, theta, A_inv = self._dot, self.theta, self.A_inv
         if x.ndim == 3:
-            mean, variance = _predict_rows(x.reshape(-1, self.dim), theta[0], A_inv[0])
-            return mean.reshape(*x.shape[:2], -1), variance.reshape(x.shape[:2])
+            mean, variance = _predict_rows(
+                x.reshape(math.prod(x.shape[:2]), self.dim), theta[0], A_inv[0]
+            )
+            return mean.reshape(*x.shape[:2], self.targets), variance.reshape(x.shape[:2])
         if len(x) == 1:
             x = x[0]
             mean, variance = dot(theta, x), dot(x @ A_inv, x)
@@ -177,6 +179,9 @@ class RidgeRegressions(BufferViews):
         """Means (n, k, targets) and variances (n, k) of rows x (n, dim) by their groups (n, k)."""
         if self._counts[_STALE]:
             self.refresh()
+        if not len(x):
+            none = numpy.zeros((*groups.shape, self.targets))
+            return self.to_array(none), self.to_array(none[..., 0])
         used, places = numpy.unique(groups, return_inverse=True)
         places = self.to_array(places.reshape(groups.shape), "int64")
         theta, A_inv = self.theta[used], self.A_inv[used]

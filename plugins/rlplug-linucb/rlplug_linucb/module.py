@@ -13,13 +13,15 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
-from rlplug.bandits.probability import allowed_arms, greedy_probabilities
+from rlplug.bandits.probability import allowed_arms, check_generator, greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn import masked
+from rlplug.quantities import is_number
 from rlplug_linucb.arrays import Array, BufferViews, Estimates, HasEstimates, namespace
 from rlplug_linucb.checks import (
     checked_columns,
+    checked_numbers,
     checked_rows,
     checked_weights,
     chosen_ids,
@@ -53,6 +55,11 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
     def __init__(self, layout: Layout, config: LinUCBConfig | None = None) -> None:
         super().__init__()
+        if not isinstance(layout, Layout):
+            raise RequestError(
+                f"rlplug-linucb: a module is made from a Layout, found {layout!r}.",
+                "try: Layout(num_arms=3, context_dim=2)",
+            )
         config = resolve(LinUCBConfig() if config is None else config, 0)
         self.layout = layout
         self.model: Model = make_model(layout, config)
@@ -139,6 +146,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         alpha: float | None = None,
     ) -> Any:
         """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
+        check_generator(random, "rlplug-linucb")
         parsed = self.layout.parse(observations, action_mask)
         alpha = float(self._alpha[0]) if alpha is None else self.width(alpha)
         arms = _best(parsed, self._score(parsed, alpha).ucb, random)
@@ -247,6 +255,11 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
     def learn(self, batch: BanditBatch) -> None:
         """Learn the labels (rewards, as a rule) of a batch, with its effective weights."""
+        if not isinstance(batch, BanditBatch):
+            raise RequestError(
+                f"rlplug-linucb: learn takes a BanditBatch, found a {type(batch).__name__}.",
+                "try: update(observations, actions, rewards), or BanditBatch.of(batch)",
+            )
         weights = batch.effective_weight if batch.weighted else None
         self.update(batch.observations, batch.actions, batch.label, weights)
 
@@ -257,7 +270,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
         A disjoint model needs the arm of each row, a hybrid one also the shared features z (n, k).
         """
-        rewards = self.model.regressions.to_array(y).reshape(-1)
+        rewards = checked_numbers(self.model, "y", y)
         rows = checked_rows(self.model, x, arms, z, len(rewards))
         weights = checked_weights(self.model, weight, len(rewards))
         if len(rewards) > self.model.max_rank_one:
@@ -284,7 +297,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 
     def discount_(self, gamma: float) -> None:
         """Multiply the weight of all data so far by `gamma`."""
-        if not 0.0 <= gamma < math.inf:
+        if not (is_number(gamma) and 0.0 <= gamma <= 1.0):
             raise RunFailedError(
                 f"rlplug-linucb: data cannot be discounted by {gamma!r}.",
                 "try: a number from 0, which forgets all, to 1, which keeps all",
@@ -418,9 +431,13 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
 def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generator | None) -> Any:
     """The arm of the highest value in each row."""
     try:
-        return choose(values, parsed.mask, random)
+        arms = choose(values, parsed.mask, random)
     except FloatingPointError:
         raise non_finite_scores(parsed) from None
+    if parsed.ids is not None:
+        # An arm whose reward could not be learned must not be chosen.
+        chosen_ids(parsed.ids, arms)
+    return arms
 
 
 def _does_not_fit(name: str, found: tuple[int, ...], own: tuple[int, ...]) -> RequestError:

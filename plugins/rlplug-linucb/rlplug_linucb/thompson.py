@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
-from rlplug.bandits.probability import gaussian_best, greedy_probabilities
+from rlplug.bandits.probability import check_generator, gaussian_best, greedy_probabilities
 from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, Estimates, HasEstimates, namespace
 from rlplug_linucb.choice import TOLERANCE, with_log_prob
@@ -89,6 +89,7 @@ class LinTSModule(HasEstimates, Module):
         v: float | None = None,
     ) -> Any:
         """The actions of `forward_exploration`, one per row; `v` is that of this call."""
+        check_generator(random, "rlplug-linucb")
         parsed = self.bandit.layout.parse(observations, action_mask)
         draws = self._draw(parsed, random, self.bandit.width(v, "v"))
         return self.bandit.pick(parsed, draws, random, "sampled").actions
@@ -104,6 +105,7 @@ class LinTSModule(HasEstimates, Module):
 
         Of absent arms the reward and the draw are -inf, the deviation is 0.
         """
+        check_generator(random, "rlplug-linucb")
         parsed = self.bandit.layout.parse(observations, action_mask)
         draws = self._draw(parsed, random, self.bandit.width(v, "v"))
         return Draws(*self.bandit.checked_scores(parsed, draws))

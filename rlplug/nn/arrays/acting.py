@@ -306,8 +306,7 @@ def _relu() -> Callable[[NumpyArray], NumpyArray]:
 
     def relu(x: NumpyArray) -> NumpyArray:
         nonlocal zeros
-        # The rows of one layer are always as wide.
-        if len(zeros) != len(x):
+        if zeros.shape != x.shape:
             zeros = numpy.zeros_like(x)
         # Compared with an array of zeros, not with the number, in a fourth of the time.
         return numpy.maximum(x, zeros, out=x)

@@ -12,7 +12,14 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug_linucb.layout import layout_of, wrong_shape
+from rlplug_linucb.layout import (
+    check_rows,
+    features_in,
+    layout_of,
+    no_observations,
+    part_as_array,
+    wrong_shape,
+)
 
 __all__ = ["Inputs", "inputs_of", "mask_in"]
 
@@ -48,6 +55,7 @@ class Inputs:
         context = _part(observations, "context")
         if context is None or context.shape[1:] != (self.context_dim,):
             raise wrong_shape("context", context, ("n", self.context_dim))
+        check_rows({"context": context, "arms": arms})
         shape = (*arms.shape[:2], self.context_dim)
         if isinstance(arms, numpy.ndarray):
             return numpy.concatenate([numpy.broadcast_to(context[:, None], shape), arms], -1)
@@ -95,5 +103,10 @@ def mask_in(observations: Any, mask: Any) -> Any:
 
 def _part(observations: Any, name: str, *otherwise: Any) -> Any:
     if isinstance(observations, Mapping):
-        return observations.get(name)
-    return otherwise[0] if otherwise else observations
+        read = part_as_array if name == "action_mask" else features_in
+        return read(name, observations.get(name))
+    if otherwise:
+        return otherwise[0]
+    if not hasattr(observations, "shape"):
+        raise no_observations(observations)
+    return observations

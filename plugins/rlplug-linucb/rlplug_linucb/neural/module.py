@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,9 +131,9 @@ class NeuralLinUCBModule(HasEstimates, Module):
     def features_of(self, inputs: Any) -> Any:
         """As `features`, of inputs of the network."""
         lead = inputs.shape[:2] if self.inputs.featured and inputs.ndim == 3 else inputs.shape[:1]
-        hidden = self.settled.act(inputs.reshape(-1, *inputs.shape[len(lead) :]))[0]
+        hidden = self.settled.act(inputs.reshape(math.prod(lead), *inputs.shape[len(lead) :]))[0]
         features = numpy.ones((*lead, hidden.shape[1] + 1))
-        features[..., :-1] = hidden.reshape(*lead, -1)
+        features[..., :-1] = hidden.reshape(*lead, hidden.shape[1])
         return torch.from_numpy(features) if isinstance(inputs, Tensor) else features
 
     def learned_rows(self, rows: Kept) -> Kept:
