@@ -137,7 +137,7 @@ def test_names_are_loaded_with_the_regressions_that_they_name() -> None:
     state = LinUCBModule(attrs.evolve(named, arm_names=())).state_dict()
     two.load_state_dict(state)
     assert two.layout.arm_names == ("a", "c", "d")
-    with pytest.raises(RequestError, match=r"weight has the shape \(3,\), the module's has \(2,"):
+    with pytest.raises(RequestError, match=r"sums has the shape \(3, 3, 2\), the module's has \(2"):
         LinUCBModule(Layout(num_arms=2, context_dim=2, arm_names=("a", "b"))).load_state_dict(
             one.state_dict()
         )
