@@ -24,6 +24,7 @@ class DiscreteActions:
 
     def __init__(self, space: AnySpace, least: Any, most: Any) -> None:
         self.space = space
+        self._is_single = isinstance(space, spaces.Discrete)
         self._least, self._most = numpy.asarray(least), numpy.asarray(most)
         """The first and the last action, or those of each choice."""
         self._rows = self._least.reshape(-1, 1), self._most.reshape(-1, 1)
@@ -34,10 +35,13 @@ class DiscreteActions:
     ) -> None:
         """Refuse actions that are no whole numbers or, with `in_range`, beyond the space.
 
+        With `in_range` several per row are refused as well, where the space has one.
         In a batch of a team 0 also stands for the actions of agents who are absent. What is on a
         GPU may be beyond the space: to look at it, the learner would have to wait.
         """
         actions = batch.columns["actions"]
+        if in_range and self._is_single and getattr(actions, "ndim", 1) > 1:
+            self._refuse_columns(module_id, tuple(actions.shape), _is_team(training_space))
         if type(actions) is not numpy.ndarray or actions.dtype.kind not in "iub":
             column = batch["actions"]
             if column.is_floating_point():
@@ -52,6 +56,14 @@ class DiscreteActions:
         least, most = self._fits_all
         if int(_minimum(actions, None)) < least or int(_maximum(actions, None)) > most:
             self._look_at_choices(module_id, actions, _is_team(training_space))
+
+    def _refuse_columns(self, module_id: str, shape: tuple[int, ...], team: bool) -> None:
+        if not team:
+            raise RequestError(
+                f"'actions' of the batch for module {module_id!r} has shape {shape}, where "
+                f"{describe(self.space)} takes ({shape[0]},).",
+                "try: actions[:, 0]" if shape[1:] == (1,) else "give one action per row",
+            )
 
     def _look_at_choices(self, module_id: str, actions: NDArray[Any], team: bool) -> None:
         least, most = self._least, self._most

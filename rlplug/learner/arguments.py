@@ -100,6 +100,20 @@ def check_batches(batches: Any) -> None:
                 f"{type(one).__name__}.",
                 "try: Batch(columns)",
             )
+        _check_numbers(name, one.columns)
+
+
+def _check_numbers(module_id: str, columns: Mapping[str, Any]) -> None:
+    """Refuse more than one number per row: with (n, 1), losses would broadcast to (n, n)."""
+    for name in _ONE_PER_ROW:
+        column = columns.get(name)
+        if column is not None and getattr(column, "ndim", 1) > 1:
+            shape = tuple(column.shape)
+            raise RequestError(
+                f"{name!r} of the batch for module {module_id!r} has shape {shape}, expected "
+                f"({shape[0]},).",
+                f"try: {name}[:, 0]" if shape[1:] == (1,) else "give one number per row",
+            )
 
 
 def check_by_module(saved: Any, what: str, source: str) -> None:
@@ -256,3 +270,7 @@ def state_folder(folder: Any) -> Path:
     if not isinstance(folder, str | PathLike):
         raise RequestError(f"the folder of a state is a {type(folder).__name__}.", "give its path")
     return absolute_path(Path(folder), "the folder of a state")
+
+
+_ONE_PER_ROW = ("rewards", "terminated", "truncated", "weights", "discounts", "indices")
+"""Columns that hold one number per row, whatever the spaces are."""

@@ -127,11 +127,9 @@ def test_a_float_beyond_the_space_is_refused_and_so_is_a_fraction_of_a_binary_ac
         learner(BINARY).update_from_batch(batch(numpy.array([[0.0, 1, 0], [1, 0.5, 0]])))
 
 
-def test_an_unsigned_action_beyond_the_space_and_a_column_of_one_are_found() -> None:
+def test_an_unsigned_action_beyond_the_space_is_found() -> None:
     with pytest.raises(RequestError, match="has 255 in row 1, where"):
         learner(DISCRETE).update_from_batch(batch(numpy.array([0, 255], numpy.uint8)))
-    with pytest.raises(RequestError, match="has 9 in row 1, column 0, where"):
-        learner(DISCRETE).update_from_batch(batch(numpy.array([[0], [9]])))
 
 
 def test_neural_linucb_refuses_an_arm_that_there_is_not_by_row() -> None:
@@ -153,7 +151,7 @@ def test_agents_of_a_team_who_are_absent_have_0_in_place_of_an_action() -> None:
     with pytest.raises(RequestError, match="has 5 in row 1, column 1, where Discrete with 3 value"):
         one._check({"default": batch(numpy.array([[2, 0], [4, 5]]), rows)})
     one.training_spaces.clear()
-    with pytest.raises(RequestError, match="has 0 in row 0, column 1"):
+    with pytest.raises(RequestError, match=r"has shape \(2, 2\), where Discrete with 3 values"):
         one._check({"default": batch(numpy.array([[2, 0], [4, 3]]))})
 
 

@@ -787,3 +787,41 @@ def test_a_module_that_nothing_trains_is_told_once(
     frozen.update({"default": rows}, timestep=0)
     make(**{**settings, "compute_loss_for_module": None}).update({"default": rows}, timestep=0)
     assert not caplog.records
+
+
+# -- columns of a batch --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to_column", [numpy.asarray, torch.as_tensor])
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("rewards", numpy.ones((4, 1), numpy.float32)),
+        ("terminated", numpy.zeros((4, 1), bool)),
+        ("truncated", numpy.zeros((4, 1), bool)),
+        ("weights", numpy.ones((4, 1), numpy.float32)),
+        ("discounts", numpy.ones((4, 1), numpy.float32)),
+        ("actions", numpy.zeros((4, 1), int)),
+    ],
+)
+def test_a_column_vector_is_refused_where_each_row_has_one_number(
+    name: str, column: Any, to_column: Any
+) -> None:
+    learner, rows = build(), sample(4, **{name: to_column(column)})
+    message = said(partial(learner.update_from_batch, rows))
+    assert message.startswith(f"{name!r} of the batch for module 'default' has shape (4, 1), ")
+    assert message.endswith(f"try: {name}[:, 0]")
+    assert (learner.updates, learner.timestep) == (0, 0)
+
+
+def test_several_numbers_per_row_are_refused_by_shape() -> None:
+    rows = sample(4, rewards=numpy.ones((4, 3), numpy.float32))
+    for call in (build().forward_train, partial(build().update, timestep=1)):
+        assert said(partial(call, {"default": rows})) == (
+            "'rewards' of the batch for module 'default' has shape (4, 3), expected (4,).\n"
+            "  give one number per row"
+        )
+    rows = sample(4, actions=numpy.zeros((4, 2), int))
+    assert "where Discrete with 2 values takes (4,)" in said(
+        partial(build().update_from_batch, rows)
+    )
