@@ -265,3 +265,44 @@ def test_states_are_stacked_and_modules_kept_apart() -> None:
 def test_episodes_that_do_not_go_together_are_refused(episodes: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         batches_of(episodes)
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_ends_of_episodes_are_booleans_of_any_kind_and_nothing_else(end: str) -> None:
+    for value in (True, numpy.True_, numpy.array(True), torch.tensor(True)):
+        (batch,) = batches_of([episode(0, 2, **{end: value})]).values()
+        assert batch[end].tolist() == [False, True]
+    for wrong in ("False", 0.5, 1, None, numpy.array([False, False]), torch.tensor(1)):
+        with pytest.raises(RequestError, match=f"'{end}' of an episode of module 'm' is "):
+            episode(0, 2, module_id="m", **{end: wrong})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("final_observation", None),
+        ("final_observation", {"near": None, "pair": (numpy.zeros(1),)}),
+        ("final_observation", {"near": numpy.zeros(1), "pair": (numpy.zeros(1),)}),
+        ("final_observation", {"pair": (numpy.zeros(1),)}),
+        ("rewards", numpy.ones((2, 1))),
+        ("rewards", None),
+        ("actions", None),
+    ],
+)
+def test_a_field_of_an_episode_that_is_no_column_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=f"'{field}' of an episode of module 'm' cannot be"):
+        batches_of([episode(0, 2, module_id="m", **{field: value})])
+
+
+@pytest.mark.parametrize("given", [episode(0, 2), [3], 3, None])
+def test_what_are_no_episodes_is_refused(given: Any) -> None:
+    with pytest.raises(RequestError, match=r"^episodes (is|has) a"):
+        batches_of(given)
+
+
+def test_episodes_leave_the_graph_of_their_tensors() -> None:
+    seen = torch.zeros(2, requires_grad=True)
+    (batch,) = batches_of(
+        [episode(0, 2, observations=seen, final_observation=torch.zeros(()))]
+    ).values()
+    assert not batch["observations"].requires_grad

@@ -41,7 +41,7 @@ class DiscreteActions:
         """
         actions = batch.columns["actions"]
         if in_range and self._is_single and getattr(actions, "ndim", 1) > 1:
-            self._refuse_columns(module_id, tuple(actions.shape), _is_team(training_space))
+            self._refuse_columns(module_id, actions, _is_team(training_space))
         if type(actions) is not numpy.ndarray or actions.dtype.kind not in "iub":
             column = batch["actions"]
             if column.is_floating_point():
@@ -57,7 +57,8 @@ class DiscreteActions:
         if int(_minimum(actions, None)) < least or int(_maximum(actions, None)) > most:
             self._look_at_choices(module_id, actions, _is_team(training_space))
 
-    def _refuse_columns(self, module_id: str, shape: tuple[int, ...], team: bool) -> None:
+    def _refuse_columns(self, module_id: str, actions: Any, team: bool) -> None:
+        shape = tuple(actions.shape)
         if not team:
             raise RequestError(
                 f"'actions' of the batch for module {module_id!r} has shape {shape}, where "
