@@ -43,9 +43,12 @@ def test_arrays_that_torch_cannot_share_are_copied() -> None:
     assert batch["constant"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_column_without_numbers_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    "column", [numpy.array(["a", "b"]), numpy.ones(2, numpy.dtype("f4").newbyteorder())]
+)
+def test_a_column_that_torch_cannot_read_is_refused_by_name(column: Any) -> None:
     with pytest.raises(RequestError, match="column 'names' of the batch cannot become a tensor"):
-        Batch({"names": numpy.array(["a", "b"])})["names"]
+        Batch({"names": column})["names"]
 
 
 def test_rows_are_counted_in_columns_and_not_in_tables_of_fragments() -> None:

@@ -55,11 +55,8 @@ class Batch(Mapping[str, Any]):
             return column
         try:
             made = self._columns[name] = to_tensors(column)
-        except TypeError as error:
-            raise RequestError(
-                f"column {name!r} of the batch cannot become a tensor: {error}",
-                "give numbers or truth values, as tensors or arrays, nested as mappings or tuples",
-            ) from error
+        except (TypeError, ValueError) as error:
+            raise _no_tensor(name, error) from error
         return made
 
     def array(self, name: str) -> Any:
@@ -141,11 +138,14 @@ class Batch(Mapping[str, Any]):
         return Batch(selected)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
-        """The batch on a device; `dtype` applies to floating-point columns."""
+        """The batch on a device, without graphs; `dtype` applies to floating-point columns."""
         moved: dict[str, Any] = {}
         for name, column in self._columns.items():
             if not _fits(column, device, dtype):
-                moved[name] = tree_map(partial(_moved, device=device, dtype=dtype), column)
+                try:
+                    moved[name] = tree_map(partial(_moved, device=device, dtype=dtype), column)
+                except (TypeError, ValueError) as error:
+                    raise _no_tensor(name, error) from error
         if not moved:
             return self
         made = Batch({**self._columns, **moved})
@@ -258,14 +258,23 @@ class ExtendedBatch(Batch):
         return values.index_select(0, self._places), values.index_select(0, self._places + 1)
 
 
+def _no_tensor(name: str, error: Exception) -> RequestError:
+    return RequestError(
+        f"column {name!r} of the batch cannot become a tensor: {error}",
+        "give numbers or truth values, as tensors or arrays, nested as mappings or tuples",
+    )
+
+
 def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
     """Whether a column can be read as it is; on the CPU, arrays can."""
     if type(column) is numpy.ndarray:
         # Comparing letters is several times as fast as comparing dtypes.
         return column.dtype.char in _array_formats(device, dtype)
     if isinstance(column, Tensor):
-        return column.device == device and (
-            dtype in (None, column.dtype) or not column.is_floating_point()
+        return (
+            column.device == device
+            and (dtype in (None, column.dtype) or not column.is_floating_point())
+            and not column.requires_grad
         )
     return isinstance(column, tuple | Mapping) and all(
         _fits(leaf, device, dtype) for leaf in leaves(column)
@@ -273,7 +282,8 @@ def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
 
 
 def _moved(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    tensor: Tensor = to_tensors(leaf)
+    # Gradients end here: a second backward pass through a graph of the caller's would fail.
+    tensor: Tensor = to_tensors(leaf).detach()
     wanted = dtype if tensor.is_floating_point() else None
     if device.type == "cuda" and tensor.device.type == "cpu":
         # Only copies from pinned memory are asynchronous.

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy
 from torch import Tensor, nn
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from rlplug.batch import Batch
@@ -37,6 +39,7 @@ __all__ = [
     "is_gradient_of",
     "rate_of",
     "state_folder",
+    "weight_of",
 ]
 
 
@@ -263,6 +266,17 @@ def check_gradients(gradients: Any) -> None:
 def is_gradient_of(value: Any, param: Tensor) -> bool:
     """Whether it could be the gradient of a parameter."""
     return isinstance(value, Tensor) and value.shape == param.shape and value.dtype == param.dtype
+
+
+def weight_of(value: Any, who: str) -> Tensor:
+    """A weight out of an array, a tensor or nested lists."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        # RuntimeError: of None, and of whatever else torch finds no dtype for.
+        raise RequestError(
+            f"{who} cannot be loaded: {error}", "give an array or a tensor of numbers"
+        ) from error
 
 
 def state_folder(folder: Any) -> Path:

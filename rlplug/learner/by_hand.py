@@ -27,6 +27,7 @@ from rlplug.learner.arguments import (
     check_optimizer,
     check_settings,
     state_folder,
+    weight_of,
 )
 from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
@@ -457,6 +458,11 @@ class ByHand(LearnerModules):
             read[module_id] = tensors
         for module_id, tensors in read.items():
             self._torch_module(module_id).load_state_dict(tensors)
+            who = f"of module {module_id!r}"
+            tensors = {name: weight_of(one, f"{name!r} {who}") for name, one in weights.items()}
+            module = self._torch_module(module_id)
+            fit.compare(module, tensors, f"module {module_id!r}")
+            module.load_state_dict(tensors)
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""

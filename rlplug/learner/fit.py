@@ -247,6 +247,8 @@ def _differences(module: nn.Module, saved: Any, what: str) -> Iterator[str]:
                     f"{name!r} of {what} has shape {tuple(saved[name].shape)} there, "
                     f"{tuple(own[name].shape)} here"
                 )
+            elif saved[name].is_complex() and not own[name].is_complex():
+                yield f"{name!r} of {what} is complex there, real here"
     for name in saved:
         if name not in own:
             yield f"{what} has no {name!r} here"

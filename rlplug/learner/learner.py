@@ -138,11 +138,15 @@ class Learner(ByHand):
         placed: dict[str, Batch] = {}
         device = self.precision.device
         for module_id, batch in batches.items():
-            if self.members[module_id].optimizers:
-                batch = batch.to(device, self.dtype)
-            elif device.type != "cpu":
-                # A closed form reads NumPy as it came, in its own precision.
-                batch = batch.to(device)
+            try:
+                if self.members[module_id].optimizers:
+                    batch = batch.to(device, self.dtype)
+                elif device.type != "cpu":
+                    # A closed form reads NumPy as it came, in its own precision.
+                    batch = batch.to(device)
+            except RequestError as error:
+                error.add_hint(f"it is the batch for module {module_id!r}")
+                raise
             placed[module_id] = batch
             if self.should_module_be_updated(module_id, batch):
                 chosen[module_id] = batch

@@ -825,3 +825,43 @@ def test_several_numbers_per_row_are_refused_by_shape() -> None:
     assert "where Discrete with 2 values takes (4,)" in said(
         partial(build().update_from_batch, rows)
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("arrays", ["auto", "off"])
+def test_gradients_end_at_the_columns_of_a_batch(arrays: str, dtype: str) -> None:
+    encoder = torch.nn.Linear(4, 4)
+    seen = encoder(torch.ones(4, 4))
+    learner = build(options={"compute.arrays": arrays, "compute.dtype": dtype})
+    learner.update_from_batch(sample(4, observations=seen), num_iters=2)
+    assert encoder.weight.grad is None
+    assert seen.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("rewards", numpy.array(["a"] * 4)),
+        ("observations", numpy.zeros((4, 4), object)),
+    ],
+)
+def test_a_column_that_cannot_become_a_tensor_is_refused_by_name_and_module(
+    name: str, column: Any
+) -> None:
+    learner = build()
+    message = said(partial(learner.update_from_batch, sample(4, **{name: column})))
+    assert message.startswith(f"column {name!r} of the batch cannot become a tensor: ")
+    assert message.endswith("it is the batch for module 'default'")
+    assert (learner.updates, learner.timestep) == (0, 0)
+
+
+@pytest.mark.parametrize("weight", ["abc", None, [[1.0], [1.0, 2.0]], numpy.zeros(2, complex)])
+def test_weights_that_are_no_real_numbers_are_refused_by_name(weight: Any) -> None:
+    learner = build()
+    (weights,) = learner.get_module_state().values()
+    name = next(name for name in weights if weights[name].shape == (2,))
+    before = weights[name].copy()
+    assert f"{name!r} of module 'default' " in said(
+        partial(learner.set_module_state, {"default": {**weights, name: weight}})
+    )
+    assert numpy.array_equal(learner.get_module_state()["default"][name], before)
