@@ -37,6 +37,13 @@ def allowed_arms(mask: Any, shape: tuple[int, ...]) -> NDArray[numpy.bool_]:
             "try: the mask of the observations that are chosen for",
         )
     allowed: NDArray[numpy.bool_] = array != 0
+    if array.dtype != bool and not (array == allowed).all():
+        row, arm = numpy.argwhere(array != allowed)[0].tolist()
+        raise RunFailedError(
+            f"the action mask of row {row} has {array[row].tolist()[arm]!r} for arm {arm}, "
+            "not a boolean.",
+            "try: True, or 1, for each arm that may be chosen; False, or 0, for others",
+        )
     empty = numpy.flatnonzero(~allowed.any(-1))
     if len(empty):
         raise RunFailedError(

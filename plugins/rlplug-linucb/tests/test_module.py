@@ -411,3 +411,39 @@ def test_observations_of_another_shape_are_refused(seen: Any, message: str) -> N
     with pytest.raises(RunFailedError) as raised:
         module().score(seen)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [[0.5, 0, 1, 1], ["False", "True", "", ""], [numpy.nan, 1, 1, 1], [2, -1, 1, 1], [None] * 4],
+)
+@pytest.mark.parametrize("to_mask", [list, numpy.array])
+def test_masks_that_are_no_booleans_are_refused(mask: Any, to_mask: Any) -> None:
+    one, seen, masks = taught(), observations(FIXED, 1), to_mask([mask])
+    # Scores are asked for first: they compute the inverses that are due.
+    random, _ = numpy.random.default_rng(0), one.score(seen)
+    before = copy.deepcopy(one.state_dict())
+    for call in (
+        lambda: one.score(seen, action_mask=masks),
+        lambda: one.choose(seen, random, action_mask=masks),
+        lambda: one.update({**seen, "action_mask": masks}, [0], [1.0]),
+    ):
+        with pytest.raises(RunFailedError, match=r"mask of row 0 has .* for arm 0, not a boolean"):
+            call()
+    assert all(torch.equal(one.state_dict()[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("dtype", [bool, numpy.int8, numpy.uint8, numpy.float32, object])
+def test_masks_of_0_and_1_are_those_of_booleans(dtype: Any) -> None:
+    one, seen, mask = taught(), observations(FIXED, 1), numpy.array([[True, False, True, False]])
+    found, wanted = (one.score(seen, action_mask=each) for each in (mask.astype(dtype), mask))
+    assert numpy.array_equal(found.ucb, wanted.ucb)
+
+
+@pytest.mark.parametrize("wrong", [["a", "b"], [[1.0], [1.0, 2.0]]])
+def test_rewards_and_weights_that_are_no_numbers_are_refused_by_name(wrong: Any) -> None:
+    one, seen = module(), observations(FIXED, 2)
+    with pytest.raises(RunFailedError, match=r"^rlplug-linucb: rewards are no numbers: "):
+        one.update(seen, [0, 1], wrong)
+    with pytest.raises(RunFailedError, match=r"^rlplug-linucb: weights are no numbers: "):
+        one.update(seen, [0, 1], [1.0, 1.0], wrong)
