@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from torch import Tensor, nn
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplug.batch import Batch

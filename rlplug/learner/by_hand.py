@@ -453,16 +453,12 @@ class ByHand(LearnerModules):
         read: dict[str, dict[str, Tensor]] = {}
         for module_id, weights in saved.items():
             check_by_module(weights, f"weights of module {module_id!r}", "get_module_state")
-            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+            who = f"of module {module_id!r}"
+            tensors = {name: weight_of(one, f"{name!r} {who}") for name, one in weights.items()}
             fit.compare(self._torch_module(module_id), tensors, f"module {module_id!r}")
             read[module_id] = tensors
         for module_id, tensors in read.items():
             self._torch_module(module_id).load_state_dict(tensors)
-            who = f"of module {module_id!r}"
-            tensors = {name: weight_of(one, f"{name!r} {who}") for name, one in weights.items()}
-            module = self._torch_module(module_id)
-            fit.compare(module, tensors, f"module {module_id!r}")
-            module.load_state_dict(tensors)
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""

@@ -32,7 +32,6 @@ def checked_columns(
 ) -> tuple[ParsedObservations, Array, Array, Array | None]:
     """Parsed observations, arms, rewards and weights, as arrays of equal length."""
     rewards = checked_numbers(model, "rewards", rewards)
-    rewards = _numbers(model, rewards, "rewards")
     parsed = layout.parse(observations, rows=len(rewards))
     if parsed.rows != len(rewards):
         raise _unequal_lengths(len(rewards), observations=parsed.rows)
@@ -77,7 +76,6 @@ def checked_weights(model: Model, weights: Any, count: int) -> Array | None:
     if weights is None:
         return None
     weights = checked_numbers(model, "weights", weights)
-    weights = _numbers(model, weights, "weights")
     if len(weights) != count:
         raise _unequal_lengths(count, weights=len(weights))
     if count and float(weights.min()) < 0.0:
@@ -141,17 +139,6 @@ def _only(features: Any, arms: Any) -> Any:
     if features is None or arms is None:
         return features
     return numpy.where(arms[:, :, None], as_array(features), 0.0)
-
-
-def _numbers(model: Model, values: Any, name: str) -> Array:
-    """A number for each row."""
-    try:
-        return model.regressions.to_array(values).reshape(-1)
-    except (TypeError, ValueError) as error:
-        raise RunFailedError(
-            f"rlplug-linucb: {name} are no numbers: {error}",
-            "nothing was changed; try: one number per row",
-        ) from error
 
 
 def _checked_arms(model: Model, arms: Any, count: int, num_arms: int) -> Array:

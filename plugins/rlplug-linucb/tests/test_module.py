@@ -443,7 +443,11 @@ def test_masks_of_0_and_1_are_those_of_booleans(dtype: Any) -> None:
 @pytest.mark.parametrize("wrong", [["a", "b"], [[1.0], [1.0, 2.0]]])
 def test_rewards_and_weights_that_are_no_numbers_are_refused_by_name(wrong: Any) -> None:
     one, seen = module(), observations(FIXED, 2)
-    with pytest.raises(RunFailedError, match=r"^rlplug-linucb: rewards are no numbers: "):
+    with pytest.raises(
+        RunFailedError, match=r"^rlplug-linucb: rewards must be real numbers, found "
+    ):
         one.update(seen, [0, 1], wrong)
-    with pytest.raises(RunFailedError, match=r"^rlplug-linucb: weights are no numbers: "):
+    with pytest.raises(
+        RunFailedError, match=r"^rlplug-linucb: weights must be real numbers, found "
+    ):
         one.update(seen, [0, 1], [1.0, 1.0], wrong)
