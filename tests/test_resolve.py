@@ -6,12 +6,13 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlplug.checkpoint.lookup import find_run
+from rlplug.checkpoint.lookup import find_checkpoint, find_run, run_to_resume
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
@@ -92,6 +93,21 @@ def test_what_follows_the_last_at_sign_is_a_checkpoint_unless_a_run_is_named_so(
     assert split_checkpoint("b@best") == ("b", "best")
     assert split_checkpoint("b@home") == ("b@home", "")
     assert resolve_one("b@40").run_id == "b" * 32
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "best:", "best: ", " @last", "best:@40"])
+def test_an_empty_name_is_no_run(
+    home: Path, rlplug: Cli, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
+    folder = recorded(home, "a" * 32, "monday", 1.0, env="Hall-v0")
+    monkeypatch.chdir(folder)
+    for find in (resolve, find_checkpoint, partial(run_to_resume, trust=False)):
+        with pytest.raises(RequestError, match="names no run: the value is empty"):
+            find(empty)
+    outcome = rlplug("runs", "rm", empty, "--yes")
+    assert outcome.code == 2
+    assert "the value is empty" in outcome.err
+    assert folder.is_dir()
 
 
 def test_listing_and_finding_in_the_folder_do_not_ask_mlflow(

@@ -71,16 +71,19 @@ def resolve_one(text: str, root: Path | None = None, *, best_of_group: bool = Tr
 def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
     """A run and what follows its last `@`: a step, `best` or `last`; empty if there is none.
 
-    `~` of a folder is replaced by a home folder.
+    A run without a name is refused. `~` of a folder is replaced by a home folder.
     """
     if text.startswith("~") and "/" in text:
         text = str(absolute_path(text, "the folder of a run"))
     run, at, after = text.rpartition("@")
     if not (at and run) or not (after.isdecimal() or after in ("best", LAST)):
-        return text, ""
+        run, after = text, ""
     folder = runs_folder() if root is None else root
-    if Path(text).exists() or any(one.run_name == text for one in runs_in(folder)):
-        return text, ""
+    if after and (Path(text).exists() or any(one.run_name == text for one in runs_in(folder))):
+        run, after = text, ""
+    if not run.removeprefix(BEST).strip():
+        # An unset variable of a script; most runs have no group, and no other id in MLflow.
+        raise RequestError(f"{text!r} names no run: the value is empty.", "try: rlplug runs")
     return run, after
 
 
