@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
-from rlplug.checkpoint import Checkpoints, Manifest, Snapshot, find_checkpoint
+from rlplug.checkpoint import Checkpoints, Manifest, Snapshot, find_checkpoint, lasting_name
 from rlplug.errors import RequestError
 from rlplug.tracking.status import Pending, RunStatus
 
 pytestmark = pytest.mark.usefixtures("home", "installed")
 
 
-def write(folder: Path, **scores: float) -> list[Path]:
+def write(folder: Path, run_id: str = "abcdef", **scores: float) -> list[Path]:
     """A run's checkpoints at step 1, 2 and 3, with these scores."""
     checkpoints = Checkpoints(folder / "checkpoints", keep=9)
     made = []
     for step, score in enumerate(scores.values(), 1):
         manifest = Manifest(
-            run_id="abcdef",
+            run_id=run_id,
             step=step,
             updates=step,
             plugins={},
@@ -39,7 +42,8 @@ def write(folder: Path, **scores: float) -> list[Path]:
 def folder(home: Path) -> Path:
     folder = home / "work" / "abcdef"
     write(folder, first=1.0, best=3.0, last=2.0)
-    (folder / "run.json").write_text(json.dumps({"run_name": "monday"}))
+    facts = {"run_id": "abcdef", "run_name": "monday"}
+    (folder / "run.json").write_text(json.dumps(facts))
     return folder
 
 
@@ -108,6 +112,50 @@ def test_where_no_checkpoint_has_a_manifest_the_last_one_is_refused(
         damage(folder / "checkpoints" / name(step) / "manifest.json")
     with pytest.raises(RequestError, match=f"{name(3)}.*manifest.json"):
         find_checkpoint("abcdef")
+
+
+@pytest.mark.parametrize("origin", ["another run", "another step"])
+def test_a_checkpoint_that_was_copied_into_a_run_is_left_out(
+    folder: Path, tmp_path: Path, origin: str, caplog: Any
+) -> None:
+    copied = folder / "checkpoints" / name(9)
+    if origin == "another run":
+        copied = copied.with_name(name(4))
+        *_, source = write(tmp_path, "fedcba", a=0.0, b=0.0, c=0.0, d=9.0)
+        reason = f"{copied} belongs to run fedcba, not to abcdef."
+    else:
+        source = folder / "checkpoints" / name(2)
+        reason = f"{copied} is one of step 2."
+    shutil.copytree(source, copied)
+    for which, step in (("best", 2), ("last", 3)):
+        chosen, warned = found(which, caplog)
+        assert chosen == name(step)
+        assert warned.endswith(f"{reason} The checkpoint of step {step} is taken.")
+    with pytest.raises(RequestError, match=re.escape(reason)):
+        find_checkpoint("abcdef", copied.name.lstrip("step-0"))
+    # By its path it is that checkpoint, wherever it lies.
+    assert find_checkpoint(str(copied)) == find_checkpoint("abcdef", str(copied)) == copied
+    assert lasting_name(str(copied)) == str(copied)
+
+
+def test_a_step_may_be_a_number(folder: Path) -> None:
+    assert find_checkpoint("abcdef", 2).name == find_checkpoint("abcdef", numpy.int64(2)).name
+    assert find_checkpoint("abcdef", Path(folder, "checkpoints", name(1))).name == name(1)
+    with pytest.raises(RequestError, match="no checkpoint at step 0"):
+        find_checkpoint("abcdef", 0)
+
+
+@pytest.mark.parametrize("which", [-1, 1.5, True, None, [2], {}, "", " "])
+def test_what_is_no_checkpoint_is_refused(folder: Path, which: Any) -> None:
+    for run in ("abcdef", str(folder / "checkpoints" / name(1)), "models:/one/1"):
+        with pytest.raises(RequestError, match=re.escape(f"or a folder, found {which!r}.")):
+            find_checkpoint(run, which)
+
+
+def test_a_run_in_a_renamed_folder_has_its_checkpoints(folder: Path, caplog: Any) -> None:
+    renamed = folder.rename(folder.with_name("mine"))
+    assert find_checkpoint("mine").parent.parent == renamed
+    assert not caplog.records
 
 
 STATUS = {

@@ -146,6 +146,10 @@ def of_another_run(path: Path) -> None:
     change(path, run_id="another")
 
 
+def of_another_step(path: Path) -> None:
+    change(path, step=30)
+
+
 def of_the_future(path: Path) -> None:
     change(path, format=3)
 
@@ -164,6 +168,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     edit: "config.toml does not match its digest.",
     without_manifest: "is not a checkpoint: it has no manifest.json.",
     of_another_run: "belongs to run another, not to",
+    of_another_step: "is one of step 30.",
     of_the_future: "has format 3, this rlplug reads 1 and 2.",
     of_the_past: "has format 1, which cannot be resumed from.",
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlplug.checkpoint.manifest import (
     STEPS,
@@ -12,6 +13,7 @@ from rlplug.checkpoint.manifest import (
     best_in,
     checkpoints_in,
     is_checkpoint,
+    misplaced,
     read_manifest,
     step_name,
     verify,
@@ -19,8 +21,9 @@ from rlplug.checkpoint.manifest import (
 from rlplug.checkpoint.trust import own_copy
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
+from rlplug.quantities import is_whole_number
 from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
+from rlplug.tracking.location import recorded_id, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
@@ -29,13 +32,15 @@ __all__ = ["find_checkpoint", "find_run", "lasting_name", "run_to_resume"]
 _LOG = logging.getLogger("rlplug")
 
 
-def find_checkpoint(run: str, which: str = "best") -> Path:
+def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
     """The `best` or `last` checkpoint of a run, that of a step, or a folder; verified.
 
     `best` is that of the best evaluation, or the last one if there were no evaluations; one whose
     weights are not finite never is. `RUN@STEP` is the one at a step of the run, `RUN@last` the
-    last one. `models:/…` is that of a model in MLflow, without the state of training.
+    last one; those that were copied there from another run are left out. `models:/…` is that of a
+    model in MLflow, without the state of training.
     """
+    which = _asked_for(which)
     if is_model_uri(run):
         return _of_model(run, which)
     run, after = split_checkpoint(run)
@@ -49,27 +54,40 @@ def find_checkpoint(run: str, which: str = "best") -> Path:
         named = False
         folder = find_run(run)
         found = checkpoints_in(folder / "checkpoints")
-        damaged = [one for one in _folders(folder / "checkpoints") if one not in found]
-        if damaged and not found:
-            read_manifest(damaged[-1])
+        unusable = _unusable(folder, found)
+        found = [one for one in found if one not in unusable]
+        if unusable and not found:
+            raise list(unusable.values())[-1]
         if not found:
             raise RequestError(
                 f"run {run!r} has no checkpoint in {folder}.",
                 "try: a run that saved a checkpoint",
             )
         if which.isdecimal():
-            for one in damaged:
+            for one, problem in unusable.items():
                 if one.name == step_name(int(which)):
-                    read_manifest(one)
+                    raise problem
             chosen = _at_step(run, int(which), found)
         else:
             chosen = found[-1] if which == "last" else _best(run, found)
             if which == "last":
                 # Earlier ones are not asked for.
-                damaged = [one for one in damaged if one.name > chosen.name]
-            _tell(damaged, chosen)
+                unusable = {one: why for one, why in unusable.items() if one.name > chosen.name}
+            _tell(unusable.values(), chosen)
     verify(chosen, training=not named or _has_training(chosen))
     return chosen
+
+
+def _asked_for(which: Any) -> str:
+    """`best`, `last`, the digits of a step, or a folder."""
+    if is_whole_number(which) and which >= 0:
+        return str(int(which))
+    if isinstance(which, str | Path) and str(which).strip():
+        return str(which)
+    raise RequestError(
+        f"a checkpoint is best, last, a step from 0 on, or a folder, found {which!r}.",
+        "try: best",
+    )
 
 
 def _is_folder(run: str) -> bool:
@@ -93,8 +111,9 @@ def lasting_name(run: str) -> str:
     checkpoint = find_checkpoint(run)
     if is_model_uri(run):
         return run
-    if checkpoint.is_relative_to(runs_folder()):
-        manifest = read_manifest(checkpoint)
+    manifest = read_manifest(checkpoint)
+    own = misplaced(checkpoint, manifest, recorded_id(checkpoint.parent.parent)) is None
+    if own and checkpoint.is_relative_to(runs_folder()):
         return f"{manifest.run_id}@{manifest.step}"
     return str(checkpoint.resolve())
 
@@ -115,22 +134,29 @@ def _has_training(checkpoint: Path) -> bool:
     return (checkpoint / TRAINING).is_dir()
 
 
-def _folders(checkpoints: Path) -> list[Path]:
-    """The folders of checkpoints, complete or not, in order of steps."""
-    return sorted(checkpoints.glob(STEPS), key=lambda one: one.name)
-
-
-def _tell(damaged: Sequence[Path], chosen: Path) -> None:
-    """Warn of checkpoints without a manifest, any of which may be the one that was meant."""
-    for one in damaged:
+def _unusable(folder: Path, complete: Sequence[Path]) -> dict[Path, RequestError]:
+    """The checkpoints of a run without a manifest, or with that of another, in order of steps."""
+    run_id = recorded_id(folder)
+    problems = {}
+    for one in sorted((folder / "checkpoints").glob(STEPS), key=lambda one: one.name):
         try:
-            read_manifest(one)
-        except RequestError as problem:
-            _LOG.warning(
-                "rlplug: warning: %s The checkpoint of step %s is taken.",
-                problem.message,
-                f"{read_manifest(chosen).step:,}",
-            )
+            problem = misplaced(one, read_manifest(one), run_id)
+        except RequestError as error:
+            # One with a damaged manifest is refused where that is needed.
+            problem = None if one in complete else error
+        if problem is not None:
+            problems[one] = problem
+    return problems
+
+
+def _tell(problems: Iterable[RequestError], chosen: Path) -> None:
+    """Warn of checkpoints that are left out, any of which may be the one that was meant."""
+    for problem in problems:
+        _LOG.warning(
+            "rlplug: warning: %s The checkpoint of step %s is taken.",
+            problem.message,
+            f"{read_manifest(chosen).step:,}",
+        )
 
 
 def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:

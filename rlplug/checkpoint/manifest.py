@@ -29,6 +29,7 @@ __all__ = [
     "checkpoints_in",
     "damaged",
     "is_checkpoint",
+    "misplaced",
     "read_manifest",
     "reading",
     "replay_folder",
@@ -146,6 +147,22 @@ def read_manifest(folder: Path) -> Manifest:
         reasons = [f"{one.path.removeprefix(f'{MANIFEST}.')}: {one.message}" for one in problems]
         raise damaged(folder, f"its {MANIFEST} is invalid: {'; '.join(reasons)}")
     return manifest
+
+
+def misplaced(folder: Path, manifest: Manifest, run_id: str) -> RequestError | None:
+    """The error for a checkpoint in a run's folder that the run did not write there; None if it is.
+
+    Without a `run_id`, one of another run is not told apart.
+    """
+    if run_id and manifest.run_id != run_id:
+        reason = f"belongs to run {manifest.run_id}, not to {run_id}"
+    elif folder.name != step_name(manifest.step):
+        reason = f"is one of step {manifest.step:,}"
+    else:
+        return None
+    return RequestError(
+        f"the checkpoint {folder} {reason}.", f"try: rlplug run --init-from {folder}"
+    )
 
 
 def verify(folder: Path, *, replay: bool = False, training: bool = True) -> Manifest:

@@ -12,6 +12,7 @@ from rlplug.checkpoint.manifest import (
     STEPS,
     TRAINING,
     Manifest,
+    misplaced,
     read_manifest,
     reading,
     replay_folder,
@@ -39,7 +40,10 @@ def newest_valid(folder: Path, run_id: str = "") -> Path | None:
         for path in sorted((folder / "checkpoints").glob(STEPS), reverse=True):
             try:
                 manifest = verify(path, replay=replay)
-                _check_resumable(path, manifest, run_id)
+                _check_format(path, manifest)
+                problem = misplaced(path, manifest, run_id)
+                if problem is not None:
+                    raise problem
             except RequestError as error:
                 problems.append(error)
             else:
@@ -65,7 +69,7 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
     `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `periodic`:
     the best evaluation; `feed`; `run`: what the run itself keeps.
     """
-    _check_resumable(checkpoint, read_manifest(checkpoint), "")
+    _check_format(checkpoint, read_manifest(checkpoint))
     with reading(checkpoint, "training state"):
         policy = read_tree(checkpoint / POLICY)
         training = read_tree(checkpoint / TRAINING)
@@ -112,15 +116,10 @@ def _restore_replay(checkpoint: Path, files: Mapping[str, str], feed: OpenFeed) 
     return ""
 
 
-def _check_resumable(checkpoint: Path, manifest: Manifest, run_id: str) -> None:
+def _check_format(checkpoint: Path, manifest: Manifest) -> None:
     if manifest.format < 2:
         raise RequestError(
             f"the checkpoint {checkpoint} has format {manifest.format}, which cannot be resumed "
             "from.",
-            f"try: rlplug run --init-from {checkpoint}",
-        )
-    if run_id and manifest.run_id != run_id:
-        raise RequestError(
-            f"the checkpoint {checkpoint} belongs to run {manifest.run_id}, not to {run_id}.",
             f"try: rlplug run --init-from {checkpoint}",
         )

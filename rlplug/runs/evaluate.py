@@ -66,7 +66,7 @@ def evaluate(
     run: str | Path,
     *,
     env: EnvMaker = "",
-    checkpoint: str = "best",
+    checkpoint: str | int | Path = "best",
     episodes: int = 100,
     seed: int = 0,
     video: bool = False,

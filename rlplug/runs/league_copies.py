@@ -18,7 +18,7 @@ __all__ = ["load_league"]
 def load_league(
     run: str | Path,
     *,
-    checkpoint: str = "last",
+    checkpoint: str | int | Path = "last",
     seed: int = 0,
     registry: Registry | None = None,
     trust: bool = False,

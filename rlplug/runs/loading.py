@@ -48,7 +48,7 @@ class Loaded:
 def load(
     run: str | Path,
     *,
-    checkpoint: str = "best",
+    checkpoint: str | int | Path = "best",
     seed: int = 0,
     registry: Registry | None = None,
     trust: bool = False,

@@ -60,7 +60,7 @@ def judge_runs(
     files: Sequence[str],
     *,
     options: Mapping[str, Any] | None = None,
-    checkpoint: str = "best",
+    checkpoint: str | int | Path = "best",
     judging: Judging | None = None,
     logged_by: str = "",
     registry: Registry | None = None,

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -32,6 +33,7 @@ __all__ = [
     "is_http",
     "is_missing",
     "local_folder",
+    "recorded_id",
     "runs_folder",
     "runs_in",
     "sqlite_file",
@@ -108,7 +110,7 @@ class RunFolder:
         """The run of a folder; None if it has no valid `run.json`."""
         names = [one.name for one in attrs.fields(cls) if one.name not in ("path", ABOUT)]
         try:
-            facts = json.loads((path / "run.json").read_text())
+            facts = _facts(path)
             values = {name: str(facts.get(name, "")) for name in names}
             return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values)
         except (OSError, ValueError, AttributeError, RecursionError):
@@ -127,6 +129,18 @@ class RunFolder:
             return tracking_uri(self.uri, self.path.parent.parent, environ)
         file = sqlite_file(self.uri)
         return self.uri if file is None or file.exists() else now
+
+
+def recorded_id(path: Path) -> str:
+    """The id that a run was started with, also in a renamed folder; empty if it is not recorded."""
+    try:
+        return str(_facts(path).get("run_id", ""))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _facts(path: Path) -> Any:
+    return json.loads((path / "run.json").read_text())
 
 
 def runs_in(root: Path) -> list[RunFolder]:
