@@ -300,12 +300,17 @@ def test_a_state_of_the_wrong_content_is_refused(
     assert said in refused(checkpoint)
 
 
+NOT_FINITE = "is damaged: 'weight' of module 'default' has numbers that are not finite."
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("/modules/default/weight", None, "KeyError"),
         ("/modules/default/weight", torch.ones(4), "has shape (4,) there, (3,) here"),
         ("/modules/default/weight", torch.ones(3).bool(), "has dtype torch.bool there"),
+        ("/modules/default/weight", torch.tensor([1, torch.nan, 1]), NOT_FINITE),
+        ("/extra/default/keeps/weight", torch.full((1, 1), torch.inf), "'keeps.weight' of module"),
         ("/modules/default/count", torch.tensor(0.5), "has dtype torch.float32 there"),
         ("/extra/default/keeps/weight", torch.ones(2), "the extra of 'keeps' has shape (2,) there"),
         ("/normalization/moments/0/1", torch.ones(2), "statistics of observations have shapes"),

@@ -18,6 +18,7 @@ from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.feeds import Stream
+from rlplug.registry import Registry
 from rlplug.runs.run import resume
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -110,7 +111,9 @@ def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
     ]
 
 
-def test_without_evaluations_the_best_is_the_last_with_finite_weights() -> None:
+def test_without_evaluations_the_best_is_the_last_with_finite_weights(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = {
         **OFF,
         "breaks_at": 50,
@@ -120,7 +123,15 @@ def test_without_evaluations_the_best_is_the_last_with_finite_weights() -> None:
     }
     result = run(Breaks, Pays, steps=100, options=options)
     assert find_checkpoint(result.run_id).name == "step-000000000040"
-    assert find_checkpoint(result.run_id, "last").name == "step-000000000100"
+    last = find_checkpoint(result.run_id, "last")
+    assert last.name == "step-000000000100"
+    caplog.clear()
+    # The run has told it, and it is asked for: to see what became of it.
+    assert load(last, registry=Registry.of(breaks=Breaks)).step == 100
+    assert messages(caplog) == [
+        f"rlplug: warning: the checkpoint {last} has numbers that are not finite: 'weight' of "
+        "module 'default'."
+    ]
 
 
 def test_where_no_checkpoint_has_finite_weights_none_is_the_best() -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 import rlplug
 from rlplug.checkpoint import (
@@ -22,6 +24,7 @@ from rlplug.checkpoint import (
     read_manifest,
     read_training,
 )
+from rlplug.checkpoint.manifest import digest
 from rlplug.errors import RequestError
 from tests.warm import Warm
 
@@ -189,6 +192,23 @@ def test_a_run_is_resumed_from_the_newest_checkpoint_that_can_be_read(
     with pytest.raises(RequestError, match=r"no checkpoint in .* can be resumed from:") as raised:
         newest_valid(failed, failed.name)
     assert str(raised.value).count(DAMAGES[damage]) == 2
+
+
+@pytest.mark.parametrize("name", ["rewards", "running"])
+def test_episode_statistics_of_another_shape_are_refused_with_the_path(
+    failed: Path, name: str
+) -> None:
+    newest = checkpoints_in(failed / "checkpoints")[-1]
+    index = json.loads((newest / "training" / "state.json").read_text())
+    tensors = load_file(newest / "training" / index["tensors"])
+    tensors[f"/run/sampler/episode_stats/{name}"] = numpy.zeros((2, 1, 1))
+    save_file(tensors, newest / "training" / index["tensors"])
+    index["sha256"] = digest(newest / "training" / index["tensors"])
+    (newest / "training" / "state.json").write_text(json.dumps(index))
+    files = json.loads((newest / "manifest.json").read_text())["files"]
+    change(newest, files={one: digest(newest / one) for one in files})
+    with pytest.raises(RequestError, match=f"checkpoint {newest}.*\\n.*episode_stats/{name}: exp"):
+        rlplug.resume(failed.name)
 
 
 def test_a_run_without_checkpoints_has_none_to_resume_from(failed: Path) -> None:

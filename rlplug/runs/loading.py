@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry, core_version
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
+from rlplug.runs.weights import WeightCheck
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.serving.agents import policies_by_agent
 from rlplug.serving.description import space_as_json
@@ -119,8 +120,10 @@ def load_checkpoint(
         for module_id, section in config.modules.items():
             learner.set_options(module_id, section.options)
         learner.build()
+    weights = WeightCheck(learner.modules, learner.extra)
     with reading(path, "weights"):
         restore_policy(learner, saved)
+        _check_finite(path, manifest, weights.nonfinite())
         calls.at_step(manifest.step)
         modules = {
             module_id: module
@@ -164,6 +167,21 @@ def _spaces_of(
     assert isinstance(seen, Dict)
     assert isinstance(done, Dict)
     return {module_id: (seen[agent], done[agent]) for agent, module_id in agents.items()}
+
+
+def _check_finite(path: Path, manifest: Manifest, nonfinite: Sequence[str]) -> None:
+    """Warn of weights that the run knew not to be finite, and refuse others."""
+    if not nonfinite:
+        return
+    more = f" and {len(nonfinite) - 1:,} more" if len(nonfinite) > 1 else ""
+    if manifest.finite:
+        raise damaged(path, f"{nonfinite[0]}{more} has numbers that are not finite")
+    _LOG.warning(
+        "rlplug: warning: the checkpoint %s has numbers that are not finite: %s%s.",
+        path,
+        nonfinite[0],
+        more,
+    )
 
 
 def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:

@@ -65,6 +65,14 @@ class WeightCheck:
         self._checked, self.sums = step, tuple(sums)
         return True
 
+    def nonfinite(self) -> list[str]:
+        """All parameters and buffers that are not finite, apart from those that never were."""
+        return [
+            f"{name!r} of module {module_id!r}"
+            for module_id, name, tensor in self._tensors()
+            if (module_id, name) not in self._constants and not _is_finite(tensor)
+        ]
+
     def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Module id, name and tensor; those of a plugin's extra are named after the plugin."""
         for module_id, module in self._modules.items():

@@ -160,7 +160,16 @@ class EpisodeStats:
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore a state."""
+        """Restore a state, or raise what of it has a shape that nothing can be added to."""
+        num_envs = len(self._running)
+        for name in ("rewards", "regrets"):
+            if saved[name] is not None:
+                _check_shape(name, saved[name], (len(saved[name]),))
+        for name in ("running", "length"):
+            _check_shape(name, saved[name], (num_envs,))
+        for part in saved["steps"] or ():
+            if part is not None:
+                _check_shape("steps", part, (len(saved["steps"][0]), num_envs))
         self._rewards = [] if saved["rewards"] is None else [saved["rewards"]]
         self._steps = [] if saved["steps"] is None else [tuple(saved["steps"])]
         self._regrets = [] if saved["regrets"] is None else [saved["regrets"]]
@@ -233,6 +242,11 @@ _MEANS = (
     "rollout/return_mean",
     "rollout/length_mean",
 )
+
+
+def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    if numpy.shape(array) != shape:
+        raise ValueError(f"episode_stats/{name}: expected {shape}, found {numpy.shape(array)}")
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
