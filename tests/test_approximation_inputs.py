@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,44 @@ NAN = float("nan")
 
 def state(mask: Any) -> Any:
     return SimpleNamespace(observation=TWO, mask=mask)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 4, 3)])
+@pytest.mark.parametrize("columns", [2, 4])
+def test_values_of_several_columns_are_refused(shape: tuple[int, ...], columns: int) -> None:
+    seen = torch.zeros(shape)
+    found = re.escape(f"one value for each observation, found the shape {(*shape[:-1], columns)}")
+    for model, ask in (
+        (nn.Linear(3, columns), lambda one: VNetwork(one, None, **QUIET)(seen)),
+        (nn.Linear(4, columns), lambda one: QContinuous(one, None, **QUIET)(seen, seen[..., :1])),
+    ):
+        with pytest.raises(RequestError, match=found):
+            ask(model)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (1, 3), (2, 4, 3)])
+def test_values_may_have_a_last_dimension_or_none(shape: tuple[int, ...]) -> None:
+    seen = torch.zeros(shape)
+    column = VNetwork(nn.Linear(3, 1), None, **QUIET)(seen)
+    assert column.shape == shape[:-1]
+    flat = VNetwork(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), None, **QUIET)
+    assert flat(torch.zeros(5, 3)).shape == (5,)
+    squeezed = VNetwork(nn.Sequential(nn.Linear(3, 6), nn.AvgPool1d(6), Squeeze()), None, **QUIET)
+    assert squeezed(torch.zeros(2, 4, 3)).shape == (2, 4)
+
+
+class Squeeze(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values.squeeze(-1)
+
+
+@pytest.mark.parametrize("seen", [TWO.numpy(), TWO.tolist(), {"a": TWO}], ids=lambda one: type(one))
+def test_continuous_values_of_what_is_no_tensor_are_refused(seen: Any) -> None:
+    q = QContinuous(nn.Linear(3, 1), None, **QUIET)
+    said = rf"observations of approximation 'q' are a tensor, found {type(seen).__name__}\."
+    for one in (seen, SimpleNamespace(observation=seen, mask=torch.ones(2))):
+        with pytest.raises(RequestError, match=said):
+            q(one, TWO[:, :1])
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from rlplug.approximation.arguments import (
     output_of,
     refuse_unfit,
     refuse_unprojectable,
+    shown,
 )
 from rlplug.approximation.states import (
     is_state,
@@ -153,6 +154,18 @@ class _ValueNetwork(nn.Module):
     def _output(self, inputs: Any) -> Tensor:
         return output_of(self._name, self.model(inputs))
 
+    def _column(self, inputs: Any) -> Tensor:
+        """One value for each input, with a last dimension of 1 or without."""
+        values = self._output(inputs)
+        rows = inputs.shape[:-1] if isinstance(inputs, Tensor) else None
+        single = rows is not None and not rows
+        several = values.ndim > (0 if single else 1) and values.shape[-1] != 1
+        # Other columns would be broadcast in a loss.
+        if several and values.shape != rows:
+            hint = "try: a last layer of 1 output"
+            raise self._unfit("one value for each observation", values, hint)
+        return values.squeeze(-1)
+
     def _unfit(self, wanted: str, output: Tensor, hint: str) -> RequestError:
         shape = tuple(output.shape)
         return RequestError(
@@ -177,15 +190,21 @@ class _DiscreteQ(_ValueNetwork):
 
 class _ContinuousQ(_ValueNetwork):
     def forward(self, observations: Any, actions: Any, terminated: Any = None) -> Tensor:
-        seen: Tensor = observation_of(observations)
+        seen = observation_of(observations)
+        if not isinstance(seen, Tensor):
+            raise RequestError(
+                f"the observations of approximation {self._name!r} are a tensor, found "
+                f"{shown(seen)}.",
+                "try: torch.as_tensor(observations, dtype=torch.float32)",
+            )
         both = torch.cat([seen, real_actions(actions, seen)], -1)
-        values = self._output(both).squeeze(-1)
+        values = self._column(both)
         return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
 class _StateValue(_ValueNetwork):
     def forward(self, observations: Any, terminated: Any = None) -> Tensor:
-        values = self._output(observation_of(observations)).squeeze(-1)
+        values = self._column(observation_of(observations))
         return _zero_if(terminated_rows(observations, terminated, values), values)
 
 
