@@ -85,7 +85,7 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def absolute_path(path: str | Path, source: str) -> Path:
+def absolute_path(path: str | os.PathLike[str], source: str) -> Path:
     """The absolute path, with `~` and `~user` replaced by a home folder."""
     try:
         return Path(path).expanduser().absolute()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlplug.approximation import DummyWriter
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder, tracking_uri
 
@@ -46,6 +47,8 @@ def test_every_command_refuses_a_runs_folder_of_nobody(
     [
         ("--record FOLDER", "--record"),
         ("--set sampling.record=FOLDER", "sampling.record:"),
+        ("--config FOLDER", "--config"),
+        ("--set tracking.uri=FOLDER", "tracking.uri"),
         ("--data FOLDER", "data.files:"),
         ("--data FOLDER --set data.format=obd", "data.files:"),
         ("--env ClassificationBandit-v0 --set env.table=FOLDER", "env.table"),
@@ -58,3 +61,20 @@ def test_every_path_of_nobody_is_refused_before_the_run(
     done = rlplug(*command.split())
     assert (done.code, done.out) == (2, "")
     assert f"{source} {NOBODY!r} {REFUSED}.\n  try: an absolute path" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [("export last -o FOLDER", "--output"), ("compare last --plot FOLDER", "--plot")],
+)
+def test_a_file_of_nobody_is_refused_before_it_is_written(
+    rlplug: Callable[..., Any], command: str, source: str
+) -> None:
+    done = rlplug(*command.replace("FOLDER", NOBODY).split())
+    assert (done.code, done.out) == (2, "")
+    assert f"{source} {NOBODY!r} {REFUSED}.\n  try: an absolute path" in done.err
+
+
+def test_a_writer_with_a_folder_of_nobody_is_refused() -> None:
+    with pytest.raises(RequestError, match=rf"the log_dir of a DummyWriter {NOBODY!r} {REFUSED}"):
+        DummyWriter(NOBODY)

@@ -22,6 +22,7 @@ from rlplug.approximation.arguments import (
 from rlplug.approximation.checkpointer import Checkpointer, PeriodicCheckpointer
 from rlplug.approximation.schedule import every_update
 from rlplug.approximation.states import is_state, observation_of, with_observation
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn.modes import evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
@@ -300,7 +301,7 @@ class DummyWriter:
                 f"the log_dir of a DummyWriter is a path, found {shown(log_dir)}.",
                 "try: DummyWriter('runs')",
             )
-        self.log_dir = Path(log_dir)
+        self.log_dir = absolute_path(log_dir, "the log_dir of a DummyWriter")
 
     def add_loss(self, name: str, value: Tensor) -> None:
         """Ignore it."""

@@ -16,6 +16,7 @@ import click
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.quantities import format_path
 
@@ -62,6 +63,8 @@ def compare(
     """
     from rlplug.review.comparison import measure_of
 
+    if plot is not None:
+        plot = absolute_path(plot, "--plot")
     compared = _resolved(runs)
     measure = measure_of([run for one in compared for run in one.runs], by)
     envs = sorted({one.env for one in compared})
@@ -230,7 +233,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     if not name:
         print("rlplug: there is no metric that all of them have: no plot.", file=sys.stderr)
         return
-    path = runs_folder() / PLOT if file is None else file.absolute()
+    path = runs_folder() / PLOT if file is None else file
     band = ", bands: 95% intervals of the mean" if len(every) > len(compared) else ""
     try:
         draw_band(curves, compared[0].env, f"{name} over environment steps{band}", path, name=name)

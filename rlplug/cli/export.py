@@ -13,8 +13,9 @@ from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.terminal import in_columns
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.quantities import format_bytes
+from rlplug.quantities import format_bytes, format_path
 
 if TYPE_CHECKING:
     from rlplug.serving.export import Exported, Port
@@ -76,6 +77,8 @@ def export(
     from rlplug.checkpoint import find_checkpoint
     from rlplug.checkpoint.trust import refuse_foreign_imports
 
+    if output is not None:
+        output = absolute_path(output, "--output")
     path = find_checkpoint(run)
     refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
     kind = format_ or ("onnx" if output is not None and output.suffix == ".onnx" else "pt2")
@@ -146,7 +149,7 @@ def _tell(made: Exported) -> None:
         "no difference" if made.difference == 0 else f"differences of at most {made.difference:.1g}"
     )
     rows = {
-        "file": f"{made.file}, {format_bytes(made.file.stat().st_size)}",
+        "file": f"{format_path(made.file)}, {format_bytes(made.file.stat().st_size)}",
         "inputs": ", ".join(map(_shown, made.inputs)),
         "outputs": ", ".join(map(_shown, made.outputs)),
         "compared": f"{same} from the policy's actions for {made.rows} observations",

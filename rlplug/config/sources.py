@@ -11,6 +11,7 @@ import attrs
 
 from rlplug.config.names import Owners, core_owners, names, unknown_option
 from rlplug.config.sections import CORE_SECTIONS
+from rlplug.durable import absolute_path
 from rlplug.errors import Problem, RequestError, did_you_mean
 
 __all__ = [
@@ -95,7 +96,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; parse errors name the line."""
     try:
         # Some editors begin a file with a byte order mark.
-        text = path.read_text(encoding="utf-8-sig")
+        text = absolute_path(path, "--config").read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise RequestError(
             f"there is no file {str(path)!r}.", "try: --config with the path of a TOML file"

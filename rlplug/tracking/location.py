@@ -261,7 +261,7 @@ def _checked(uri: str, source: str) -> str:
             )
         return f"{_SQLITE}{absolute_path(Path(name), source)}"
     if scheme in ("", "file") or len(scheme) == 1:
-        folder = Path(urlsplit(uri).path if scheme == "file" else uri).absolute()
+        folder = absolute_path(urlsplit(uri).path if scheme == "file" else uri, source)
         raise RequestError(
             f"{source} {shown!r} is a folder; MLflow no longer supports file stores.",
             f"try: {_SQLITE}{folder / 'mlflow.db'}",
