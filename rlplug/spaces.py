@@ -102,17 +102,17 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
 
 def real_numbers(values: Any, name: str) -> NDArray[Any]:
     """Numbers in double precision; what are none, or have an imaginary part, is refused."""
-    found = "rows of other lengths"
+    given: NDArray[Any] | None = None
     try:
         given = as_array(values)
-        found = f"an array of {given.dtype}"
         if given.dtype.kind in "fiub":
             return given.astype(numpy.float64, copy=False)
         if given.dtype.kind != "c":
             return given.astype(numpy.float64)
     except (TypeError, ValueError):
-        # Texts, or None among numbers.
+        # Rows of other lengths, texts, or None among numbers.
         pass
+    found = "rows of other lengths" if given is None else f"an array of {given.dtype}"
     raise RunFailedError(
         f"{name} must be real numbers, found {found}.",
         "try: numbers alone, with those that are missing left out or imputed",
