@@ -68,10 +68,12 @@ class Contexts:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._watch.switch_context(item.nodeid)
         began = time.perf_counter()
-        result = yield
-        self.seconds[item.nodeid] = round(time.perf_counter() - began, 4)
-        self._watch.switch_context("")
-        return result
+        try:
+            return (yield)
+        finally:
+            # Also of the test in which Ctrl-C ends the record.
+            self.seconds[item.nodeid] = round(time.perf_counter() - began, 4)
+            self._watch.switch_context("")
 
 
 @attrs.frozen
