@@ -180,7 +180,7 @@ class EachLearnerAlone(LinUCB):
 class BoundsBelowTheMean(LinUCB):
     def additional_update(self, module, config, batch, learner):
         metrics = super().additional_update(module, config, batch, learner)
-        module.set_alpha(-config.alpha)
+        module.alpha.fill_(-config.alpha)
         return metrics
 
 
