@@ -55,7 +55,9 @@ class Inputs:
         context = _part(observations, "context")
         if context is None or context.shape[1:] != (self.context_dim,):
             raise wrong_shape("context", context, ("n", self.context_dim))
-        check_rows({"context": context, "arms": arms})
+        if not torch.compiler.is_compiling():
+            # An exported program would take no other number of rows.
+            check_rows({"context": context, "arms": arms})
         shape = (*arms.shape[:2], self.context_dim)
         if isinstance(arms, numpy.ndarray):
             return numpy.concatenate([numpy.broadcast_to(context[:, None], shape), arms], -1)
