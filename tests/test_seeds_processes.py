@@ -200,6 +200,7 @@ def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) ->
     assert {run.name for run in recorded_runs(home)} == {"night-s0", "night-s1"}
     assert second["status"] == "FINISHED"
     assert summary["seeds"] == [0, 1]
+    assert done.err.startswith("linucb, seeds 0-1: ")
     # All have finished: there is the summary alone to make.
     again = rlplug("run", *options, "--seeds", "2", "--resume-or-start", "night", "--json")
     assert again.code == 0

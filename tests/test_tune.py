@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy
 import pytest
 
@@ -510,6 +511,14 @@ def test_the_best_trial_has_finished_and_stands_first() -> None:
     assert of(False).best_so_far == {0: 5.0, 2: 5.0, 4: 5.0}
     assert of(True).counts == "5 trials: 3 finished, 1 pruned, 1 failed"
     assert of(True).metrics["summary/best"] == 7.0
+
+
+def test_why_trials_failed_is_told_below_the_table() -> None:
+    study = of(True)
+    failed = attrs.evolve(study.trials[3], error="the weights are not finite")
+    told = attrs.evolve(study, trials=(*study.trials[:3], failed, study.trials[4])).markdown()
+    assert told.endswith("\n\n- trial 3: the weights are not finite\n")
+    assert "- trial" not in study.markdown()
 
 
 def test_the_table_of_trials_fits_into_the_terminal() -> None:
