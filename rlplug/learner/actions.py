@@ -40,8 +40,9 @@ class DiscreteActions:
         GPU may be beyond the space: to look at it, the learner would have to wait.
         """
         actions = batch.columns["actions"]
-        if in_range and self._is_single and getattr(actions, "ndim", 1) > 1:
-            self._refuse_columns(module_id, actions, _is_team(training_space))
+        several = in_range and self._is_single and getattr(actions, "ndim", 1) > 1
+        if several and not _is_team(training_space):
+            raise self._several_per_row(module_id, actions)
         if type(actions) is not numpy.ndarray or actions.dtype.kind not in "iub":
             column = batch["actions"]
             if column.is_floating_point():
@@ -57,14 +58,13 @@ class DiscreteActions:
         if int(_minimum(actions, None)) < least or int(_maximum(actions, None)) > most:
             self._look_at_choices(module_id, actions, _is_team(training_space))
 
-    def _refuse_columns(self, module_id: str, actions: Any, team: bool) -> None:
+    def _several_per_row(self, module_id: str, actions: Any) -> RequestError:
         shape = tuple(actions.shape)
-        if not team:
-            raise RequestError(
-                f"'actions' of the batch for module {module_id!r} has shape {shape}, where "
-                f"{describe(self.space)} takes ({shape[0]},).",
-                "try: actions[:, 0]" if shape[1:] == (1,) else "give one action per row",
-            )
+        return RequestError(
+            f"'actions' of the batch for module {module_id!r} has shape {shape}, where "
+            f"{describe(self.space)} takes ({shape[0]},).",
+            "try: actions[:, 0]" if shape[1:] == (1,) else "give one action per row",
+        )
 
     def _look_at_choices(self, module_id: str, actions: NDArray[Any], team: bool) -> None:
         least, most = self._least, self._most

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlplug import ALL_MODULES, Module
+from rlplug import Module
 from rlplug.errors import PluginError, RequestError
 
 
@@ -109,32 +109,6 @@ def test_states_before_the_first_step_are_loaded(make: Any, batch: Any) -> None:
     one = stepped(learner(make), batch)
     one.set_optimizer_state(moments(learner(make)))
     assert not one.get_optimizer().state
-
-
-class Head(Module):
-    """A weight of its own behind a layer that others may hold as well."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward_train(self, batch: Any) -> Any:
-        return {"out": self.layer(batch["x"][:, None])[:, 0] * self.weight}
-
-
-def test_optimizers_of_what_modules_share_need_modules_that_share_it(make: Any) -> None:
-    def optimizers(self: Any, module_id: str, module: Any) -> Any:
-        params = [module.weight] if module_id != ALL_MODULES else module.parameters()
-        return torch.optim.SGD(params, lr=1.0)
-
-    layer = nn.Linear(1, 1)
-    hooks = {"build": lambda self: Head(layer), "configure_optimizers_for_module": optimizers}
-    both = make(ids=("a", "b"), **hooks)
-    both.remove_module("b")
-    saved = both.get_state()
-    with pytest.raises(RequestError, match=r"of what modules share .*, here they share nothing"):
-        make(ids=("a",), **hooks).set_state(saved)
 
 
 def test_weights_are_refused_before_those_of_another_module_are_loaded(make: Any) -> None:

@@ -104,6 +104,14 @@ def test_optimizers_of_shared_parameters_are_compared_as_well(make: Any) -> None
     assert f"module {ALL_MODULES!r} has optimizers ['plain'] there, ['shared'] here" in said
 
 
+def test_optimizers_of_what_modules_share_need_modules_that_share_it(make: Any) -> None:
+    both = make(**sharing())
+    both.remove_module("b")
+    said = refused(make(**{**sharing(), "ids": ("a",)}), both.get_state())
+    assert f"optimizers ['plain'] of what modules share ({ALL_MODULES!r})" in said
+    assert "here they share nothing" in said
+
+
 def test_only_modules_that_do_not_fit_are_rebuilt(make: Any) -> None:
     class Wide(Module):
         def __init__(self, width: int) -> None:
