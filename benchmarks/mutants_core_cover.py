@@ -23,6 +23,10 @@ from mutants_core_rules import Bug
 from mutants_core_trials import NOT_RUN, ROOT, TESTS, collect, in_child, own_tests, run_tests
 
 COVER = ROOT / ".benchenvs" / "mutants_core.json"
+NEAR = 20
+"""Lines before and after a bug by which the tests that run it are told from others."""
+START = 0.1
+"""Seconds that any test costs, however short."""
 
 
 def cover(files: Sequence[str]) -> None:
@@ -141,9 +145,9 @@ class Covered:
         return Covered(self.tests, files)
 
     def tests_of(self, bug: Bug, seconds: float) -> tuple[list[str], float, int]:
-        """The tests that run a line, and their time: those named after the file and those of its
-        room come first, the quick ones before the slow. And how many there are, of which some may
-        take too long."""
+        """The tests that run a line, as many as there is time for, and their time: half of it for
+        those named after the file and those of its room, the rest for all. Those come first that
+        run what few others run near the line, for their time. And how many there are in all."""
         lines = self.files.get(bug.file, {}).get("lines", {})
         found = lines.get(str(bug.line), [])
         if bug.at_import or (not found and str(bug.line) in lines):
@@ -154,24 +158,21 @@ class Covered:
         if not found:
             found = list(self._named_after(bug)) or self._of(bug)
         own, named = own_tests(bug.room), self._named_after(bug)
-        ordered = [
-            self.tests[number]
-            for number in sorted(
-                found,
-                key=lambda n: (
-                    n not in named and not self.tests[n][0].startswith(own),
-                    self.tests[n][1],
-                ),
-            )
-        ]
-        names: list[str] = []
+        rare = dict.fromkeys(found, 0.0)
+        for line in range(bug.line - NEAR, bug.line + NEAR + 1):
+            near = lines.get(str(line), [])
+            for n in rare.keys() & set(near):
+                rare[n] += 1 / len(near)
+        ordered = sorted(found, key=lambda n: -rare[n] / (self.tests[n][1] + START))
+        first = [n for n in ordered if n in named or self.tests[n][0].startswith(own)]
+        names: dict[str, None] = {}
         total = 0.0
-        for name, took in ordered:
-            if names and total + took > seconds:
-                continue
-            names.append(name)
-            total += took
-        return names, total, len(ordered)
+        for some, limit in ((first, seconds / 2), (ordered, seconds)):
+            for name, took in (self.tests[n] for n in some):
+                if name not in names and (not names or total + took <= limit):
+                    names[name] = None
+                    total += took
+        return list(names), total, len(found)
 
     def _of(self, bug: Bug) -> list[int]:
         """The tests of a room."""

@@ -241,6 +241,20 @@ main(sys.argv[1:])
     assert list((folder / "replay").iterdir()) == []
 
 
+def test_what_fails_after_a_checkpoint_is_written_ends_the_run_and_leaves_the_checkpoint(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(checkpoints: Checkpoints) -> list[str]:
+        raise PermissionError("rows cannot be deleted")
+
+    monkeypatch.setattr(Checkpoints, "_delete_rows", fail)
+    options = {"checkpoint.every": 20, "evaluation.episodes": 0, "tracking.enabled": False}
+    with pytest.raises(PermissionError, match="rows cannot be deleted"):
+        rlplug.run("linucb", steps=100, options=options)
+    (folder,) = home.glob("work/*")
+    assert [one.name for one in checkpoints_in(folder / "checkpoints")] == ["step-000000000020"]
+
+
 def test_a_replay_buffer_is_uploaded_where_it_is_asked_for_and_only_what_is_kept(
     home: Path,
 ) -> None:

@@ -225,6 +225,19 @@ def test_one_signal_while_a_complete_run_is_closed_changes_nothing(home: Path) -
     assert len(closed) == 1
 
 
+def test_two_signals_while_environments_are_closed_end_a_complete_run_at_once(home: Path) -> None:
+    class Late(Steady):
+        def close(self) -> None:
+            if any(status_of(one) == "FINISHED" for one in home.glob("work/*")):
+                kill("SIGTERM", "SIGTERM")
+
+    with pytest.raises(RunInterrupted) as raised:
+        run("means", Late, steps=50, options=OFF)
+    assert (raised.value.exit_code, raised.value.at_once) == (143, True)
+    result = raised.value.result
+    assert (result.status, result.step, result.checkpoints) == ("FINISHED", 50, (50,))
+
+
 def test_a_signal_before_the_first_update_ends_the_run_at_once(home: Path) -> None:
     class Slow(Steady):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -62,6 +62,8 @@ def test_a_trace_has_the_phases_of_as_many_iterations_as_asked_for(home: Path) -
         "step": 64,
         "learn": 2,
     }
+    # One table, of times of the CPU: nothing is computed elsewhere.
+    assert table.read_text().count("Self CPU time total") == 1
     # Two epochs of two minibatches each.
     assert (found["rlplug: gradients"], found["rlplug: optimizer"]) == (8, 8)
     assert profiled(result).iterations == 2

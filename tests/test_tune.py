@@ -246,6 +246,12 @@ def choices_of(values: list[float]) -> dict[str, Any]:
     return {"choices": values}
 
 
+def test_the_folder_of_a_study_is_made_with_those_above_it(home: Path) -> None:
+    below = home / "of" / "two"
+    assert study(below, [Range(name="x", low=1, high=3)]).ask().number == 0
+    assert study(below, [Range(name="x", low=1, high=3)]).ask().number == 1
+
+
 def test_a_trial_below_the_median_of_the_others_at_its_step_is_pruned(home: Path) -> None:
     ranges = [Range(name="x", low=0.0, high=1.0, is_float=True)]
     tried = study(home, ranges, pruner_options={"n_startup_trials": 2})
