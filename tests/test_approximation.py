@@ -218,16 +218,17 @@ def test_a_rate_that_waits_for_a_plateau_watches_the_loss() -> None:
 
 def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_path: Path) -> None:
     model = line()
-    f = Approximation(model, SGD(model.parameters(), 0.001), name="f", writer=Notes(tmp_path))
+    folder = tmp_path / "of" / "two"
+    f = Approximation(model, SGD(model.parameters(), 0.001), name="f", writer=Notes(folder))
     for _ in range(199):
         f.reinforce(f(X).sum())
     assert list(tmp_path.iterdir()) == []
     f.reinforce(f(X).sum())
     saved = weight_of(model)
     f.reinforce(f(X).sum())
-    assert [file.name for file in tmp_path.iterdir()] == ["f.safetensors"]
+    assert [file.name for file in folder.iterdir()] == ["f.safetensors"]
     loaded = line(0.0)
-    load_model(loaded, tmp_path / "f.safetensors")
+    load_model(loaded, folder / "f.safetensors")
     assert weight_of(loaded) == saved == pytest.approx(0.6, abs=1e-3)
 
 
@@ -366,6 +367,7 @@ UNFIT = [
     ({"optimizer": "adam"}, "the optimizer .* a torch.optim.Optimizer, found 'adam'"),
     ({"checkpointer": 3}, "the checkpointer .* a Checkpointer, found 3"),
     ({"checkpointer": DummyCheckpointer}, "a Checkpointer, found the class DummyCheckpointer"),
+    ({"checkpointer": weight_of}, "the checkpointer .* a Checkpointer, found"),
     ({"target": nn.Linear}, "the target .* a TargetNetwork, found the class Linear"),
     ({"target": line()}, "the target .* a TargetNetwork, found Linear"),
     ({"writer": "runs"}, "the writer .* log_dir, add_loss, add_schedule, found 'runs'"),

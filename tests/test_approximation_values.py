@@ -199,6 +199,14 @@ def test_a_distributional_q_gives_probabilities_and_certain_zero_where_terminate
     torch.testing.assert_close(chances, tensor([[[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]]))
     torch.testing.assert_close(q(logits, tensor([1])), chances[:, 1])
     assert q(logits, tensor([0]), tensor([True])).tolist() == [[0.0, 1.0, 0.0]]
+    three = QDist(nn.Identity(), None, n_actions=3, n_atoms=3, v_min=-1, v_max=1, **QUIET)
+    ended = three(torch.zeros(2, 9), terminated=tensor([True, True]))
+    assert ended.tolist() == [[[0.0, 1.0, 0.0]] * 3] * 2
+
+
+def test_a_distributional_q_has_51_atoms_from_minus_10_to_10_without_other_ones() -> None:
+    q = QDist(nn.Identity(), None, 2, **QUIET)
+    torch.testing.assert_close(q.atoms, torch.arange(51) * 0.4 - 10)
 
 
 def test_a_distributional_q_projects_onto_its_own_atoms() -> None:
