@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy
 import pyarrow
 import pytest
 import torch
+from gymnasium.spaces import Box
 from pyarrow import parquet
 
 import rlplug
@@ -17,6 +19,8 @@ from rlplug import AddOn
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
+from rlplug.logs.log import SPACES_KEY
+from rlplug.logs.space_json import space_to_json
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
@@ -168,11 +172,24 @@ def test_options_of_environments_have_no_effect_without_one(clicks: Path) -> Non
         rlplug.run("linucb", data=clicks, options=options)
     assert "env.normalize_observation   has no effect without an environment" in str(raised.value)
     assert "evaluation.episodes" in str(raised.value)
+    with pytest.raises(RequestError) as raised:
+        rlplug.run("linucb", data=clicks, options={**OFF, "sampling.backend": "workers"})
+    assert "sampling.backend   a log is read in this process" in str(raised.value)
+    assert "try: --env ID, or leave these options out" in str(raised.value)
 
 
 def test_an_environment_with_other_spaces_is_refused(clicks: Path) -> None:
     with pytest.raises(RequestError, match=r"observations of log 'clicks' are Box of shape \(3,\)"):
         rlplug.run("linucb", "LinearBandit-v0", data=clicks, options=OFF)
+    options = {**OFF, "env.num_arms": 4, "env.context_dim": 3}
+    assert rlplug.run("linucb", "LinearBandit-v0", data=clicks, options=options).step == 3000
+    with pytest.raises(RequestError, match=r"are not normalized[\s\S]*leave env\.normalize_obser"):
+        rlplug.run(
+            "linucb",
+            "LinearBandit-v0",
+            data=clicks,
+            options={**options, "normalize_observation": True},
+        )
 
 
 def test_a_policy_that_learned_from_a_log_acts_well_at_once(tmp_path: Path) -> None:
@@ -362,3 +379,21 @@ def test_uniform_propensities_are_assumed_only_when_said(tmp_path: Path, clicks:
     assumed = rlplug.run("linucb", data=path, options={**options, "assume_uniform": True})
     logged = rlplug.run("linucb", data=clicks, options=options)
     assert assumed.metrics["ope/value"] == logged.metrics["ope/value"]
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_offline_evaluation_is_of_single_choices_among_arms(
+    tmp_path: Path, is_continuous: bool
+) -> None:
+    table = pyarrow.table(EPISODES)
+    if is_continuous:
+        told = {
+            "observation_space": space_to_json(Box(-99, 99, (1,))),
+            "action_space": space_to_json(Box(-1, 1, (1,))),
+        }
+        table = table.drop(["episode", "terminated"])
+        table = table.replace_schema_metadata({SPACES_KEY: json.dumps(told)})
+    path = tmp_path / "log.parquet"
+    parquet.write_table(table, path)
+    with pytest.raises(RequestError, match=r"log 'log' has others\.\s+try: leave it out"):
+        rlplug.run("bc", data=path, options={**OFF, "offline_evaluation": "all"})

@@ -130,6 +130,17 @@ def test_what_cannot_be_judged_is_refused(
     )
     assert more.code == 2
     assert "chooses among Discrete with 3 values, log 'held' has Discrete with 4 values" in more.err
+    fewer = rlplug(
+        "ope", good.run_id, "--data", str(tmp_path / "held.parquet"), "--set", "context=x0"
+    )
+    assert fewer.code == 2
+    assert f"run {good.run_id} sees Box of shape (2,)" in fewer.err
+    assert "log 'held' has Box of shape (1,)" in fewer.err
+    assert "try: --set context=PATTERN for the columns that it was trained on" in fewer.err
+    wrong = rlplug("ope", good.run_id, "--data", str(tmp_path / "held.parquet"), "--set", "armz=3")
+    assert wrong.code == 2
+    assert "the options of --set" in wrong.err
+    assert "see: rlplug options data" in wrong.err
 
 
 def test_a_log_that_never_chose_what_the_policy_wants_is_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -253,12 +254,29 @@ def test_a_run_like_another_is_the_same_and_says_what_differs(
     assert "options run.seed: 0 → 1" in (new / "like.txt").read_text()
     changed = {name for name, value in after.params.items() if before.params.get(name) != value}
     assert changed == {"run.seed"}
+    shutil.rmtree(started)
+    dry = rlplug("run", "--like", started.name, "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "alpha = 0.7" in dry.out
+    fetched = store_root / "fetched" / started.name
+    assert {one.name for one in fetched.iterdir()} == {"config.toml", "provenance.json"}
 
 
 def test_what_cannot_be_the_same_is_refused(started: Path, rlplug: Command) -> None:
     outcome = rlplug("run", "--like", started.name, "--algo", "ppo")
     assert outcome.code == 2
     assert "--algo does not fit" in outcome.err
+    config = started / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace('init_from = ""', 'init_from = "s3://***@bucket/run"'))
+    outcome = rlplug("run", "--like", started.name, "--dry-run")
+    assert outcome.code == 2
+    assert f"the secret in run.init_from of run {started.name} was not recorded." in outcome.err
+    assert "try: --set run.init_from=VALUE" in outcome.err
+    # Where runs are recorded is that of the new run.
+    config.write_text(text.replace('uri = ""', 'uri = "https://***@host"'))
+    assert rlplug("run", "--like", started.name, "--dry-run").code == 0
+    config.write_text(text)
     file = started / "provenance.json"
     file.write_text(file.read_text().replace("rlplug-linucb", "rlplug-other"))
     outcome = rlplug("run", "--like", started.name)
