@@ -253,6 +253,20 @@ class Broken(CartPoleEnv):
         raise ArithmeticError("planted")
 
 
+def test_a_trace_that_cannot_be_written_is_told_and_the_run_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("rlplug.runs.profiler._export", fails)
+    short = {"profiler.active": 1, "profiler.skip_first": 0, "profiler.warmup": 0}
+    result = rl.run("linucb", steps=4, options={**PROFILED, **short})
+    assert (result.status, result.step) == ("FINISHED", 4)
+    assert caplog.messages == ["rlplug: no trace at step 1: the disk is full"]
+    assert (profiled(result).files, profiled(result).iterations) == ((), 1)
+
+
 def test_a_run_that_fails_before_its_first_iteration_raises_what_it_would_without_a_profile(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
