@@ -40,15 +40,20 @@ def prepared(**options: Any) -> Prepared:
 def timed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What `auto` decides where steps take so long here and in workers: `timed(here, there)`."""
 
+    made: list[Made] = []
+
     def decide(here: float | str, there: float | str = 1.0, kind: type[Any] = SyncVector) -> Any:
         def make(*_: Any, workers: Any = None, **options: Any) -> Made:
             if workers is not None:
                 assert (workers.backend, workers.force_sync) == ("workers", True)
-            return Made(kind.__new__(kind), here if workers is None else there)
+            made.append(Made(kind.__new__(kind), here if workers is None else there))
+            return made[-1]
 
         monkeypatch.setattr(backend, "make_environments", make)
         monkeypatch.setattr(backend, "_seconds_per_step", lambda made: made.seconds)
         chosen, line = with_backend(prepared(), "CartPole-v1")
+        # What is stepped is closed by what steps it.
+        assert [one.closed for one in made] == [int(kind is not SyncVector)] * len(made)
         return chosen.config.sampling.backend, line
 
     return decide

@@ -103,6 +103,10 @@ def test_what_a_log_never_shows_and_weights_are_those_of_its_columns(tmp_path: P
     assert found.propensities == pytest.approx([0.5, 0.5, 0.4, 1.0])
     assert found.weights is not None
     assert found.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
+    # What the log never chose counts once, even if it never shows it either.
+    log = log_of(tmp_path, {**table, "action": [0, 1, 1, 1]})
+    never = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
+    assert never.unseen.tolist() == [0.625, 0.625, 0.625, 0.875]
     log = log_of(tmp_path, {**table, "weight": [1] * 4})
     even = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
     assert even.influence is not None

@@ -182,14 +182,18 @@ def test_learners_have_the_same_problem_of_a_bandit(given: dict[str, int]) -> No
         return make_environments("LinearBandit-v0", 3, section, seed=100)
 
     config = attrs.evolve(prepared().config, env=EnvSection(arguments=given))
-    seeds = set()
+    seeds, closed = set(), []
     for index in range(2):
         ranks: Any = SimpleNamespace(index=index, gather=None)
-        found = _share_of(make(config.env), make, config, ranks)
+        alone = make(config.env)
+        alone.vector.close = lambda: closed.append(1)
+        found = _share_of(alone, make, config, ranks)
         assert found.first == 3 * index
         seeds.add(found.vector.unwrapped.problem.problem_seed)  # type: ignore[attr-defined]
         found.close()
     (seed,) = seeds
+    # Those with another problem are made anew.
+    assert len(closed) == 2
     assert seed is not None
     assert seed == given.get("problem_seed", seed)
 

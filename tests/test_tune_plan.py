@@ -123,9 +123,11 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_first_values_that_contradict_each_other_are_no_problem_of_a_study() -> None:
     run = {"algorithm": "ppo", "env": "CartPole-v1", "steps": 4096}
-    space = {"n_steps": {"choices": [8, 64]}, "batch_size": {"choices": [64, 16]}}
+    names = "sampling.max_trajectory_length", "sampling.min_trajectory_length"
+    ends = [2, 9], [4, 2]
+    space = {name: {"choices": one} for name, one in zip(names, ends, strict=True)}
     found = asked(run=run, space=space)
-    assert [one.name for one in found.ranges] == ["n_steps", "batch_size"]
+    assert tuple(one.name for one in found.ranges) == names
     assert (found.env, found.steps) == ("CartPole-v1", 4096)
 
 
