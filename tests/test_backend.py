@@ -46,7 +46,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Any:
         def make(*_: Any, workers: Any = None, **options: Any) -> Made:
             if workers is not None:
                 assert (workers.backend, workers.force_sync) == ("workers", True)
-            made.append(Made(kind.__new__(kind), here if workers is None else there))
+            made.append(Made(object.__new__(kind), here if workers is None else there))
             return made[-1]
 
         monkeypatch.setattr(backend, "make_environments", make)

@@ -110,6 +110,7 @@ def test_what_a_log_never_shows_and_weights_are_those_of_its_columns(tmp_path: P
     log = log_of(tmp_path, {**table, "weight": [1] * 4})
     even = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
     assert even.influence is not None
+    assert found.influence is not None
     assert not numpy.allclose(even.influence, found.influence)
 
 

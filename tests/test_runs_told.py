@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -254,7 +255,7 @@ def test_hosts_cannot_share_a_file_as_their_database(
         {"Alive": alive, "NodeManagerHostname": "elsewhere", "Resources": {"CPU": 8.0}},
         {
             "Alive": True,
-            "NodeManagerHostname": placement.socket.gethostname(),
+            "NodeManagerHostname": socket.gethostname(),
             "Resources": {"CPU": 3.0},
         },
     ]

@@ -189,6 +189,6 @@ def test_pruned_trials_are_points_of_their_own_in_the_history() -> None:
     assert [one.get_label() for one in (best, finished, pruned)] == [
         *("best so far", "finished", "pruned")
     ]
-    points = [list(map(list, one.get_data())) for one in (finished, pruned)]
+    points = [[list(part) for part in one.get_data()] for one in (finished, pruned)]  # type: ignore[arg-type]
     assert points == [[[0], [1.0]], [[1], [0.5]]]
     assert len(history_figure(study(trials=study().trials[:1])).axes[0].lines) == 2

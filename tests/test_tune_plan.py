@@ -34,7 +34,7 @@ def asked(config: Path | None = None, run: Any = (), **section: Any) -> TuneRequ
 
 def ended(root: Path, number: int, seed: int, score: float, **state: Any) -> Path:
     """A run of a trial, whose last reward was this score."""
-    about = {"group": "s", "trial": str(number), "steps": 200}
+    about: dict[str, Any] = {"group": "s", "trial": str(number), "steps": 200}
     folder = run_in(root, f"{number}-{seed}", seed, state.pop("status", "FINISHED"), **about)
     line = {"step": 9, "time": 0, "metrics": {METRIC: score}}
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
