@@ -1,7 +1,7 @@
 """Which test runs which line of the core: recorded once, by contexts of coverage.
 
 Lines that only run in other processes than that of the tests are left to the tests named after
-their file, or else to those of their room.
+their file and those that run files beside it, or else to those of their room.
 """
 
 from __future__ import annotations
@@ -155,14 +155,16 @@ class Covered:
             # constants and defaults alone: whichever test imports the file first is found by
             # coverage.
             found = sorted({*(test for tests in lines.values() for test in tests), *self._of(bug)})
-        if not found:
-            found = list(self._named_after(bug)) or self._of(bug)
         own, named = own_tests(bug.room), self._named_after(bug)
+        near = [lines.get(str(n), []) for n in range(bug.line - NEAR, bug.line + NEAR + 1)]
+        if not found:
+            # It may run in other processes: those who start them use what is beside the file.
+            near = self._beside(bug)
+            found = sorted({*named, *(n for tests in near for n in tests)}) or self._of(bug)
         rare = dict.fromkeys(found, 0.0)
-        for line in range(bug.line - NEAR, bug.line + NEAR + 1):
-            near = lines.get(str(line), [])
-            for n in rare.keys() & set(near):
-                rare[n] += 1 / len(near)
+        for tests in near:
+            for n in rare.keys() & set(tests):
+                rare[n] += 1 / len(tests)
         ordered = sorted(found, key=lambda n: -rare[n] / (self.tests[n][1] + START))
         first = [n for n in ordered if n in named or self.tests[n][0].startswith(own)]
         names: dict[str, None] = {}
@@ -178,6 +180,16 @@ class Covered:
         """The tests of a room."""
         own = own_tests(bug.room)
         return [n for n, (test, _) in enumerate(self.tests) if test.startswith(own)]
+
+    def _beside(self, bug: Bug) -> list[list[int]]:
+        """The tests of each line of the files in the folder of a bug."""
+        folder = Path(bug.file).parent
+        return [
+            tests
+            for file, known in self.files.items()
+            if Path(file).parent == folder
+            for tests in known["lines"].values()
+        ]
 
     def _named_after(self, bug: Bug) -> set[int]:
         """The tests named after a file, or its folder in the room: those may run a line in

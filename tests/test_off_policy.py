@@ -141,6 +141,10 @@ def test_what_cannot_be_judged_is_refused(
     assert wrong.code == 2
     assert "the options of --set" in wrong.err
     assert "see: rlplug options data" in wrong.err
+    held = str(tmp_path / "held.parquet")
+    idle = rlplug("ope", good.run_id, "--data", held, "--set", "max_importance_weight=3")
+    assert idle.code == 2
+    assert "max_importance_weight would have no effect" in idle.err
 
 
 def test_a_log_that_never_chose_what_the_policy_wants_is_told(

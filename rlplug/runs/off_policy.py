@@ -143,13 +143,6 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
     values |= {"files": list(files), "format": "auto", **options}
-    # What is of training does not matter here.
-    for name in (
-        "offline_evaluation",
-        "max_importance_weight",
-        "eval_model_update_critical_weight",
-    ):
-        values.pop(name, None)
     section, problems = structure(DataSection, values, "data")
     if section is None or problems:
         raise ConfigError("the options of --set", problems, "see: rlplug options data")
