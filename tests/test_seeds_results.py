@@ -177,8 +177,9 @@ def test_a_study_is_shown_as_a_table_and_plotted_if_trials_differ() -> None:
     assert lines[0] == "StudyResult of s:"
     assert lines[1:] == list(study().lines(100))
     assert result.best == result.trials[0]
-    bars = result.plot().axes[0].patches
-    assert [one.get_width() for one in bars] == [0.25, 0.75]  # type: ignore[attr-defined]
+    axes = result.plot().axes[0]
+    assert [one.get_width() for one in axes.patches] == [0.25, 0.75]  # type: ignore[attr-defined]
+    assert axes.get_xlim() == pytest.approx((0, 0.84))
     with pytest.raises(RequestError) as raised:
         StudyResult(study(importances={}), Path("there"), "m").plot()
     assert str(raised.value) == "too few trials differ to tell importances.\n  see: .trials"
