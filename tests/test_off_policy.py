@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ def runs(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """
     tracked = request.node.name.endswith("by_the_same_rows")
     options: dict[str, Any] = {**COLUMNS, "tracking.enabled": tracked}
+    # These matter in training alone.
+    options |= {"offline_evaluation": "all", "max_importance_weight": 5.0}
     train = logged(tmp_path / "train.parquet", 2000, 0)
     good = library.run("linucb", data=train, options=options)
     table = parquet.read_table(train).to_pandas()
@@ -142,9 +145,12 @@ def test_what_cannot_be_judged_is_refused(
     assert "the options of --set" in wrong.err
     assert "see: rlplug options data" in wrong.err
     held = str(tmp_path / "held.parquet")
-    idle = rlplug("ope", good.run_id, "--data", held, "--set", "max_importance_weight=3")
+    training = ("--set", "max_importance_weight=3", "--set", "rows_per_update=9")
+    idle = rlplug("ope", good.run_id, "--data", held, *training)
     assert idle.code == 2
-    assert "max_importance_weight would have no effect" in idle.err
+    why = "matters in training alone: estimates do not depend on it"
+    for name in ("max_importance_weight", "rows_per_update"):
+        assert re.search(rf"data\.{name} +{why}", idle.err)
 
 
 def test_a_log_that_never_chose_what_the_policy_wants_is_told(

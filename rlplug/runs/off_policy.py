@@ -12,7 +12,7 @@ from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.config.data_section import DataSection
 from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, RequestError
+from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.logs import Log
 from rlplug.ope.judge import Judgement, judge, judge_episodes
 from rlplug.registry import Registry
@@ -24,6 +24,14 @@ from rlplug.spaces import describe, outline
 from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
+
+_OF_TRAINING = (
+    "rows_per_update",
+    "shuffle_rows",
+    "offline_evaluation",
+    "max_importance_weight",
+    "eval_model_update_critical_weight",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -142,8 +150,11 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     """Options of `[data]`: those given, else those that the run was trained with."""
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
-    values |= {"files": list(files), "format": "auto", **options}
+    values |= {"files": list(files), "format": "auto"}
+    values |= {name: value for name, value in options.items() if name not in _OF_TRAINING}
     section, problems = structure(DataSection, values, "data")
+    why = "matters in training alone: estimates do not depend on it"
+    problems += [Problem(f"data.{name}", why) for name in options if name in _OF_TRAINING]
     if section is None or problems:
         raise ConfigError("the options of --set", problems, "see: rlplug options data")
     return section
