@@ -85,15 +85,14 @@ def runner_sampler(
     if ahead < 0:
         # Rollouts are of the newest weights, unless somebody asks for others.
         ahead = 0 if feed.on_policy else 1
-    job: Any = ray.put(
-        {
-            **job_of(prepared, maker),
-            "runners": section.runners,
-            "several": section.runners * section.learners > 1,
-            "threads": torch.get_num_threads(),
-            "path": [] if section.address else sys.path,
-        }
-    )
+    job = {
+        **job_of(prepared, maker),
+        "runners": section.runners,
+        "several": section.runners * section.learners > 1,
+        "threads": torch.get_num_threads(),
+        "path": [] if section.address else sys.path,
+    }
+    shared: Any = ray.put(job)
     actor = ray.remote(
         num_cpus=section.runner_cpus,
         num_gpus=section.runner_gpus,
@@ -111,7 +110,9 @@ def runner_sampler(
             nothing = {"num_cpus": 0, "num_gpus": 0, "resources": {}, "memory": 1}
             kind = actor.options(**nothing, scheduling_strategy=node)
         first = learner * section.runners
-        return kind.remote(job, wanted, first + index, life=life, stale=ahead > 0)
+        # Ray may have lost count of what one was made from whose node has left.
+        given = ray.put(job) if life else shared
+        return kind.remote(given, wanted, first + index, life=life, stale=ahead > 0)
 
     parts = environments.modules
     if isinstance(environments, AgentEnvironments):
