@@ -11,12 +11,20 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import StepLR
 
-from rlplug.optim.fused_adam import FusedAdam, step_alone
+from rlplug.optim.fused_adam import FusedAdam, FusedSteps, step_alone
 
 
 def pair(kind: Any, **options: Any) -> tuple[list[nn.Parameter], Any]:
     parameters = [nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([[3.0]]))]
     return parameters, kind(parameters, 0.1, fused=True, **options)
+
+
+def stepped(fused: FusedAdam, gradients: list[torch.Tensor]) -> bool:
+    """Whether the kernel did it."""
+    steps = FusedSteps()
+    added = steps.add(fused, gradients)
+    steps.run()
+    return added
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW])
@@ -34,7 +42,7 @@ def test_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
         for parameters in (ours, theirs):
             for one, gradient in zip(parameters, gradients, strict=True):
                 one.grad = gradient.clone()
-        assert fused.step(gradients)
+        assert stepped(fused, gradients)
         reference.step()
         if step == 1:
             saved = copy.deepcopy(reference.state_dict())
@@ -61,9 +69,73 @@ def test_the_kind_says_how_weights_decay_where_its_group_does_not(kind: Any) -> 
             optimizer.param_groups[0].pop("decoupled_weight_decay", None)
         fused = FusedAdam.of(optimizer)
         assert fused is not None
-        assert fused.step([10 * one for one in gradients])
+        assert stepped(fused, [10 * one for one in gradients])
         moved.append([one.tolist() for one in parameters])
     assert moved[0] == moved[1]
+
+
+def test_steps_together_are_those_of_each_optimizer_with_its_own_settings() -> None:
+    settings: list[Any] = [
+        (Adam, {"lr": 0.1}),
+        (Adam, {"lr": 0.1}),
+        (Adam, {"lr": 0.2}),
+        (Adam, {"lr": 0.1, "eps": 1.0}),
+        (Adam, {"lr": 0.1, "betas": (0.5, 0.999)}),
+        (Adam, {"lr": 0.1, "betas": (0.9, 0.5)}),
+        (Adam, {"lr": 0.1, "weight_decay": 0.5}),
+        (AdamW, {"lr": 0.1, "weight_decay": 0.5}),
+        (Adam, {"lr": 0.1, "maximize": True}),
+    ]
+    cases = [(dtype, *one) for dtype in (torch.float32, torch.float64) for one in settings]
+    ours, theirs = (
+        [nn.Parameter(torch.tensor([1.0, 2.0], dtype=dtype)) for dtype, *_ in cases] for _ in "12"
+    )
+    optimizers, references = (
+        [
+            kind([one], fused=True, **options)
+            for one, (_, kind, options) in zip(own, cases, strict=True)
+        ]
+        for own in (ours, theirs)
+    )
+    fused = [FusedAdam.of(one) for one in optimizers]
+    steps = FusedSteps()
+    # An optimizer that rests has a count of its own.
+    for resting in (None, 1, None):
+        for number, one in enumerate(fused):
+            if number == resting or one is None:
+                continue
+            gradient = torch.tensor([1.0, float(number)], dtype=cases[number][0])
+            theirs[number].grad = gradient.clone()
+            assert steps.add(one, [gradient])
+            references[number].step()
+        steps.run()
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0)
+    counts = [int(one.state[param]["step"]) for one, param in zip(optimizers, ours, strict=True)]
+    assert counts == [3, 2, *[3] * (len(cases) - 2)]
+
+
+def test_a_step_is_by_the_settings_of_when_it_was_added_and_only_once() -> None:
+    parameters, optimizer = pair(Adam)
+    fused = FusedAdam.of(optimizer)
+    assert fused is not None
+    steps = FusedSteps()
+    assert steps.add(fused, [torch.ones_like(one) for one in parameters])
+    optimizer.param_groups[0]["lr"] = 5.0
+    assert parameters[0].tolist() == [1.0, 2.0]
+    steps.run()
+    steps.run()
+    # The first step of Adam is the learning rate.
+    assert parameters[0].tolist() == pytest.approx([0.9, 1.9])
+
+
+def test_sparse_gradients_are_for_the_optimizer() -> None:
+    parameters, optimizer = pair(Adam)
+    fused = FusedAdam.of(optimizer)
+    assert fused is not None
+    gradients = [torch.ones_like(one).to_sparse() for one in parameters]
+    assert not stepped(fused, gradients)
+    assert not stepped(fused, gradients[:1])
 
 
 def test_an_optimizer_that_somebody_watches_steps_by_itself() -> None:
@@ -80,9 +152,9 @@ def test_an_optimizer_that_somebody_watches_steps_by_itself() -> None:
         optimizer.step()
         fused = FusedAdam.of(optimizer)
         assert fused is not None
-        assert fused.step(gradients)
+        assert stepped(fused, gradients)
         watch(optimizer)
-        assert not fused.step(gradients)
+        assert not stepped(fused, gradients)
 
 
 def test_other_optimizers_step_by_themselves() -> None:

@@ -22,6 +22,7 @@ from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.clipping import Combine, clip, measure, zero_nonfinite
+from rlplug.optim.fused_adam import FusedSteps
 from rlplug.optim.sparse import coalesce_gradients, numbers_of
 
 __all__ = [
@@ -304,8 +305,8 @@ class ModuleUpdate:
                 start = stop
         self._first_evaluation = False
 
-    def step(self, evaluate: Callable[[], object]) -> None:
-        """Step every optimizer that acts and has gradients."""
+    def step(self, evaluate: Callable[[], object], together: FusedSteps) -> None:
+        """Step every optimizer that acts and has gradients, at once or `together` with others."""
         self.stepped = True
         scaler = self._precision.scaler
         for one in self.acting:
@@ -316,7 +317,7 @@ class ModuleUpdate:
                 self._moved.add(one.plugin)
                 if scaler is not None:
                     self._overflows.append(self._precision.overflow_of(one.optimizer))
-                stepped = one.step(gradients, self.nonfinite[one.name], scaler)
+                stepped = one.step(gradients, self.nonfinite[one.name], scaler, together)
             else:
                 one.note_idle()
                 continue

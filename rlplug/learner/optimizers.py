@@ -15,7 +15,7 @@ from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.learner.arguments import rate_of
 from rlplug.optim.forms import SchedulerPlan, read_forms
-from rlplug.optim.fused_adam import FusedAdam, step_alone
+from rlplug.optim.fused_adam import FusedAdam, FusedSteps, step_alone
 from rlplug.optim.guard import guarded_step
 from rlplug.optim.no_grad import OptimizerStep
 from rlplug.optim.schedulers import Schedulers
@@ -132,8 +132,9 @@ class RegisteredOptimizer:
         gradients: list[Tensor],
         nonfinite: bool | Tensor,
         scaler: torch.amp.GradScaler | None,
+        together: FusedSteps,
     ) -> bool:
-        """Step unless the gradients are `nonfinite`; whether it stepped.
+        """Step unless the gradients are `nonfinite`, at once or `together`; whether it does.
 
         A tensor is a verdict that stays on the device: the step happens or not without reading it.
         """
@@ -141,7 +142,7 @@ class RegisteredOptimizer:
         if nonfinite is True:
             return False
         try:
-            self._step(gradients, nonfinite, scaler)
+            self._step(gradients, nonfinite, scaler, together)
         except RuntimeError as error:
             if not any(gradient.is_sparse for gradient in gradients):
                 raise
@@ -158,6 +159,7 @@ class RegisteredOptimizer:
         gradients: list[Tensor],
         nonfinite: Literal[False] | Tensor,
         scaler: torch.amp.GradScaler | None,
+        together: FusedSteps,
     ) -> None:
         if scaler is not None:
             scaler.step(self.optimizer)
@@ -165,8 +167,8 @@ class RegisteredOptimizer:
             if not self._adam_checked:
                 self._adam_checked = True
                 self._adam = FusedAdam.of(self.optimizer)
-            with self._scope:
-                if self._adam is None or not self._adam.step(gradients):
+            if self._adam is None or not together.add(self._adam, gradients):
+                with self._scope:
                     step_alone(self.optimizer)
         else:
             guarded_step(self.optimizer, nonfinite)

@@ -1,19 +1,78 @@
-"""Steps of torch's optimizers without what it does around them; of fused Adam, by its kernel."""
+"""Steps of torch's optimizers without what it does around them; of fused Adams, all at once."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer, optimizer
 
-__all__ = ["FusedAdam", "step_alone"]
+from rlplug.optim.no_grad import OptimizerStep
+
+__all__ = ["FusedAdam", "FusedSteps", "step_alone"]
+
+
+class FusedSteps:
+    """Steps of fused Adams that are taken together: those with equal settings by one kernel."""
+
+    def __init__(self) -> None:
+        self._scope = OptimizerStep()
+        self._counts: list[Any] = []
+        self._lists: dict[_Settings, tuple[list[Tensor], ...]] = {}
+        """Parameters, gradients, their averages, those of their squares, and counts of steps."""
+
+    def add(self, adam: FusedAdam, gradients: list[Tensor]) -> bool:
+        """Step by these gradients, in the order of its parameters; False: the optimizer has to.
+
+        Hooks or schedulers of torch may want to be called, and sparse gradients are not for it.
+        """
+        found = adam.held()
+        if found is None or len(gradients) != len(found[0]) or any(map(_IS_SPARSE, gradients)):
+            return False
+        params, *held = found
+        settings = adam.settings()
+        lists = self._lists.get(settings)
+        if lists is None:
+            lists = self._lists[settings] = ([], [], [], [], [])
+        for all_of_them, own in zip(lists, (params, gradients, *held), strict=True):
+            all_of_them += own
+        self._counts.append(adam.counts)
+        return True
+
+    def run(self) -> None:
+        """Take all steps that were added, as they were set then."""
+        if not self._counts:
+            return
+        for counts in self._counts:
+            counts += 1
+        with self._scope:
+            for settings, (params, gradients, averages, squares, steps) in self._lists.items():
+                _, decoupled, lr, beta1, beta2, weight_decay, eps, maximize = settings
+                kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+                kernel(
+                    params,
+                    gradients,
+                    averages,
+                    squares,
+                    [],
+                    steps,
+                    lr=lr,
+                    beta1=beta1,
+                    beta2=beta2,
+                    weight_decay=weight_decay,
+                    eps=eps,
+                    amsgrad=False,
+                    maximize=maximize,
+                )
+        self._counts.clear()
+        self._lists.clear()
 
 
 class FusedAdam:
-    """Steps a fused Adam or AdamW, which keeps, saves and loads its own state."""
+    """What the kernel needs of a fused Adam or AdamW, which keeps and loads its own state."""
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> FusedAdam | None:
@@ -27,44 +86,40 @@ class FusedAdam:
         self._held: Tensor | None = None
         self._averages: list[Tensor] = []
         self._squares: list[Tensor] = []
-        self._counts: Any = torch.zeros(0)
+        self.counts: Any = torch.zeros(0)
         """How often each parameter was stepped, all of them in one."""
         self._steps: list[Tensor] = []
-        decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
-        self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        self._decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+        first = self._params[0]
+        self._place = first.device, first.dtype
 
-    def step(self, gradients: list[Tensor]) -> bool:
-        """Step by these gradients, in the order of its parameters; False: the optimizer has to.
+    def settings(self) -> _Settings:
+        """All that the kernel does the same for every parameter that it is given."""
+        group = self._optimizer.param_groups[0]
+        return (
+            self._place,
+            self._decoupled,
+            group["lr"],
+            *group["betas"],
+            group["weight_decay"],
+            group["eps"],
+            group["maximize"],
+        )
 
-        Hooks or schedulers of torch may want to be called. Autograd must be off.
+    def held(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]] | None:
+        """Parameters, averages of gradients and of their squares, and counts of steps.
+
+        None if the optimizer has to step by itself.
         """
         one = self._optimizer
         if not _is_alone(one):
-            return False
+            return None
         # Loading a state replaces what the optimizer holds.
         held = self._held
         current = held is not None and one.state[self._params[0]]["step"] is held
-        if len(gradients) != len(self._params) or not (current or self._gather()):
-            return False
-        group = one.param_groups[0]
-        beta1, beta2 = group["betas"]
-        self._counts += 1
-        self._kernel(
-            self._params,
-            gradients,
-            self._averages,
-            self._squares,
-            [],
-            self._steps,
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=group["maximize"],
-        )
-        return True
+        if not (current or self._gather()):
+            return None
+        return self._params, self._averages, self._squares, self._steps
 
     def _gather(self) -> bool:
         state_of = self._optimizer.state
@@ -80,7 +135,7 @@ class FusedAdam:
         counts = torch.stack([state["step"] for state in states])
         self._steps = list(counts.unbind())
         # NumPy adds one in a fraction of what a call of torch takes.
-        self._counts = counts.numpy() if counts.device.type == "cpu" else counts
+        self.counts = counts.numpy() if counts.device.type == "cpu" else counts
         for state, step in zip(states, self._steps, strict=True):
             state["step"] = step
         self._averages = [state["exp_avg"] for state in states]
@@ -131,3 +186,7 @@ def _is_fused_adam(one: Any) -> bool:
         and not one._optimizer_step_pre_hooks
         and not one._optimizer_step_post_hooks
     )
+
+
+_Settings: TypeAlias = tuple[Any, ...]
+_IS_SPARSE = attrgetter("is_sparse")
