@@ -283,11 +283,9 @@ class ModuleUpdate:
         if self.flat_gradients is None:
             coalesce_gradients(param for one in self.acting for param in one.params)
         for one in self.acting:
-            gradients = self._gradients[one.name] = []
-            for param in one.params:
-                if param.grad is not None:
-                    gradients.append(param.grad)
-            everything += gradients
+            found = [grad for grad in map(_GRADIENT, one.params) if grad is not None]
+            self._gradients[one.name] = found
+            everything += found
         self.nonfinite = {}
         flat = self.flat_gradients
         if len(self.acting) > 1 and self._section.clip_over == "module":
@@ -297,12 +295,13 @@ class ModuleUpdate:
         else:
             start = 0
             for name, gradients in self._gradients.items():
-                # Those of one optimizer lie side by side in the array of all.
-                stop = start + sum(map(Tensor.numel, gradients))
-                own = None if flat is None else flat[start:stop]
+                own = flat
+                if flat is not None and len(self.acting) > 1:
+                    # Those of one optimizer lie side by side in the array of all.
+                    stop = start + sum(map(Tensor.numel, gradients))
+                    own, start = flat[start:stop], stop
                 if gradients:
                     self.nonfinite[name] = self._clip(name, gradients, own)
-                start = stop
         self._first_evaluation = False
 
     def step(self, evaluate: Callable[[], object], together: FusedSteps) -> None:
@@ -490,4 +489,4 @@ class ModuleUpdate:
         return one.step_with_closure(closure)
 
 
-_NAME = attrgetter("name")
+_NAME, _GRADIENT = attrgetter("name"), attrgetter("grad")

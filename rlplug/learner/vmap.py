@@ -105,7 +105,7 @@ class VmapEngine:
         totals, metrics, rows, stops = vmap(one, randomness="different")(
             tensors, tuple(columns.values())
         )
-        found = torch.autograd.grad(totals.sum(), list(stacked.values()))
+        found = torch.autograd.grad(totals, list(stacked.values()), torch.ones_like(totals))
         _refuse_written((*fixed.values(), *columns.values()))
         self._deliver(group, dict(zip(stacked, found, strict=True)))
         # Taken apart once for all modules: an index into a tensor costs as much as an operation.
