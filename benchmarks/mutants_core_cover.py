@@ -45,7 +45,7 @@ def cover(files: Sequence[str]) -> None:
         contexts = Contexts(watch)
         watch.start()
         pytest.main(
-            [*(files or TESTS), *NOT_RUN, "-n", "0", "-q", "-p", "no:cacheprovider"],
+            [*(files or TESTS), *NOT_RUN, "-m", "", "-n", "0", "-q", "-p", "no:cacheprovider"],
             plugins=[contexts],
         )
         watch.stop()

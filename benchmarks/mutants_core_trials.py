@@ -163,7 +163,7 @@ def run_pytest(tree: Path, options: list[str], plugin: object) -> None:
     # Compiled files of two bugs of one second and size would be taken for each other.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    common = ["-n", "0", "-q", "-p", "no:cacheprovider"]
+    common = ["-n", "0", "-q", "-p", "no:cacheprovider", "-m", ""]
     # Plugins of pytest that came with the imports before the fork.
     common += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     os._exit(int(pytest.main([*common, *options], plugins=[plugin])))
