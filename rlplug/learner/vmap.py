@@ -10,7 +10,8 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import vmap
+from torch._C import _functorch
+from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 from torch.optim import LBFGS
 
 from rlplug.batch import Batch
@@ -95,16 +96,7 @@ class VmapEngine:
             tensor.requires_grad_()
         fixed = {name: torch.stack(held) for name, held in self._fixed.items()}
         columns = {name: _column(batches, name) for name in batches[0]}
-        names, columns_of = [*stacked, *fixed], list(columns)
-
-        def one(tensors: tuple[Tensor, ...], rows: tuple[Tensor, ...]) -> Any:
-            batch = Batch(dict(zip(columns_of, rows, strict=True)))
-            return self._loss(dict(zip(names, tensors, strict=True)), batch)
-
-        tensors = (*stacked.values(), *fixed.values())
-        totals, metrics, rows, stops = vmap(one, randomness="different")(
-            tensors, tuple(columns.values())
-        )
+        totals, metrics, rows, stops = self._losses_of_all({**stacked, **fixed}, columns)
         found = torch.autograd.grad(totals, list(stacked.values()), torch.ones_like(totals))
         _refuse_written((*fixed.values(), *columns.values()))
         self._deliver(group, dict(zip(stacked, found, strict=True)))
@@ -121,6 +113,30 @@ class VmapEngine:
             loss.rows = {name: values[index] for name, values in rows.items()}
             loss.stop = stops["stop"][index] if stops else None
             update.note(loss, each[index], batches[index], 1.0)
+
+    def _losses_of_all(self, tensors: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Any:
+        """The losses of all modules in one pass, with metrics and rows: `torch.func.vmap`.
+
+        It spends as much as a small network on the nesting of arguments and results.
+        """
+        lazy_load_decompositions()
+        count = len(self.updates)
+        level = _functorch._vmap_increment_nesting(count, "different")
+        try:
+            inside = {n: _functorch._add_batch_dim(one, 0, level) for n, one in tensors.items()}
+            batch = Batch(
+                {n: _functorch._add_batch_dim(one, 0, level) for n, one in columns.items()}
+            )
+            total, *others = self._loss(inside, batch)
+            return (
+                _functorch._remove_batch_dim(total, level, count, 0),
+                *(
+                    {n: _functorch._remove_batch_dim(v, level, count, 0) for n, v in one.items()}
+                    for one in others
+                ),
+            )
+        finally:
+            _functorch._vmap_decrement_nesting()
 
     def _deliver(self, group: Sequence[ModuleUpdate], gradients: Mapping[str, Tensor]) -> None:
         """Copy the gradients to where those of one module lie side by side."""
