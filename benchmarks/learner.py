@@ -152,13 +152,13 @@ def bare(columns: dict[str, Tensor], heads: int = 2) -> Callable[[], None]:
 
     def one_pass() -> None:
         order = torch.randperm(ROWS)
-        cut = {name: column[order].split(SIZE) for name, column in columns.items()}
+        cut = {name: column[order].split(SIZE) for name, column in columns.items()}  # type: ignore[no-untyped-call] # untyped in torch
         for n in range(ROWS // SIZE):
             batch = {name: parts[n] for name, parts in cut.items()}
             out = {str(k): part(batch["observations"]) for k, part in enumerate(net.parts)}
             found = losses(out, batch)
             adam.zero_grad()
-            torch.stack(list(found.values())).sum().backward()
+            torch.stack(list(found.values())).sum().backward()  # type: ignore[no-untyped-call] # untyped in torch
             nn.utils.clip_grad_norm_(params, LIMIT)
             adam.step()
 
@@ -182,7 +182,7 @@ def textbook(columns: dict[str, Tensor], heads: int = 2) -> Callable[[], None]:
             parts = list(found.values()) if heads > 2 else [torch.stack(list(found.values())).sum()]
             for adam, group, loss in zip(adams, groups, parts, strict=True):
                 adam.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call] # untyped in torch
                 nn.utils.clip_grad_norm_(group, LIMIT)
                 adam.step()
             seen.append([loss.item() for loss in found.values()])

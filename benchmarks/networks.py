@@ -57,7 +57,7 @@ def acting() -> float:
     @torch.no_grad()
     def sampled() -> object:
         logits = plain(torch.from_numpy(observations))
-        actions: Tensor = torch.distributions.Categorical(logits=logits).sample()
+        actions: Tensor = torch.distributions.Categorical(logits=logits).sample()  # type: ignore[no-untyped-call] # untyped in torch
         return actions.numpy()
 
     medians = measure(
