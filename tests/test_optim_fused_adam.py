@@ -129,13 +129,14 @@ def test_a_step_is_by_the_settings_of_when_it_was_added_and_only_once() -> None:
     assert parameters[0].tolist() == pytest.approx([0.9, 1.9])
 
 
-def test_sparse_gradients_are_for_the_optimizer() -> None:
+def test_sparse_gradients_and_those_of_some_parameters_are_for_the_optimizer() -> None:
     parameters, optimizer = pair(Adam)
     fused = FusedAdam.of(optimizer)
     assert fused is not None
-    gradients = [torch.ones_like(one).to_sparse() for one in parameters]
-    assert not stepped(fused, gradients)
+    gradients = [torch.ones_like(one) for one in parameters]
+    assert not stepped(fused, [one.to_sparse() for one in gradients])
     assert not stepped(fused, gradients[:1])
+    assert stepped(fused, gradients)
 
 
 def test_an_optimizer_that_somebody_watches_steps_by_itself() -> None:

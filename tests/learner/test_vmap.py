@@ -114,6 +114,40 @@ def test_modules_updated_together_equal_modules_updated_one_by_one(
     torch.testing.assert_close(apart.rows["b"]["p"], together.rows["b"]["p"])
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.nn.functional.mse_loss,
+        torch.nn.functional.smooth_l1_loss,
+        torch.nn.functional.huber_loss,
+        lambda out, _: torch.nn.functional.cross_entropy(out, torch.tensor([0, 1, 1, 0, 1, 0])),
+    ],
+)
+def test_losses_of_torch_are_computed_for_all_modules_at_once(make: Any, kind: Any) -> None:
+    def own(self: Any, batch: Batch, fwd_out: Any) -> Any:
+        return kind(fwd_out["out"], batch["x"][:, :2])
+
+    apart, together = updated(make, 3, compute_loss_for_module=own)
+    assert len(groups(together)) == 1
+    assert together._engines.vmap_groups.engines[0].works
+    assert_same(apart, together)
+
+
+def test_a_loss_that_comes_to_draw_random_numbers_draws_them_for_each_module(make: Any) -> None:
+    def noisy(self: Any, batch: Batch, fwd_out: Any) -> Any:
+        value = fwd_out["out"].pow(2).mean()
+        return value * torch.rand(()) if batch.rows < 6 else value
+
+    learners = [make(**settings(one, compute_loss_for_module=noisy)) for one in (0, 4)]
+    for step in range(5):
+        for learner in learners:
+            torch.manual_seed(step)
+            parts = {name: one.select(slice(6 - (step == 3))) for name, one in batches().items()}
+            learner.update(parts, timestep=step)
+    assert_same(*learners)
+
+
 def test_a_bad_batch_of_one_module_leaves_the_others_as_they_would_be(make: Any) -> None:
     apart, together = make(**settings(0)), make(**settings(4))
     for step, bad in enumerate(("", "b", "")):
