@@ -49,7 +49,8 @@ def style_axes(axes: Axes, title: str) -> None:
     """A quiet style, with environment steps on the x-axis."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axes.set_title(title, loc="left", size=11, color=INK)
+    # Its place is given: to find one, matplotlib lays out all ticks once more.
+    axes.set_title(title, loc="left", y=1.0, size=11, color=INK)
     axes.set_xlabel("environment steps", size=9.5, color=QUIET)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

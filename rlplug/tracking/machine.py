@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -30,15 +32,19 @@ def machine(*, threads: int, gpu: str) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and packages; of rlplug, which may be edited, the source hash as well."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), **_installed()}
     torch = sys.modules.get("torch")
     cuda = getattr(getattr(torch, "version", None), "cuda", None)
     return {**found, "cuda": str(cuda or ""), "rlplug source": core_hash()}
+
+
+@cache
+def _installed() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def threads_of_torch() -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,9 @@ def _files(module: Any, *, whole: bool) -> tuple[list[Path], Path]:
     return [path], path.parent
 
 
+@cache
 def core_hash() -> str:
-    """The source hash of rlplug itself."""
+    """The source hash of rlplug itself, as it is when the process first asks."""
     files, base = _files(sys.modules["rlplug"], whole=True)
     return source_hash(files, base) if files else ""
 
