@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import warnings
 import zipfile
@@ -441,9 +440,9 @@ DISTRIBUTIONS = [
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip has installed all of `DISTRIBUTIONS`."""
+    """A folder into which all of `DISTRIBUTIONS` are installed."""
     folder = tmp_path_factory.mktemp("site")
-    pip_install(DISTRIBUTIONS, folder, tmp_path_factory.mktemp("wheels"))
+    install_wheels(DISTRIBUTIONS, folder, tmp_path_factory.mktemp("wheels"))
     return folder
 
 
@@ -459,17 +458,16 @@ def another_site(tmp_path: Path) -> Callable[..., Path]:
             for one in DISTRIBUTIONS
             if one.name in versions
         ]
-        pip_install(chosen, folder, wheels)
+        install_wheels(chosen, folder, wheels)
         return folder
 
     return install
 
 
-def pip_install(distributions: Sequence[Distribution], folder: Path, wheels: Path) -> None:
-    paths = [str(one.wheel(wheels)) for one in distributions]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    command += ["--disable-pip-version-check", "--root-user-action=ignore", "--target", str(folder)]
-    subprocess.run([*command, *paths], check=True)
+def install_wheels(distributions: Sequence[Distribution], folder: Path, wheels: Path) -> None:
+    """Do what pip does with wheels of Python files alone, in milliseconds."""
+    for one in distributions:
+        shutil.unpack_archive(one.wheel(wheels), folder, "zip")
 
 
 @pytest.fixture
