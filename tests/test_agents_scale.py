@@ -95,6 +95,7 @@ def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
     assert difference(expected, weights(gone_on(whole))) == 0.0
 
 
+@pytest.mark.long
 def test_two_learners_share_a_team(store_root: Path) -> None:
     options = {"scale.learners": 2, "run.max_updates": 6, "checkpoint.updates": 3}
     whole = trained("vdn", RELAY, **options)
@@ -104,25 +105,32 @@ def test_two_learners_share_a_team(store_root: Path) -> None:
     assert_same_metrics(whole, rest, "rollout/")
 
 
-@pytest.mark.usefixtures("cluster")
-def test_two_learners_share_a_state_and_a_league_also_with_runners_and_go_on_exactly(
-    store_root: Path,
-) -> None:
-    halves = {"run.max_updates": 6, "checkpoint.updates": 3}
-    options = {**TOGETHER, **halves, "scale.learners": 2}
-    runners = {**RAY, "scale.runners": 2, "scale.learner_cpus": 0.5}
-    local = trained("ppo", COUNTDOWN, **options)
-    expected, before = weights(local), weights(local, at=0)
-    assert local.metrics["league/copies"] > 2
+def in_a_league(**spread: Any) -> rlplug.RunResult:
+    """A run of two learners with a state for the critic, and copies to play against."""
+    options = {**TOGETHER, "run.max_updates": 6, "checkpoint.updates": 3, "scale.learners": 2}
+    return trained("ppo", COUNTDOWN, **options, **spread)
+
+
+def test_two_learners_share_a_state_and_a_league_and_go_on_exactly(store_root: Path) -> None:
+    whole = in_a_league()
+    expected, before = weights(whole), weights(whole, at=0)
+    assert whole.metrics["league/copies"] > 2
     # The copies that the league keeps are among the weights, by their numbers.
     assert expected.keys() != before.keys()
-    spread = trained("ppo", COUNTDOWN, **options, **runners)
-    for run in (local, spread):
+    rest = gone_on(whole)
+    assert difference(expected, weights(rest)) == 0.0
+    assert_same_metrics(whole, rest, "league/", "rollout/")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_runners_of_two_learners_play_the_same_league_and_go_on_exactly(store_root: Path) -> None:
+    local = in_a_league()
+    expected = weights(local)
+    spread = in_a_league(**RAY, **{"scale.runners": 2, "scale.learner_cpus": 0.5})
+    for run in (spread, gone_on(spread)):
         assert difference(expected, weights(run)) == 0.0
         assert_same_metrics(local, run, "league/", "rollout/")
-        rest = gone_on(run)
-        assert difference(expected, weights(rest)) == 0.0
-        assert_same_metrics(local, rest, "league/", "rollout/")
 
 
 # -- worker processes ----------------------------------------------------------------------------
@@ -133,7 +141,7 @@ def test_two_learners_share_a_state_and_a_league_also_with_runners_and_go_on_exa
     [
         ("ppo", RELAY, TWO),
         ("ppo", COUNTDOWN, TOGETHER),
-        ("ppo", SPREAD, {"central_critic": True}),
+        pytest.param("ppo", SPREAD, {"central_critic": True}, marks=pytest.mark.long),
         ("vdn", RELAY, {}),
     ],
 )
@@ -175,24 +183,45 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     assert_same_metrics(whole, rest)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env", "sections"), [("vdn", RELAY, {}), ("ppo", COUNTDOWN, TOGETHER)]
+)
 @pytest.mark.usefixtures("cluster")
-def test_one_runner_has_the_team_of_this_process(store_root: Path) -> None:
-    whole = trained("vdn", **{"run.max_updates": 6})
+def test_one_runner_has_the_team_and_the_league_of_this_process(
+    algorithm: str, env: str, sections: dict[str, Any], store_root: Path
+) -> None:
+    options = {**sections, "run.max_updates": 4}
+    here = trained(algorithm, env, **options)
+    there = trained(algorithm, env, **options, **RAY, **{"scale.max_staleness": 0})
+    assert difference(weights(here), weights(there)) == 0.0
+    assert_same_metrics(here, there)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_two_runners_collect_for_all_modules(store_root: Path) -> None:
+    run = collected_by_two()
+    assert run.metrics["rollout/two/return_mean"] == 20 + 30 + 40
+    assert difference(weights(run), weights(run, at=0)) > 0.0
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_runners_of_agents_go_on_exactly(store_root: Path) -> None:
+    whole = collected_by_two()
+    expected = weights(whole)
+    assert difference(expected, weights(gone_on(whole))) == 0.0
+    local = trained("vdn", **{"run.max_updates": 6})
     part = trained("vdn", **RAY, **{"scale.max_staleness": 0, "run.max_updates": 3})
     rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert whole.step == rest.step > part.step
-    assert difference(weights(whole), weights(rest)) == 0.0
-    assert_same_metrics(whole, rest)
+    assert local.step == rest.step > part.step
+    assert difference(weights(local), weights(rest)) == 0.0
+    assert_same_metrics(local, rest)
 
 
-@pytest.mark.usefixtures("cluster")
-def test_two_runners_collect_for_all_modules_and_can_be_resumed(store_root: Path) -> None:
+def collected_by_two() -> rlplug.RunResult:
+    """A run with two runners and two modules that learn by replay."""
     chosen = {**TWO, **RAY, "scale.runners": 2, "scale.max_staleness": 0}
-    whole = trained("dqn", **chosen, **{"run.max_updates": 30, "checkpoint.updates": 15})
-    assert whole.metrics["rollout/two/return_mean"] == 20 + 30 + 40
-    expected, before = weights(whole), weights(whole, at=0)
-    assert difference(expected, before) > 0.0
-    assert difference(expected, weights(gone_on(whole))) == 0.0
+    return trained("dqn", **chosen, **{"run.max_updates": 30, "checkpoint.updates": 15})
 
 
 def rows(counts: list[int], *, steps: int, by_environment: bool, mask: bool) -> Experience:

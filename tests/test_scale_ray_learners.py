@@ -37,6 +37,7 @@ RAY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_on_sharded(
     store_root: Path,
@@ -80,18 +81,24 @@ found = partial(gymnasium.make, "CartPole-v1")
 
 @pytest.mark.usefixtures("cluster")
 def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_the_run_resumable(
-    store_root: Path,
+    store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Before that, they give bit for bit what learners without Ray give."""
+    local = ppo(steps=256, **{"scale.learners": 2})
     killed: list[str] = []
 
     def processes(name: str) -> list[psutil.Process]:
         found = psutil.Process().children(recursive=True)
         return [one for one in found if one.name().startswith(name)]
 
+    def saved() -> list[Path]:
+        found = store_root.glob("work/*/checkpoints/step-*")
+        return sorted(one for one in found if local.folder not in one.parents)
+
     def kill_one_after_the_other() -> None:
         deadline = time.monotonic() + 120
         for name, count in (("ray::Runner", 1), ("ray::Learner", 4)):
-            while len(list(store_root.glob("work/*/checkpoints/step-*"))) < count:
+            while len(saved()) < count:
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.02)
@@ -109,6 +116,10 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     said = [str(raised.value), *raised.value.__notes__]
     assert said[0].startswith("learner 1 of 2 died: its process is gone (killed or crashed).\n")
     assert any(line.startswith("resume it: rlplug resume ") for line in said)
+    assert (local.step, saved()[0].name) == (256, f"step-{256:012d}")
+    before = read_tree(saved()[0] / "policy")["modules"]["default"]
+    for name, value in local.module.state_dict().items():
+        assert torch.equal(value, before[name]), name
     rest = rlplug.resume(
         "last",
         options={
@@ -122,6 +133,7 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
         allow_drift=True,
     )
     assert rest.step >= 12 * 128
+    assert "(the run had 2 learners, now it has 1)." in caplog.text
     deadline = time.monotonic() + 20
     while left := [*processes("ray::Runner"), *processes("ray::Learner")]:
         assert time.monotonic() < deadline, left

@@ -19,6 +19,10 @@ import rlplug
 from rlplug.errors import RequestError
 from tests.scale_runs import PPO
 
+# Each node is four processes. `test_scale_ray_sampler.py` has runners that wait for a place, and
+# `test_scale_ray.py` a runner with another version of a plugin, without a second node.
+pytestmark = pytest.mark.long
+
 SMALL = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
 
 LASTING = """
