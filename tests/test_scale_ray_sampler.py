@@ -36,6 +36,7 @@ def sampler_of(
     *,
     dies_at: Callable[[int, int], int] = lambda index, life: -99,
     num_cpus: float = 0.1,
+    resources: dict[str, float] | None = None,
     **more: Any,
 ) -> Iterator[tuple[RaySampler, Any, Normalization]]:
     """A sampler of two runners with two environments each, and whose numbers they get.
@@ -43,10 +44,11 @@ def sampler_of(
     `dies_at`: at which timestep each life of a runner ends.
     """
     ray = import_module("ray")
-    actor = ray.remote(num_cpus=num_cpus, max_restarts=0)(Telling)
+    actor = ray.remote(num_cpus=num_cpus, resources=resources, max_restarts=0)(Telling)
 
     def make(index: int, *, life: int, beside: str = "") -> Any:
-        return actor.remote(index, life, dies_at(index, life))
+        kind = actor.options(num_cpus=0, resources={}) if beside else actor
+        return kind.remote(index, life, dies_at(index, life))
 
     vector = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
     box = gymnasium.spaces.Box(-9, 9, (1,))
@@ -173,16 +175,24 @@ def test_runners_that_die_are_replaced_as_often_as_is_allowed(
             all(sampler.collect(step) for step in (20, 24))
 
 
-def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor() -> None:
+def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to one for which there is no room, and which moves when there is."""
+    monkeypatch.setattr(ray_sampler, "_ROOM_SECONDS", 0.2)
+    caplog.set_level(logging.WARNING, "rlplug")
     module: Any = torch.nn.Linear(1, 1)
     agents = {"agent_0": "default", "agent_1": "default"}
     sides = [["agent_0"], ["agent_1"]]
     roster = Roster(LeagueSection(every=10), agents, {"default": module}, sides)
 
-    def dies_at(index: int, life: int) -> int:
-        return 20 if (index, life) == (1, 0) else -99
+    ray = import_module("ray")
+    (node,) = (name for name in ray.cluster_resources() if re.fullmatch(r"node:[\d.]+", name))
+    # There is 1 of it, on the only node.
+    half = {node: 0.5}
+    holder = ray.remote(num_cpus=0, resources=half)(Holder)
 
-    with sampler_of(roster=roster, dies_at=dies_at) as (sampler, _, _):
+    with sampler_of(roster=roster, resources=half) as (sampler, _, _):
 
         def heard() -> list[tuple[list[int], list[int]]]:
             """The numbers in the pool, and of the copies that are sent, last of each runner."""
@@ -199,10 +209,26 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert heard() == [([0, 1], [1])] * 2
         sampler.set_state(saved, seed=3)
         assert heard() == [([0, 1], [])] * 2
+        waiting = holder.remote()
+        ray.kill(sampler._runners[1])
+        ray.get(waiting.__ray_ready__.remote())
         sampler.collect(20)
         numbers, sent = heard()[1]
         assert len(numbers) > 1
         assert sent == numbers
+        assert "there is no room for runner 1, which goes on beside another" in caplog.text
+        (own, built) = sampler._waiting[1]
+        ray.kill(waiting)
+        ray.get(built)
+        sampler.collect(24)
+        assert sampler._runners[1] is own
+        assert heard()[1] == (numbers, numbers)
+        assert "runner 1 has a place of its own again." in caplog.text
+        assert sampler.collect(28).columns["rewards"].tolist()[1::2] == [28.0, 128.0]
+
+
+class Holder:
+    """Holds what it reserves."""
 
 
 def test_a_runner_without_room_is_waited_for_and_then_refused(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import rlplug as api
 from rlplug.review.record import RunRecord
 from rlplug.runs.seeds.results import SeedsFailedError
 from rlplug.tracking.recorded import recorded_runs
+from tests.warm import Forked, Warm
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -45,25 +46,7 @@ def runs_of(home: Path) -> dict[int, RunRecord]:
     return {run.about.seed: run for run in recorded_runs(home)}
 
 
-@pytest.fixture
-def start(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start `rlplug` in a process of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def starting(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "rlplug", *arguments]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
-        return started[-1]
-
-    yield starting
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def until(reached: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+def until(reached: Callable[[], Any], process: Forked | None = None) -> None:
     while not reached():
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -145,9 +128,9 @@ def test_a_seed_that_fails_takes_no_other_with_it_and_goes_on_with_its_group(
 
 
 def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_on(
-    start: Callable[..., subprocess.Popen[str]], home: Path
+    warm: Warm, home: Path
 ) -> None:
-    first = start(*ENDLESS, "--seeds", "2", "--jobs", "1")
+    first = warm.start(*ENDLESS, "--seeds", "2", "--jobs", "1")
     until(training(home, 1), first)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=60)
@@ -157,7 +140,7 @@ def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_o
     runs = runs_of(home)
     assert {seed: run.status for seed, run in runs.items()} == {0: "KILLED"}
     assert checkpoints(runs[0])
-    second = start("resume", runs[0].about.group, "--jobs", "2")
+    second = warm.start("resume", runs[0].about.group, "--jobs", "2")
     until(training(home, 2), second)
     until(lambda: runs_of(home)[0].step > runs[0].step, second)
     # Nobody is left who could tell its processes to end.
@@ -167,10 +150,8 @@ def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_o
     assert all(checkpoints(run) for run in runs_of(home).values())
 
 
-def test_a_second_signal_ends_the_seeds_at_once(
-    start: Callable[..., subprocess.Popen[str]], home: Path
-) -> None:
-    process = start(*ENDLESS, "--seeds", "1", "--quiet")
+def test_a_second_signal_ends_the_seeds_at_once(warm: Warm, home: Path) -> None:
+    process = warm.start(*ENDLESS, "--seeds", "1", "--quiet")
     until(training(home, 1), process)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.02)
@@ -209,6 +190,7 @@ def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) ->
     assert (summed["group"], summed["seeds"]) == (summary["group"], [0, 1])
 
 
+@pytest.mark.long
 def test_python_gets_a_sequence_of_records_whose_policies_can_be_loaded(home: Path) -> None:
     results = api.run(
         "linucb", steps=200, seeds=range(2), options={"alpha": 0.5, "tracking.enabled": False}
@@ -237,6 +219,11 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
         options={"evaluation.episodes": 2},
     )
     assert "one after another in this process, because of the environment" in caplog.text
+    assert [run.about.seed for run in results] == [0, 1]
+    assert repr(results).startswith(f"RunResults of {results.group}:\nseed")
+    (line,) = results.plot().axes[0].lines
+    assert line.get_label() == "a2c (2 runs)"
+    assert results[1].load().predict([[0.0] * 4]) is not None
     client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
     found = client.search_runs(
         [results[0].experiment_id], f"tags.`rlplug.group` = '{results.group}'"

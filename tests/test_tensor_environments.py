@@ -72,6 +72,7 @@ def test_ppo_learns_cart_pole(home: Path) -> None:
     assert result.metrics["eval/return_mean"] >= 475
 
 
+@pytest.mark.long
 def test_dqn_learns_cart_pole(home: Path) -> None:
     options = {
         "num_envs": 8,
@@ -94,14 +95,18 @@ def test_dqn_learns_cart_pole(home: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("ppo", CART_POLE, {"n_steps": 32}),
-        ("ppo", PENDULUM, {"n_steps": 32, "memory": "lstm", "env.max_episode_steps": 20}),
+        ("ppo", CART_POLE, {"n_steps": 32, "n_epochs": 2}),
+        (
+            "ppo",
+            PENDULUM,
+            {"n_steps": 32, "n_epochs": 2, "memory": "lstm", "env.max_episode_steps": 20},
+        ),
         (
             "a2c",
             PENDULUM,
             {"normalize_observation": True, "normalize_reward": True, "env.max_episode_steps": 20},
         ),
-        ("dqn", CART_POLE, {"learning_starts": 200, "buffer_size": 600, "n_step": 2}),
+        ("dqn", CART_POLE, {"learning_starts": 200, "buffer_size": 300, "n_step": 2}),
         (
             "rainbow",
             CART_POLE,
@@ -115,7 +120,7 @@ def test_a_resumed_run_equals_one_that_was_not_cut_off(
     settings = {"num_envs": 8, "batch_size": 64, "evaluation.episodes": 2, **options}
     if algorithm == "a2c":
         del settings["batch_size"]
-    resumed_equals(home, algorithm, env, steps=1536, every=512, at=1100, options=settings)
+    resumed_equals(home, algorithm, env, steps=768, every=256, at=540, options=settings)
 
 
 def test_algorithms_that_act_on_arrays_get_arrays(home: Path, caplog: Any) -> None:
@@ -125,9 +130,22 @@ def test_algorithms_that_act_on_arrays_get_arrays(home: Path, caplog: Any) -> No
     assert told.endswith("each step copies the tensors of environment 'Arms' to the host.")
 
 
-def test_modules_on_tensors_learn_a_bandit_too(home: Path) -> None:
-    options = {**QUIET, "num_envs": 32, "n_steps": 4, "batch_size": 128, "learning_rate": 0.01}
-    result = rl.run("ppo", Arms, steps=12_800, options=options)
+@pytest.mark.parametrize(
+    ("algorithm", "steps", "options"),
+    [
+        ("ppo", 12_800, {"num_envs": 32, "n_steps": 4, "batch_size": 128}),
+        (
+            "dqn",
+            4_000,
+            {"num_envs": 8, "learning_starts": 200, "train_freq": 2, "exploration_final_eps": 0.0},
+        ),
+    ],
+)
+def test_modules_on_tensors_learn_a_bandit_too(
+    home: Path, algorithm: str, steps: int, options: dict[str, Any]
+) -> None:
+    options = {**QUIET, "learning_rate": 0.01, **options}
+    result = rl.run(algorithm, Arms, steps=steps, options=options)
     assert result.metrics["rollout/reward_mean"] > 0.8
     assert "rollout/length_mean" in result.metrics
 

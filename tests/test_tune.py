@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import pytest
 
 import rlplug as api
 from rlplug.config.tune_section import TuneSection
-from rlplug.errors import ConfigError, RequestError
+from rlplug.errors import ConfigError
 from rlplug.registry import Registry
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.runs.recorded import RecordedRun
@@ -29,6 +28,7 @@ from rlplug.runs.tuning.space import Range, read_space
 from rlplug.runs.tuning.study import Proposal, Study
 from rlplug.runs.tuning.summary import StudySummary, TrialRow
 from rlplug.tracking.recorded import recorded_runs
+from tests.warm import Forked, Warm
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -185,12 +185,12 @@ def test_without_optuna_the_message_says_what_to_install(
     assert "pip install 'rlplug[tune]'" in refused.err
 
 
-def test_a_command_that_trains_imports_neither_optuna_nor_ray() -> None:
+def test_a_command_that_trains_imports_neither_optuna_nor_ray(warm: Warm) -> None:
     check = (
         "import sys, rlplug.runs.run, rlplug.cli.main, rlplug.runs.seeds.several;"
         "sys.exit(any(one in sys.modules for one in ('optuna', 'ray')))"
     )
-    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+    assert warm.start(code=check).wait() == 0
 
 
 def test_the_file_of_a_study_is_also_that_of_a_run(
@@ -354,21 +354,22 @@ def mean_reward(run: RecordedRun) -> float:
     return float((rewards * numpy.diff(steps, prepend=0)).sum() / steps[-1])
 
 
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_it(
-    rlplug: Command, store_root: Path
+    rlplug: Command, store_root: Path, seeds: int
 ) -> None:
     from mlflow import MlflowClient
 
-    command = ("tune", "--algo", "linucb", "--steps", "200", "--seeds", "2", *ALPHA)
+    command = ("tune", "--algo", "linucb", "--steps", "200", "--seeds", f"{seeds}", *ALPHA)
     done = rlplug(*command, "--trials", "1", "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     runs = {run.run_id: run for run in recorded_runs(store_root)}
     (trial,) = found["trials"]
-    assert set(trial["runs"]) == {"0", "1"}
+    assert set(trial["runs"]) == {str(seed) for seed in range(seeds)}
     # Of equally long runs; the reward of the last report is another number.
     rewards = [mean_reward(one) for one in api.runs(root=store_root)]
-    assert trial["score"] == pytest.approx(sum(rewards) / 2)
+    assert trial["score"] == pytest.approx(sum(rewards) / seeds)
     assert {run.about.group for run in runs.values()} == {found["study"]}
     assert {run.about.trial for run in runs.values()} == {"0"}
     assert {run.about.options["algorithm.alpha"] for run in runs.values()} == {
@@ -376,7 +377,7 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     }
     more = json.loads(rlplug(*command, "--trials", "2", "--json", "--quiet").out)
     assert more["trials"][0] == trial
-    assert len(recorded_runs(store_root)) == 4
+    assert len(recorded_runs(store_root)) == 2 * seeds
     same = json.loads(rlplug("resume", found["study"], "--json", "--quiet").out)
     assert same["trials"] == more["trials"]
     best = max(more["trials"], key=lambda one: one["score"])
@@ -398,13 +399,13 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
 
 
 def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: Path) -> None:
+    # `Study` knows that all combinations are tried, and which one is the best.
     space = {"alpha": {"choices": [0.5, 1.0]}}
-    options = {"tracking.enabled": False, "tune.sampler": "grid"}
+    options = {"tracking.enabled": False, "tune.sampler": "grid", "tune.trials": 1}
     found = api.tune("linucb", steps=200, space=space, options=options)
-    assert [one.status for one in found.trials] == ["finished"] * 2
-    assert {one.options["alpha"] for one in found.trials} == {0.5, 1.0}
-    assert found.best is not None
-    assert found.best.score == max(one.score or 0.0 for one in found.trials)
+    (trial,) = found.trials
+    assert (trial.status, trial.options["alpha"] in (0.5, 1.0)) == ("finished", True)
+    assert found.best == trial
     assert found.best.score == pytest.approx(mean_reward(found.best.runs[0]))
     assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
     again = api.tune("linucb", steps=200, space=space, options=options)
@@ -413,8 +414,6 @@ def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: 
     interrupted = StudyInterrupted(again, signal.SIGTERM)
     assert (interrupted.result, interrupted.exit_code) == (again, 143)
     assert str(interrupted) == f"interrupted; to go on: rlplug resume {again.study}"
-    with pytest.raises(RequestError, match="NoSuch"):
-        api.tune("linucb", "NoSuch-v0", space=space, options=options)
 
 
 def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home: Path) -> None:
@@ -436,14 +435,12 @@ def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home
 
 
 def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
-    home: Path,
+    home: Path, warm: Warm
 ) -> None:
     options = ("--algo", "linucb", "--steps", "1000000", "--study", "long", *OFFLINE, *ALPHA)
-    command = [sys.executable, "-m", "rlplug", "tune", *options, "--jobs", "1"]
 
-    def started() -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    def started() -> Forked:
+        return warm.start("tune", *options, "--jobs", "1")
 
     first = started()
     until(lambda: [one.step > 0 for one in recorded_runs(home)] == [True], first)
@@ -461,7 +458,7 @@ def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     assert [one.run_id for one in recorded_runs(home)] == [before.run_id]
 
 
-def until(reached: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+def until(reached: Callable[[], Any], process: Forked | None = None) -> None:
     deadline = time.monotonic() + 120
     while not reached():
         assert process is None or process.poll() is None, process.communicate()

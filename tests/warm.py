@@ -111,6 +111,7 @@ class Warm:
         cwd: Path | None = None,
         environ: Mapping[str, str] | None = None,
         paths: Sequence[Path] = (),
+        new_session: bool = False,
     ) -> Forked:
         """Do what `python -m rlplug` does, or `python -c code`, with folders of modules."""
         environ = os.environ if environ is None else environ
@@ -121,6 +122,7 @@ class Warm:
             "cwd": str(cwd or Path.cwd()),
             "environ": dict(environ),
             "paths": [*map(str, paths), *filter(None, inherited)],
+            "new_session": new_session,
         }
         ours, theirs = socket.socketpair()
         out, err = TemporaryFile(), TemporaryFile()  # noqa: SIM115 # `Forked` reads them
@@ -180,6 +182,8 @@ def _wait_for(pid: int, answers: socket.socket) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Do what was asked for, as a new interpreter does it."""
+    if request["new_session"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
