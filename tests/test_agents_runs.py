@@ -166,9 +166,9 @@ def test_agents_with_one_module_learn_to_meet(home: Path) -> None:
 def test_a_resumed_run_equals_an_uninterrupted_one(
     algorithm: str, env: str, options: dict[str, Any], home: Path
 ) -> None:
-    whole = trained(env, algorithm, steps=384, **options)
-    part = trained(env, algorithm, steps=192, **options)
-    rest = library.resume(part.run_id, steps=384)
+    whole = trained(env, algorithm, steps=256, **options)
+    part = trained(env, algorithm, steps=128, **options)
+    rest = library.resume(part.run_id, steps=256)
     assert_same(weights(whole), weights(rest))
 
 

@@ -244,9 +244,9 @@ CENTRAL: dict[str, Any] = {"central_critic": True}
 def test_a_resumed_run_equals_an_uninterrupted_one(
     algorithm: str, env: str, options: dict[str, Any], home: Path
 ) -> None:
-    whole = trained(env, algorithm, steps=384, **options)
-    part = trained(env, algorithm, steps=192, **options)
-    rest = library.resume(part.run_id, steps=384)
+    whole = trained(env, algorithm, steps=256, **options)
+    part = trained(env, algorithm, steps=128, **options)
+    rest = library.resume(part.run_id, steps=256)
     assert_same(weights(whole), weights(rest))
 
 
@@ -273,7 +273,7 @@ def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
     """Both are paid 2 more or 2 less: to know nothing of it is an error of 4 in the mean."""
     options: dict[str, Any] = {"env__prize": 2.0, "env__max_steps": 1, "learning_rate": 3e-3}
     losses = {
-        central: trained(LOTTERY, steps=4_000, central_critic=central, **options).metrics[
+        central: trained(LOTTERY, steps=1_000, central_critic=central, **options).metrics[
             "train/value_loss"
         ]
         for central in (True, False)

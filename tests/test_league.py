@@ -398,10 +398,10 @@ def trained(env: Any = MATRIX, algorithm: str = "ppo", **options: Any) -> Any:
 def test_a_resumed_league_equals_an_uninterrupted_one(
     algorithm: str, env: str, options: dict[str, Any], home: Path
 ) -> None:
-    options = {"league__every": 50, "league__pool": 3, "league__draw": "prioritized", **options}
-    whole = trained(env, algorithm, steps=384, **options)
-    part = trained(env, algorithm, steps=192, **options)
-    rest = library.resume(part.run_id, steps=384)
+    options = {"league__every": 25, "league__pool": 3, "league__draw": "prioritized", **options}
+    whole = trained(env, algorithm, steps=256, **options)
+    part = trained(env, algorithm, steps=128, **options)
+    rest = library.resume(part.run_id, steps=256)
     assert whole.metrics["league/copies"] > part.metrics["league/copies"]
     for part_of in ("policy", "training"):
         one, other = (read_tree(checkpoint(run) / part_of) for run in (whole, rest))

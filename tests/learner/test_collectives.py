@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import multiprocessing
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from rlplug.learner import collectives
+from tests.warm import Warm
 
 DEAD = 0.5
 """Seconds after which the second process is said to be gone, in which it never answers."""
@@ -52,17 +51,13 @@ def exchanging(rank: int, folder: str) -> None:
     os._exit(0)
 
 
-def test_objects_of_any_size_are_exchanged_and_the_dead_are_not_waited_for(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    sys.path.insert(0, os.path.dirname(__file__))
-    try:
-        both = [context.Process(target=exchanging, args=(rank, str(tmp_path))) for rank in (0, 1)]
-        for process in both:
-            process.start()
-        for process in both:
-            process.join(60)
-    finally:
-        sys.path.remove(os.path.dirname(__file__))
+def test_objects_of_any_size_are_exchanged_and_the_dead_are_not_waited_for(
+    tmp_path: Path, warm: Warm
+) -> None:
+    code = "import sys, test_collectives as t; t.exchanging(int(sys.argv[1]), sys.argv[2])"
+    here = [Path(__file__).parent]
+    both = [warm.start(str(rank), str(tmp_path), code=code, paths=here) for rank in (0, 1)]
+    assert [one.wait(60) for one in both] == [0, 0], [one.err for one in both]
     told, noticed, seconds = json.loads((tmp_path / "0.json").read_text())
     assert told == [[0, 1000], [0, 1], [1, 2], "for 0"]
     assert json.loads((tmp_path / "1.json").read_text())[0] == [

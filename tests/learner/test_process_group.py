@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from rlplug.learner import Learner
 from rlplug.learner.process_group import ProcessGroup
 from rlplug.registry import Participant, describe
 from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from tests.warm import Warm
 
 
 class Weight(Module):
@@ -99,21 +97,13 @@ def one_of_two(rank: int, where: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """What two processes wrote, each with its rank."""
     folder = tmp_path_factory.mktemp("two")
-    context = multiprocessing.get_context("spawn")
-    sys.path.insert(0, os.path.dirname(__file__))
-    try:
-        processes = [
-            context.Process(target=one_of_two, args=(rank, str(folder))) for rank in (0, 1)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(120)
-    finally:
-        sys.path.remove(os.path.dirname(__file__))
+    code = "import sys, test_process_group as t; t.one_of_two(int(sys.argv[1]), sys.argv[2])"
+    here = [Path(__file__).parent]
+    both = [warm.start(str(rank), str(folder), code=code, paths=here) for rank in (0, 1)]
+    assert [one.wait(120) for one in both] == [0, 0], [one.err for one in both]
     return folder
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +21,18 @@ from rlplug.runs.build_learner import build_learner
 from rlplug.runs.learners.sharding import refuse_unshardable
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
+from tests.warm import Warm
 
 PAIR = Path(__file__).parent / "sharded_pair.py"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def found(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> list[Any]:
     """What the cases of `sharded_pair.py` found, of both learners."""
     folder = tmp_path_factory.mktemp("sharded")
-    root = PAIR.parents[2]
+    code = f"import runpy; runpy.run_path({str(PAIR)!r}, run_name='__main__')"
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(PAIR), str(rank), str(folder / "store"), str(folder / str(rank))],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
-        )
+        warm.start(str(rank), str(folder / "store"), str(folder / str(rank)), code=code)
         for rank in (0, 1)
     ]
     try:
@@ -45,7 +40,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     finally:
         for process in processes:
             process.kill()
-    assert codes == [0, 0]
+    assert codes == [0, 0], [process.err for process in processes]
     return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
 
 
