@@ -55,13 +55,9 @@ def test_asynchronous_environments_tell_what_those_of_one_process_tell() -> None
 
 
 def test_a_run_on_asynchronous_environments_equals_one_in_this_process(home: Any) -> None:
+    options = {"num_envs": 2, "n_steps": 64, "batch_size": 64, "tracking.enabled": False}
     results = [
-        rl.run(
-            "ppo",
-            "CartPole-v1",
-            steps=512,
-            options={"num_envs": 2, "n_steps": 64, "batch_size": 64, "sampling.vectorization": how},
-        )
+        rl.run("ppo", "CartPole-v1", steps=512, options={**options, "sampling.vectorization": how})
         for how in ("async", "sync")
     ]
     first, second = (
