@@ -65,8 +65,15 @@ def test_what_an_import_does_besides_is_told(
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("raise ValueError('not twice')", "ValueError: not twice"),
+        ("import os; os._exit(3)", "it ended with exit code 3"),
+    ],
+)
 def test_what_another_process_cannot_rebuild_is_told_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "changing_plugin.py"
     lines = (
@@ -76,12 +83,12 @@ def test_what_another_process_cannot_rebuild_is_told_with_its_reason(
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         mine = importlib.import_module("changing_plugin").Mine
-        file.write_text("raise ValueError('not twice')\n")
+        file.write_text(f"{line}\n")
         told = failure("importing_is_quiet", mine)
     finally:
         del sys.modules["changing_plugin"]
     assert "could not be rebuilt in another process:" in told.found
-    assert told.found.endswith("ValueError: not twice")
+    assert told.found.endswith(reason)
 
 
 # -- options ---------------------------------------------------------------------------------------
