@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,15 @@ from rlplug.plugin import Acted, ActInput, Module
 from rlplug.seeding import derive
 from rlplug.testing.cases import Case
 
-__all__ = ["RUN_STEPS", "Collector", "RandomActions", "stack_observations", "stacked", "to_array"]
+__all__ = [
+    "RUN_STEPS",
+    "Collector",
+    "RandomActions",
+    "first_observations",
+    "stack_observations",
+    "stacked",
+    "to_array",
+]
 
 RUN_STEPS = 4_000
 """Environment steps of the run that feeds and modules are told of."""
@@ -211,6 +220,19 @@ def stack_observations(
     if "action_mask" not in infos[0]:
         return together, None
     return together, numpy.stack([info["action_mask"] for info in infos])
+
+
+def first_observations(case: Case, n: int, seed: int = 0) -> Any:
+    """The stacked observations and action masks at the start of n episodes, always the same."""
+    return copy.deepcopy(_first_observations(case, n, seed))
+
+
+@lru_cache(maxsize=256)
+def _first_observations(case: Case, n: int, seed: int) -> Any:
+    environment = case.make()
+    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
+    observations, infos = zip(*resets, strict=True)
+    return stack_observations(case.observation_space, observations, infos)
 
 
 def to_array(value: Any) -> Any:

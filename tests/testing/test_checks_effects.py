@@ -230,10 +230,12 @@ def test_fingerprints_tell_effects_apart() -> None:
     subject = Subject.of(OfSpaces)
     usual = fingerprint(subject, {}, DISCRETE)
     assert usual == fingerprint(subject, {"images": True}, DISCRETE)
-    assert usual not in ("", fingerprint(subject, {"gamma": 0.3}, DISCRETE))
-    assert fingerprint(subject, {"gamma": 7.0}, DISCRETE) == ""
+    assert usual.is_of_updates
+    assert "gamma" in usual.read
+    assert usual.digest != fingerprint(subject, {"gamma": 0.3}, DISCRETE).digest
+    assert fingerprint(subject, {"gamma": 7.0}, DISCRETE).digest == ""
     image = next(one for one in CASES if one.name == "image, discrete")
-    assert fingerprint(subject, {}, image) == "not supported"
+    assert fingerprint(subject, {}, image).digest == "not supported"
 
 
 # -- schedules -------------------------------------------------------------------------------------

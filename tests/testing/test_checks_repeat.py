@@ -72,7 +72,7 @@ def test_each_option_is_changed_alone_and_with_a_switch_where_it_is_refused() ->
 
 def test_reading_an_option_is_noted_but_not_comparing_and_copying() -> None:
     reads: set[str] = set()
-    kind = options._recording(SwitchedConfig, reads)
+    kind = options.recording(SwitchedConfig, reads)
     config = kind()
     assert config == kind()
     assert repr(config).startswith("SwitchedConfig(")

@@ -16,7 +16,7 @@ from rlplug.errors import RunFailedError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.checks.distributions import in_torch
-from rlplug.testing.collector import stack_observations, to_array
+from rlplug.testing.collector import first_observations, to_array
 from rlplug.testing.comparison import cloned, first_difference, leaves_of, require_equal
 from rlplug.testing.harness import Harness, changed_generators, make_harness
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
@@ -311,10 +311,7 @@ def _attributes(module: Module) -> dict[str, Any]:
 
 def _input(case: Case, module: Module, n: int, seed: int = 0) -> ActInput:
     """n observations and a generator, all from this seed."""
-    environment = case.make()
-    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
-    observations, infos = zip(*resets, strict=True)
-    stacked, mask = stack_observations(case.observation_space, observations, infos)
+    stacked, mask = first_observations(case, n, seed)
     return ActInput(stacked, mask, module.initial_state(n), 100, numpy.random.default_rng(seed))
 
 

@@ -16,7 +16,8 @@ from rlplug.errors import RlplugError
 from rlplug.plugin import ActInput, Module
 from rlplug.testing.algorithms import PolicyGradient, QLearning
 from rlplug.testing.cases import CASES, Case
-from rlplug.testing.collector import RUN_STEPS, stack_observations, to_array
+from rlplug.testing.checks.options import recording
+from rlplug.testing.collector import RUN_STEPS, first_observations, to_array
 from rlplug.testing.comparison import digest, leaves_of
 from rlplug.testing.harness import make_harness
 from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
@@ -55,21 +56,21 @@ _CHOICES = {"encoder": f"{FirstFeatures.__module__}:{FirstFeatures.__name__}"}
 
 def check_every_option_has_an_effect(subject: Subject) -> None:
     """A change of any option changes the feed, the updates, or how modules act."""
-    base: dict[Any, Any] = {}
+    settings: set[Any] = set()
     idle = []
     untested = subject.kind.untested_options
     for field in attrs.fields(subject.kind.Config):
         if field.name in untested:
             continue
         others = [one for one in _others(subject, field.name) if subject.accepts_any(one)]
-        if others and not _has_effect(subject, field.name, others, base):
+        if others and not _has_effect(subject, field.name, others, settings):
             idle.append(field.name)
     if idle:
         names = ", ".join(map(repr, idle))
         raise CheckFailed(
             "another feed, other weights or other actions for another value of each option",
             f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}, "
-            f"in {len(base)} settings",
+            f"in {len(settings)} settings",
             f"{location(subject.kind.Config)}: follow {idle[0]!r} to where it is used; if it "
             "matters only beside other options, name them in `variants`; if no environment of the "
             "kit can show it, name it in `untested_options`",
@@ -131,13 +132,13 @@ def check_schedules_are_followed(subject: Subject) -> None:
             "schedule; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
         )
         try:
-            tried = fingerprint(subject, {**setting, **scheduled}, case, algorithm)
+            tried = fingerprint(subject, {**setting, **scheduled}, case, algorithm).digest
         except Exception as error:
             failure = as_failure(error, f"a run with {scheduled}", subject.kind)
             raise CheckFailed(
                 failure.looked_for, failure.found, f"{failure.look_at}: {hint}"
             ) from error
-        if tried == fingerprint(subject, setting, case, algorithm):
+        if tried == fingerprint(subject, setting, case, algorithm).digest:
             raise CheckFailed(
                 f"other weights or actions for {field.name} = {scheduled[field.name]} than for "
                 f"{first!r}",
@@ -148,16 +149,46 @@ def check_schedules_are_followed(subject: Subject) -> None:
         raise DoesNotApply("it has no option with schedulable=True")
 
 
+@attrs.frozen
+class Fingerprint:
+    """What a few updates with some options lead to."""
+
+    digest: str
+    """Of feed, weights and actions; empty if the options are refused, or "not supported"."""
+    read: frozenset[str] = frozenset()
+    """The options that were read: others have no effect beside these."""
+
+    @property
+    def is_of_updates(self) -> bool:
+        """Whether there were any updates."""
+        return self.digest not in ("", "not supported")
+
+
 def fingerprint(
     subject: Subject, changes: Mapping[str, Any], case: Case, algorithm: type[Any] = PolicyGradient
-) -> str:
-    """A digest of what a few updates with these options lead to; empty if they are refused.
+) -> Fingerprint:
+    """What a few updates with these options lead to, computed once per subject.
 
     Single numbers in buffers are left out: an option that is only stored there changes nothing.
     """
+    known: dict[Any, Fingerprint] = subject.__dict__.setdefault("_fingerprints", {})
+    key = (repr(sorted(changes.items())), case, algorithm)
+    if key not in known:
+        read: set[str] = set()
+        known[key] = Fingerprint(_digest(subject, changes, case, algorithm, read), frozenset(read))
+    return known[key]
+
+
+def _digest(
+    subject: Subject,
+    changes: Mapping[str, Any],
+    case: Case,
+    algorithm: type[Any],
+    read: set[str],
+) -> str:
     soon = {"target_update_interval": 3}
     changes = {**(soon if subject.accepts({**soon, **changes}) else {}), **changes}
-    config = subject.changed(changes)
+    config = subject.changed(changes, recording(subject.kind.Config, read))
     if config is None:
         return ""
     plugin = subject.kind(config)
@@ -196,11 +227,8 @@ def fingerprint(
 
 def acting_inputs(module: Module, case: Case, n: int, *, seed: int = 0) -> Iterator[ActInput]:
     """The same n observations at several moments of a run, with fresh generators."""
-    environment = case.make()
-    resets = [environment.reset(seed=1000 * seed + index) for index in range(n)]
-    observations, infos = zip(*resets, strict=True)
     for timestep in _MOMENTS:
-        stack, mask = stack_observations(case.observation_space, observations, infos)
+        stack, mask = first_observations(case, n, seed)
         random = numpy.random.default_rng(seed)
         yield ActInput(stack, mask, module.initial_state(n), timestep, random, RUN_STEPS)
 
@@ -215,20 +243,22 @@ def _acting(module: Module, case: Case) -> dict[str, Any]:
 
 
 def _has_effect(
-    subject: Subject, name: str, others: list[dict[str, Any]], base: dict[Any, Any]
+    subject: Subject, name: str, others: list[dict[str, Any]], settings: set[Any]
 ) -> bool:
     tried = False
     for setting, case, algorithm in _contexts(subject, name):
-        key = (tuple(setting.items()), case.name, algorithm)
         for change in others if not setting else others[:2]:
             if change.items() <= setting.items() or not subject.accepts({**setting, **change}):
                 continue
-            if key not in base:
-                base[key] = fingerprint(subject, setting, case, algorithm)
-            if base[key] in ("", "not supported"):
+            settings.add((tuple(setting.items()), case.name, algorithm))
+            base = fingerprint(subject, setting, case, algorithm)
+            if not base.is_of_updates:
                 break
             tried = True
-            if fingerprint(subject, {**setting, **change}, case, algorithm) not in ("", base[key]):
+            if name not in base.read:
+                break
+            changed = fingerprint(subject, {**setting, **change}, case, algorithm)
+            if changed.digest not in ("", base.digest):
                 return True
     return not tried or any(_supports_other_spaces(subject, change) for change in others)
 
@@ -239,12 +269,14 @@ def _effect(
     """Where another value of an option has an effect, and that value; None if nowhere."""
     for context in _contexts(subject, name):
         setting, case, algorithm = context
+        if name in setting:
+            continue
         base = fingerprint(subject, setting, case, algorithm)
-        if base in ("", "not supported"):
+        if not base.is_of_updates or name not in base.read:
             continue
         for change in _others(subject, name)[:2]:
             changed = fingerprint(subject, {**setting, **change}, case, algorithm)
-            if changed not in ("", base) and name not in setting:
+            if changed.digest not in ("", base.digest):
                 return context, change
     return None
 

@@ -22,6 +22,7 @@ __all__ = [
     "check_every_option_is_read",
     "check_feed_has_the_options",
     "check_options_are_typed_and_documented",
+    "recording",
 ]
 
 
@@ -155,7 +156,7 @@ def _variants_of(subject: Subject) -> Iterator[dict[str, Any]]:
 def _options_read(subject: Subject, changes: Mapping[str, Any], cases: Sequence[Case]) -> set[str]:
     """The options that are read in a few updates with these changes; none if they are refused."""
     reads: set[str] = set()
-    config = _config(subject, changes, _recording(subject.kind.Config, reads))
+    config = _config(subject, changes, recording(subject.kind.Config, reads))
     if config is None:
         return set()
     plugin = subject.kind(config)
@@ -178,7 +179,7 @@ def _options_read(subject: Subject, changes: Mapping[str, Any], cases: Sequence[
     return reads
 
 
-def _recording(kind: type[Any], reads: set[str]) -> type[Any]:
+def recording(kind: type[Any], reads: set[str]) -> type[Any]:
     """A subclass of a `Config` whose instances add the names that plugins read to `reads`."""
     names = {field.name for field in attrs.fields(kind)}
 
