@@ -100,13 +100,17 @@ class AddOnConformance(_Conformance):
 
 
 def mutant_test(
-    mutants: Sequence[tuple[type[Any], str, str]], **subject: Any
+    mutants: Sequence[tuple[type[Any], str, str]], *, trainings: int | None = 1, **subject: Any
 ) -> Callable[..., None]:
-    """A test that plugins with a planted bug fail a check: `(class, check, part of the report)`."""
+    """A test that plugins with a planted bug fail a check: `(class, check, part of the report)`.
+
+    Of a probe's trainings only the first is made, which the plugin without the bug should pass;
+    with `trainings=None` all of them, as in the check itself.
+    """
 
     def test(kind: type[Any], check: str, words: str) -> None:
         with pytest.raises(CheckFailed, match=re.escape(words)):
-            check_named(check)(Subject.of(kind, **subject))
+            check_named(check)(Subject.of(kind, trainings=trainings, **subject))
 
     names = [f"{kind.__name__}-{check}-{words}" for kind, check, words in mutants]
     parametrized = pytest.mark.parametrize(("kind", "check", "words"), mutants, ids=names)

@@ -56,6 +56,8 @@ class Subject:
     """An environment to check it in, if it supports none of the kit's."""
     seed: int = 0
     """Other seeds for everything that is drawn in the checks."""
+    trainings: int | None = None
+    """Trainings after which a probe counts as not solved; None: as many as its check allows."""
 
     @classmethod
     def of(cls, plugin: str | type[Any], **arguments: Any) -> Subject:
@@ -100,10 +102,10 @@ class Subject:
         """Whether this change is valid alone or beside one of the settings."""
         return any(self.accepts({**one, **change}) for one in (*self.settings, *self.enabled))
 
-    def changed(self, changes: Mapping[str, Any]) -> Any:
+    def changed(self, changes: Mapping[str, Any], kind: type[Any] | None = None) -> Any:
         """The options to check it with and these changes; None if they are refused."""
         values = {**self._fast_options, **self.options, **changes}
-        config, _ = structure(self.kind.Config, plain(values), self.found.name)
+        config, _ = structure(kind or self.kind.Config, plain(values), self.found.name)
         return config
 
     @cached_property

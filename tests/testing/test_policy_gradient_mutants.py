@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy
+import pytest
 import torch
 from torch import nn
 
@@ -426,7 +427,7 @@ MUTANTS = [
     (NormalizedWithoutAMean, "advantages_are_normalized", "prepare_batch gives a mean of"),
     (TruncationEnds, "truncated_steps_bootstrap", "the update differs"),
     (TruncationEnds, "solves_time_limit", "truncation treated as termination"),
-    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after 16,000 steps"),
+    (TruncationEnds, "solves_stay_under_a_time_limit", "action 1 after"),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NothingEnds, "solves_ending", "bootstrapping through termination"),
     (NothingEnds, "solves_leave_before_an_end", "action 0 after"),
@@ -469,6 +470,9 @@ MUTANTS = [
 
 
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+test_more_trainings_make_no_difference_to_a_planted_bug = pytest.mark.long(
+    mutant_test([one for one in MUTANTS if one[1].startswith("solves_")], trainings=None)
+)
 
 
 def test_advantages_may_be_normalized_where_they_are_prepared() -> None:

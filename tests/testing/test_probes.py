@@ -242,9 +242,9 @@ class Forgets(Remembers):
 
 
 def test_a_memory_finds_its_way_through_the_maze() -> None:
-    check_remembers_the_sign(Subject.of(Remembers))
+    check_remembers_the_sign(Subject.of(Remembers, trainings=1))
 
 
 def test_forgetting_is_told_from_remembering() -> None:
     with pytest.raises(CheckFailed, match="0 is what forgetting earns"):
-        check_remembers_the_sign(Subject.of(Forgets))
+        check_remembers_the_sign(Subject.of(Forgets, trainings=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy
+import pytest
 import torch
 
 from rlplug import Acted, Loss
@@ -220,3 +221,6 @@ MUTANTS = [
 
 
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+test_more_trainings_make_no_difference_to_a_planted_bug = pytest.mark.long(
+    mutant_test([one for one in MUTANTS if one[1].startswith("solves_")], trainings=None)
+)
