@@ -131,7 +131,8 @@ def test_an_environment_that_breaks_off_ends_the_run() -> None:
         started(lambda: Breaks(gymnasium.make("CartPole-v1")), steps=5_000)
 
 
-def test_cart_pole_is_learned_with_the_preset() -> None:
+@pytest.mark.parametrize("earned", [195.0, pytest.param(450.0, marks=pytest.mark.long)])
+def test_cart_pole_is_learned_with_the_preset(earned: float) -> None:
     """The seed and the threshold were fixed beforehand; all seeds: benchmarks/learn_dqn.py."""
     result = run(
         "dqn",
@@ -139,8 +140,8 @@ def test_cart_pole_is_learned_with_the_preset() -> None:
         options={
             "tracking.enabled": False,
             "run.preset": "cartpole",
-            "evaluation.stop_at_return": 450.0,
+            "evaluation.stop_at_return": earned,
         },
     )
     assert isinstance(result.module, DQNModule)
-    assert result.metrics["eval/return_mean"] >= 450
+    assert result.metrics["eval/return_mean"] >= earned

@@ -45,6 +45,7 @@ def test_with_memory_it_does_so_too(check: str, memory: str) -> None:
     check_named(check)(Subject.of("ppo", options={**MEMORY, "memory": memory}))
 
 
+@pytest.mark.long
 def test_a_gru_remembers_the_sign() -> None:
     # test_learning.py has the same maze for an LSTM.
     check_named("remembers_the_sign")(Subject.of("ppo", options={**MEMORY, "memory": "gru"}))

@@ -1,6 +1,7 @@
 """What is learned on Pendulum-v1; the seeds and thresholds were fixed beforehand.
 
-benchmarks/learn_sac.py has all seeds and the whole length.
+benchmarks/learn_sac.py has all seeds and the whole length; the probes of test_conformance.py are
+learned for each change.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import pytest
 
 from rlplug import run
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.long]
 
 
 @pytest.mark.parametrize(("algorithm", "steps"), [("sac", 5_000), ("td3", 7_000)])
