@@ -256,15 +256,19 @@ def test_what_fails_after_a_checkpoint_is_written_ends_the_run_and_leaves_the_ch
 
 
 def test_a_replay_buffer_is_uploaded_where_it_is_asked_for_and_only_what_is_kept(
-    home: Path,
+    store_root: Path,
 ) -> None:
-    options = {"learning_starts": 50, "buffer_size": 400, "evaluation.episodes": 0}
+    options = {"learning_starts": 50, "buffer_size": 160, "evaluation.episodes": 0}
     for upload in (False, True):
-        settings = {**options, "checkpoint.every": 100, "checkpoint.upload_replay": upload}
-        result = rlplug.run("dqn", "CartPole-v1", steps=1_000, options=settings)
+        settings = {**options, "checkpoint.every": 40, "checkpoint.upload_replay": upload}
+        result = rlplug.run("dqn", "CartPole-v1", steps=400, options=settings)
         here = {one.name for one in (result.folder / "replay").iterdir()}
         assert len(here) > 2
-        there = {one.name for one in home.glob(f"artifacts/*/{result.run_id}/artifacts/replay/*")}
+        there = {
+            one.name for one in store_root.glob(f"artifacts/*/{result.run_id}/artifacts/replay/*")
+        }
         assert there == (here if upload else set())
-        saved = home.glob(f"artifacts/*/{result.run_id}/artifacts/checkpoints/*/manifest.json")
+        saved = store_root.glob(
+            f"artifacts/*/{result.run_id}/artifacts/checkpoints/*/manifest.json"
+        )
         assert len(list(saved)) == 2

@@ -18,7 +18,7 @@ Command = Callable[..., "Outcome"]
 PAGE = (Path(__file__).parent.parent / "docs" / "agents.md").read_text(encoding="utf-8")
 
 
-def test_the_config_of_the_page_runs(rlplug: Command, home: Path, tmp_path: Path) -> None:
+def test_the_config_of_the_page_runs(rlplug: Command, store_root: Path, tmp_path: Path) -> None:
     shown, *_ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "run.toml"
     file.write_text(shown)

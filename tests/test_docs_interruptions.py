@@ -41,18 +41,18 @@ def test_every_option_named_in_the_text_exists(rlplug: Command) -> None:
     assert named <= known
 
 
-def test_the_commands_of_the_page_do_what_it_says(rlplug: Command, home: Path) -> None:
+def test_the_commands_of_the_page_do_what_it_says(rlplug: Command, store_root: Path) -> None:
     assert len(COMMANDS) == 4
-    assert rlplug("run", "--algo", "linucb", "--steps", "512").code == 0
+    assert rlplug("run", "--algo", "linucb", "--steps", "96").code == 0
     for line in COMMANDS:
-        arguments = shlex.split(line.replace("RUN_ID", "last").replace("200000", "1024"))[1:]
+        arguments = shlex.split(line.replace("RUN_ID", "last").replace("200000", "128"))[1:]
         if arguments[0] == "run":
-            arguments += ["--steps", "256"]
+            arguments += ["--steps", "64"]
         done = rlplug(*arguments)
         assert done.code == 0, (line, done.err)
 
 
-def test_exit_codes_are_those_of_the_page(rlplug: Command, home: Path) -> None:
+def test_exit_codes_are_those_of_the_page(rlplug: Command, store_root: Path) -> None:
     rows = re.findall(r"^\| ([^|]+) \|.*\| ([^|]*) \|$", PAGE, re.M)
     codes = dict(rows)
     assert codes["the last step, or a limit"] == "0"

@@ -49,7 +49,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("page", ["index.md", "notebooks.md", "authors-notes.md", "platforms.md"])
-def test_examples_run(page: str, home: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_examples_run(page: str, store_root: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     code = "\n".join(text for _, text in blocks(page, "python"))
     exec(compile(code, page, "exec"), {"__name__": "example"})

@@ -58,8 +58,9 @@ def test_a_run_with_workers_reports_the_metrics_of_the_page(home: Path) -> None:
     result = rl.run(
         "linucb",
         "LinearBandit-v0",
-        steps=512,
+        steps=256,
         options={
+            "tracking.enabled": False,
             "sampling.backend": "workers",
             "sampling.num_workers": 2,
             "sampling.num_envs": 8,

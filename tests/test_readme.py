@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ def test_every_command_of_the_readme_is_accepted(
         arguments = [*arguments, "--dry-run"]
     if arguments[0] == "ablate":
         # Two short runs instead of ten long ones.
-        arguments = [*("1" if one == "5" else one for one in arguments), "--steps", "300"]
-        arguments += ["--set", "learning_starts=100"]
+        arguments = [*("1" if one == "5" else one for one in arguments), "--steps", "150"]
+        arguments += ["--set", "learning_starts=100", "--set", "evaluation.episodes=1"]
+        arguments += ["--set", "tracking.enabled=false"]
     of_runs = ("ui", "eval", "serve", "best", "resume", "show", "compare", "diff")
     if arguments[0] in of_runs or arguments[:2] in (["plugins", "check"], ["runs", "rm"]):
         arguments = [*arguments, "--help"]
@@ -58,18 +60,18 @@ def test_every_command_of_the_readme_is_accepted(
 
 
 def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
-    rlplug: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rlplug: Callable[..., Any], store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    assert rlplug("run", "--algo", "linucb", "--steps", "512").code == 0
+    assert rlplug("run", "--algo", "linucb", "--steps", "96").code == 0
     lines = block("Pull the plug whenever you like", "text").splitlines()
     said = []
     for line in lines:
         arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
-        arguments = [one.replace("RUN_ID", "last").replace("200000", "1024") for one in arguments]
+        arguments = [one.replace("RUN_ID", "last").replace("200000", "128") for one in arguments]
         if arguments[0] == "run":
-            arguments += ["--steps", "256"]
+            arguments += ["--steps", "64"]
         done = rlplug(*arguments)
         said.append((arguments[0], done.code))
     # The first has nothing to resume: the run has finished.
@@ -85,11 +87,11 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
 
 
 def test_the_commands_for_trained_policies_do_what_the_readme_says(
-    rlplug: Callable[..., Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rlplug: Callable[..., Any], store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     evaluated = ("--set", "evaluation.episodes=2")
-    assert rlplug("run", "--algo", "linucb", "--steps", "512", *evaluated).code == 0
+    assert rlplug("run", "--algo", "linucb", "--steps", "96", *evaluated).code == 0
     for line in block("Use what was trained", "text").splitlines():
         arguments = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
         arguments = [
@@ -124,9 +126,14 @@ def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
 
 
 def test_the_python_of_the_readme_runs_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "rlplug_runs").mkdir()
+    shutil.copy(empty_store, tmp_path / "rlplug_runs" / "mlflow.db")
     monkeypatch.delenv("RLPLUG_HOME", raising=False)
     exec(block("In Python", "python"), {})
     first, last = capsys.readouterr().out.splitlines()

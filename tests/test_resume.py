@@ -625,9 +625,11 @@ class Jumps(Stops):
 
 @pytest.mark.parametrize("days", [-2, 3])
 def test_a_clock_that_jumps_in_a_run_and_before_a_resume_changes_nothing(
-    days: int, home: Path, monkeypatch: pytest.MonkeyPatch
+    days: int, home: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
+
+    shutil.copy(empty_store, home / "mlflow.db")
 
     options = {"checkpoint.every": 40, "evaluation.every": 60, "evaluation.episodes": 1}
     real, offset = time.time, [0.0]

@@ -120,7 +120,7 @@ SHIPPED = sorted(
 
 
 ONE_OF_EACH_KIND = {"dqn", "linucb", "neural-linucb", "ppo", "sac", "thompson"}
-"""The others keep what one of these keeps; for each of them, conformance checks of its state run."""
+"""The others keep what one of these keeps; the conformance checks of their state run for all."""
 
 
 @pytest.mark.parametrize(

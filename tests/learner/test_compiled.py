@@ -62,8 +62,15 @@ CURIOUS = {
 }
 
 
+@pytest.mark.parametrize(
+    "backend",
+    # The inductor compiles C++, which takes half a minute where nothing of it is kept.
+    ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize(("loss", "optimizers"), [(named, three), (summed, None)])
-def test_a_compiled_update_equals_the_eager_one(make: Any, loss: Any, optimizers: Any) -> None:
+def test_a_compiled_update_equals_the_eager_one(
+    make: Any, loss: Any, optimizers: Any, backend: str
+) -> None:
     settings: dict[str, Any] = {
         "build": lambda self: Net(),
         "configure_optimizers_for_module": optimizers,
@@ -72,7 +79,8 @@ def test_a_compiled_update_equals_the_eager_one(make: Any, loss: Any, optimizers
         "options": {"scale": Schedule([[0, 1.0], [10, 0.0]])},
         "learning": {"max_grad_norm": 0.5},
     }
-    eager, compiled = make(**settings), make(**settings, compute={"compile": True})
+    compute = {"compile": True, "compile_backend": backend}
+    eager, compiled = make(**settings), make(**settings, compute=compute)
     generator = torch.Generator().manual_seed(0)
     rows = Batch({"x": torch.randn(8, 3, generator=generator), "indices": torch.arange(8)})
     with warnings.catch_warnings():
