@@ -184,7 +184,11 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env", "sections"), [("vdn", RELAY, {}), ("ppo", COUNTDOWN, TOGETHER)]
+    ("algorithm", "env", "sections"),
+    [
+        pytest.param("vdn", RELAY, {}, marks=pytest.mark.long),
+        ("ppo", COUNTDOWN, TOGETHER),
+    ],
 )
 @pytest.mark.usefixtures("cluster")
 def test_one_runner_has_the_team_and_the_league_of_this_process(
@@ -197,6 +201,7 @@ def test_one_runner_has_the_team_and_the_league_of_this_process(
     assert_same_metrics(here, there)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_two_runners_collect_for_all_modules(store_root: Path) -> None:
     run = collected_by_two()

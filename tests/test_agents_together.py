@@ -238,7 +238,7 @@ CENTRAL: dict[str, Any] = {"central_critic": True}
         ("ppo", ADVERSARY, CENTRAL),
         ("ppo", RELAY, {**CENTRAL, "memory": "gru", "memory_size": 8}),
         ("vdn", RELAY, {"mixing": "qmix"}),
-        ("vdn", MEETING, {"n_step": 3, "dueling": True}),
+        pytest.param("vdn", MEETING, {"n_step": 3, "dueling": True}, marks=pytest.mark.long),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(

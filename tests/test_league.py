@@ -391,7 +391,7 @@ def trained(env: Any = MATRIX, algorithm: str = "ppo", **options: Any) -> Any:
     [
         ("ppo", COUNTDOWN, {"sampling__num_envs": 2}),
         ("ppo", UNLIKE, {"league__self_play": 0.3}),
-        ("dqn", MATRIX, {}),
+        pytest.param("dqn", MATRIX, {}, marks=pytest.mark.long),
         ("dqn", COUNTDOWN, {}),
     ],
 )

@@ -85,10 +85,14 @@ def test_the_generators_of_workers_go_on_where_they_were(home: Path) -> None:
     [
         ("ppo", {"n_steps": 64}),
         ("ppo", {"sampling.num_epoch_samples": 300, "batch_size": 50}),
-        ("ppo", {"sampling.num_epoch_samples": 300, "memory": "lstm", "truncated_bptt": 16}),
+        pytest.param(
+            "ppo",
+            {"sampling.num_epoch_samples": 300, "memory": "lstm", "truncated_bptt": 16},
+            marks=pytest.mark.long,
+        ),
         ("ppo", {"sampling.num_epoch_samples": 300, "memory": "gru", "advantages": "vtrace"}),
-        ("a2c", {"sampling.num_epoch_samples": 12}),
-        ("dqn", {"learning_starts": 100}),
+        pytest.param("a2c", {"sampling.num_epoch_samples": 12}, marks=pytest.mark.long),
+        pytest.param("dqn", {"learning_starts": 100}, marks=pytest.mark.long),
         ("rainbow", {"learning_starts": 100, "sampling.max_staleness": 2}),
         ("linucb", {}),
     ],

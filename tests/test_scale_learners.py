@@ -51,15 +51,21 @@ def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
     assert two.step == 200
 
 
-def test_each_of_two_learners_computes_with_its_share_of_the_cores(store_root: Path) -> None:
+def test_two_learners_of_prioritized_replay_have_the_same_weights_and_share_the_cores(
+    store_root: Path,
+) -> None:
     # Of a million parameters and more; smaller ones are computed with one thread anyway.
-    options = {**PPO, "num_envs": 2, "n_steps": 2, "batch_size": 4, "net_arch": [1024, 1024]}
-    options |= {"checkpoint.updates": 0, "scale.learners": 2}
+    options = {"num_envs": 2, "learning_starts": 8, "batch_size": 8, "net_arch": [1024, 1024]}
+    options |= {"evaluation.episodes": 0, "tracking.enabled": False, "scale.learners": 2}
+    options |= {"prioritized": True}
     share = max(min(2, len(os.sched_getaffinity(0)) // 2), 1)
     with threads_per_process(2):
-        run = rlplug.run("ppo", "tests.scale_runs:Threads", steps=4, options=options)
+        run = rlplug.run("dqn", "tests.scale_runs:Threads", steps=24, options=options)
         assert (torch.get_num_threads(), blas_threads()) == (2, 2)
     assert run.metrics["rollout/reward_mean"] == 11 * share
+    # Weights are compared at the last checkpoint.
+    assert (run.status, run.checkpoints) == ("FINISHED", (24,))
+    assert run.metrics["time/updates"] > 0
 
 
 def test_workers_step_environments_with_one_thread_each(store_root: Path) -> None:
@@ -68,14 +74,6 @@ def test_workers_step_environments_with_one_thread_each(store_root: Path) -> Non
     with threads_per_process(2):
         run = rlplug.run("ppo", "tests.scale_runs:Threads", steps=4, options=options)
     assert run.metrics["rollout/reward_mean"] == 11
-
-
-def test_two_learners_of_prioritized_replay_keep_the_same_weights(store_root: Path) -> None:
-    options = {"num_envs": 2, "learning_starts": 40, "batch_size": 16, "prioritized": True}
-    options |= {"evaluation.episodes": 0, "tracking.enabled": False, "scale.learners": 2}
-    run = rlplug.run("dqn", "CartPole-v1", steps=160, options=options)
-    # Weights are compared at the last checkpoint.
-    assert (run.status, run.checkpoints) == ("FINISHED", (160,))
 
 
 def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_not_interrupted(

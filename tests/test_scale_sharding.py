@@ -20,36 +20,39 @@ SHARDED: dict[str, Any] = {
 }
 
 
-def test_a_sharded_run_equals_one_that_is_not_and_goes_on_with_two_learners_and_with_one(
+def resumed(run: rlplug.RunResult, updates: int, **options: Any) -> rlplug.RunResult:
+    options["run.max_updates"] = updates
+    return rlplug.resume(run.run_id, options=options, allow_drift=True)
+
+
+def test_a_sharded_run_equals_one_that_is_not_and_goes_on_with_one_learner(
+    store_root: Path,
+) -> None:
+    ddp = ppo(steps=4096, **TWO, **{"run.max_updates": 2})
+    part = ppo(steps=4096, **SHARDED, **{"run.max_updates": 2})
+    # 2 updates of 32 steps of all 4 environments.
+    assert (ddp.step, part.step) == (256, 256)
+    assert largest_difference(ddp.module, part.module) < 1e-6
+    alone = resumed(part, 3, **{"scale.learners": 1})
+    assert (alone.step, alone.status) == (384, "FINISHED")
+    assert largest_difference(part.module, alone.module) > 1e-4
+
+
+@pytest.mark.long
+def test_a_sharded_run_goes_on_with_two_learners_and_after_one(
     store_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ddp = ppo(steps=4096, **TWO, **{"run.max_updates": 4})
     part = ppo(steps=4096, **SHARDED, **{"run.max_updates": 2})
-
-    def resumed(updates: int, **options: Any) -> rlplug.RunResult:
-        options["run.max_updates"] = updates
-        return rlplug.resume(part.run_id, options=options, allow_drift=True)
-
-    rest = resumed(4)
+    rest = resumed(part, 4)
     assert not [one for one in caplog.messages if "anew" in one]
-    # 4 updates of 32 steps of all 4 environments.
     assert (ddp.step, part.step, rest.step) == (512, 256, 512)
     assert largest_difference(ddp.module, part.module) > 1e-3
     assert largest_difference(ddp.module, rest.module) < 1e-6
-    alone = resumed(5, **{"scale.learners": 1})
-    assert (alone.step, alone.status) == (640, "FINISHED")
-    assert largest_difference(rest.module, alone.module) > 1e-4
-
-
-@pytest.mark.long
-def test_a_run_that_went_on_with_one_learner_is_sharded_again(store_root: Path) -> None:
-    steps: list[int] = []
-    run = ppo(steps=4096, **SHARDED, **{"run.max_updates": 2})
-    for updates, learners in ((3, 1), (4, 2)):
-        options = {"run.max_updates": updates, "scale.learners": learners}
-        run = rlplug.resume(run.run_id, options=options, allow_drift=True)
-        steps.append(run.step)
-    assert (steps, run.status) == ([384, 512], "FINISHED")
+    alone = resumed(part, 5, **{"scale.learners": 1})
+    again = resumed(part, 6, **{"scale.learners": 2})
+    assert (alone.step, again.step, again.status) == (640, 768, "FINISHED")
+    assert largest_difference(alone.module, again.module) > 1e-4
 
 
 def test_what_cannot_be_sharded_is_refused_before_the_first_step(store_root: Path) -> None:

@@ -127,8 +127,9 @@ def test_a_seed_that_fails_takes_no_other_with_it_and_goes_on_with_its_group(
     assert "all seeds of group" in nothing.err
 
 
+@pytest.mark.parametrize("goes_on", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_on(
-    warm: Warm, home: Path
+    warm: Warm, home: Path, goes_on: bool
 ) -> None:
     first = warm.start(*ENDLESS, "--seeds", "2", "--jobs", "1")
     until(training(home, 1), first)
@@ -140,6 +141,8 @@ def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_o
     runs = runs_of(home)
     assert {seed: run.status for seed, run in runs.items()} == {0: "KILLED"}
     assert checkpoints(runs[0])
+    if not goes_on:
+        return
     second = warm.start("resume", runs[0].about.group, "--jobs", "2")
     until(training(home, 2), second)
     until(lambda: runs_of(home)[0].step > runs[0].step, second)

@@ -49,6 +49,7 @@ def test_seeds_on_a_cluster_are_the_runs_that_they_would_be_here_and_their_group
     assert (kept["scale"]["engine"], kept["scale"]["runner_cpus"]) == ("ray", 0.5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_trials_on_a_cluster_are_pruned_and_what_is_wrong_is_told_from_there(
     rlplug: Command, home: Path
