@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -98,11 +99,11 @@ def environ(home: Path) -> dict[str, str]:
 def started(site: Path, home: Path, warm: Warm) -> Start:
     """The same as `start` for tests that nothing of the start matters to."""
 
-    def starting(*options: str) -> Process:
+    def starting(*options: str, first: str = "") -> Process:
         folder = home.parent
-        paths = [site, folder]
-        forked = warm.start("run", *options, cwd=folder, environ=environ(home), paths=paths)
-        return Process(forked, home)
+        given: dict[str, Any] = {"cwd": folder, "environ": environ(home), "paths": [site, folder]}
+        code = f"{first}; from rlplug.cli import main; main()" if first else ""
+        return Process(warm.start("run", *options, code=code, **given), home)
 
     return starting
 
@@ -156,12 +157,9 @@ def test_a_signal_ends_the_run_between_updates_with_a_checkpoint_and_its_own_exi
     assert json.loads(last)["step"] == step
 
 
-def test_nohup_keeps_a_run_from_ending_with_its_terminal(start: Start) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        run = start("--algo", "means", "--quiet", *OFFLINE, *ENDLESS)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_nohup_keeps_a_run_from_ending_with_its_terminal(started: Start) -> None:
+    ignores = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    run = started("--algo", "means", "--quiet", *OFFLINE, *ENDLESS, first=ignores)
     run.trains()
     run.popen.send_signal(signal.SIGHUP)
     written = run.journal.stat().st_size
@@ -171,7 +169,7 @@ def test_nohup_keeps_a_run_from_ending_with_its_terminal(start: Start) -> None:
     assert run.popen.returncode == 143
 
 
-def test_a_run_whose_terminal_is_closed_is_saved(start: Start, tmp_path: Path) -> None:
+def test_a_run_whose_terminal_is_closed_is_saved(start: Start) -> None:
     master, slave = os.openpty()
     run = start("--algo", "means", *OFFLINE, *ENDLESS, terminal=slave)
     os.close(slave)
@@ -187,10 +185,10 @@ def test_a_run_whose_terminal_is_closed_is_saved(start: Start, tmp_path: Path) -
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_while_environments_are_made_ends_the_run_before_anything_is_recorded(
-    start: Start, tmp_path: Path, name: str, code: int
+    started: Start, tmp_path: Path, name: str, code: int
 ) -> None:
     (tmp_path / "slow_envs.py").write_text(SLOW)
-    run = start("--algo", "means", "--env", "slow_envs:Slow-v0")
+    run = started("--algo", "means", "--env", "slow_envs:Slow-v0")
     run.wait_for((tmp_path / "making").exists)
     run.popen.send_signal(getattr(signal, name))
     assert run.ends().split("\n\n") == [
@@ -213,7 +211,15 @@ gymnasium.register("Slow-v0", make)
 """
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.5, 3.0, 4.0])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(0.3, marks=pytest.mark.long),
+        1.5,
+        pytest.param(3.0, marks=pytest.mark.long),
+        pytest.param(4.0, marks=pytest.mark.long),
+    ],
+)
 def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing_behind(
     start: Start, seconds: float
 ) -> None:
@@ -239,7 +245,7 @@ def test_sigusr1_before_there_is_anything_to_save_does_not_end_a_run(start: Star
 # -- a second signal ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", range(2))
 def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(
     started: Start, trial: int
 ) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,56 +29,75 @@ Command = Callable[..., "Outcome"]
 QUICK = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
-    "disjoint": ("linucb", "", 300, {}),
-    "discounted": ("linucb", "", 300, {"discount": 0.99}),
-    "joint": ("linucb", "", 300, {"model": "joint"}),
-    "hybrid": ("linucb", "", 300, {"model": "hybrid"}),
-    "featured arms": ("linucb", "FeatureBandit-v0", 300, {}),
-    "featured hybrid": ("linucb", "FeatureBandit-v0", 300, {"model": "hybrid"}),
-    "no context": ("linucb", "MultiArmedBandit-v0", 300, {}),
-    "lints": ("lints", "", 300, {}),
-    "neural": ("neural-linucb", "", 300, {}),
-    "neural featured": ("neural-linucb", "FeatureBandit-v0", 300, {}),
-    "ucb1": ("ucb1", "", 300, {}),
-    "metric-ucb": ("metric-ucb", "", 300, {}),
-    "thompson": ("thompson", "", 300, {}),
-    "epsilon-greedy": ("epsilon-greedy", "", 300, {}),
-    "softmax": ("softmax", "", 300, {}),
-    "discrete": ("ppo", "CartPole-v1", 512, {"n_steps": 64}),
-    "normalized": ("ppo", "Pendulum-v1", 512, {"n_steps": 64, "env.normalize_observation": True}),
+    "disjoint": ("linucb", "", 60, {}),
+    "discounted": ("linucb", "", 60, {"discount": 0.99}),
+    "joint": ("linucb", "", 60, {"model": "joint"}),
+    "hybrid": ("linucb", "", 60, {"model": "hybrid"}),
+    "featured arms": ("linucb", "FeatureBandit-v0", 60, {}),
+    "featured hybrid": ("linucb", "FeatureBandit-v0", 60, {"model": "hybrid"}),
+    "no context": ("linucb", "MultiArmedBandit-v0", 60, {}),
+    "lints": ("lints", "", 60, {}),
+    "neural": ("neural-linucb", "", 60, {"refit_every": 20}),
+    "neural featured": ("neural-linucb", "FeatureBandit-v0", 60, {"refit_every": 20}),
+    "ucb1": ("ucb1", "", 60, {}),
+    "metric-ucb": ("metric-ucb", "", 60, {}),
+    "thompson": ("thompson", "", 60, {}),
+    "epsilon-greedy": ("epsilon-greedy", "", 60, {}),
+    "softmax": ("softmax", "", 60, {}),
+    "discrete": ("ppo", "CartPole-v1", 256, {"n_steps": 32}),
+    "normalized": ("ppo", "Pendulum-v1", 256, {"n_steps": 32, "env.normalize_observation": True}),
     "normalized and clipped": (
         "ppo",
         "Pendulum-v1",
-        512,
-        {"n_steps": 64, "env.normalize_observation": True, "env.normalize_clip": 0.5},
+        256,
+        {"n_steps": 32, "env.normalize_observation": True, "env.normalize_clip": 0.5},
     ),
-    "squashed frames": ("ppo", "Pendulum-v1", 512, {"squash": True, "env.frame_stack": 3}),
-    "lstm": ("ppo", "CartPole-v1", 512, {"n_steps": 64, "memory": "lstm"}),
+    "squashed frames": (
+        "ppo",
+        "Pendulum-v1",
+        256,
+        {"n_steps": 32, "squash": True, "env.frame_stack": 3},
+    ),
+    "lstm": ("ppo", "CartPole-v1", 256, {"n_steps": 32, "memory": "lstm"}),
     "gru, own critic": (
         "a2c",
         "CartPole-v1",
-        512,
+        128,
         {"memory": "gru", "shared_encoder": False},
     ),
-    "one-hot": ("ppo", "Taxi-v4", 512, {"n_steps": 64}),
-    "tuple": ("ppo", "Blackjack-v1", 512, {"n_steps": 64}),
-    "dqn": ("dqn", "CartPole-v1", 500, {"learning_starts": 100}),
-    "dueling, distributional": ("rainbow", "CartPole-v1", 500, {"learning_starts": 100}),
-    "quantiles": ("dqn", "CartPole-v1", 500, {"learning_starts": 100, "quantile": True}),
-    "sac": ("sac", "Pendulum-v1", 300, {"net_arch": [16]}),
-    "discrete sac": ("sac", "CartPole-v1", 300, {"net_arch": [16]}),
-    "td3": ("td3", "Pendulum-v1", 300, {"net_arch": [16]}),
+    "one-hot": ("ppo", "Taxi-v4", 256, {"n_steps": 32}),
+    "tuple": ("ppo", "Blackjack-v1", 256, {"n_steps": 32}),
+    "dqn": ("dqn", "CartPole-v1", 150, {"learning_starts": 100}),
+    "dueling, distributional": ("rainbow", "CartPole-v1", 150, {"learning_starts": 100}),
+    "quantiles": ("dqn", "CartPole-v1", 150, {"learning_starts": 100, "quantile": True}),
+    "sac": ("sac", "Pendulum-v1", 150, {"net_arch": [16]}),
+    "discrete sac": ("sac", "CartPole-v1", 150, {"net_arch": [16]}),
+    "td3": ("td3", "Pendulum-v1", 150, {"net_arch": [16]}),
 }
 """Every shipped algorithm, and what changes the program."""
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the run of a case, of which there is one."""
+    home = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def train(name: str) -> Path:
+        algorithm, env, steps, options = CASES[name]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RLPLUG_HOME", str(home))
+            run = library.run(algorithm, env, steps=steps, options={**QUICK, **options})
+        return run.folder
+
+    return train
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_acts_as_the_policy_for_any_number_of_observations(
-    name: str, home: Path, tmp_path: Path
+    name: str, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    algorithm, env, steps, options = CASES[name]
-    run = library.run(algorithm, env, steps=steps, options={**QUICK, **options})
-    policy = library.load(run.run_id)
+    policy = library.load(trained(name))
     made = export_policy(policy, tmp_path / "policy.pt2", "pt2")
     # 1, 2, 7 and 256 observations, with memory three times in a row.
     assert made.rows == 266 * (3 if policy.has_memory else 1)
@@ -100,18 +120,19 @@ def test_a_program_acts_as_the_policy_for_any_number_of_observations(
 
 
 @pytest.mark.parametrize("name", ["featured arms", "normalized", "lstm", "dqn", "tuple"])
-def test_an_onnx_file_acts_as_the_policy(name: str, home: Path, tmp_path: Path) -> None:
+def test_an_onnx_file_acts_as_the_policy(
+    name: str, trained: Callable[[str], Path], tmp_path: Path
+) -> None:
     pytest.importorskip("onnxscript")
     session_of = pytest.importorskip("onnxruntime").InferenceSession
-    algorithm, env, steps, options = CASES[name]
-    run = library.run(algorithm, env, steps=steps, options={**QUICK, **options})
-    policy = library.load(run.run_id)
+    folder = trained(name)
+    policy = library.load(folder)
     file = tmp_path / "policy.onnx"
-    made = export_policy(policy, file, "onnx", about={"run_id": run.run_id})
+    made = export_policy(policy, file, "onnx", about={"run_id": folder.name})
     assert made.difference <= 1e-5
     session = session_of(str(file), providers=["CPUExecutionProvider"])
     facts = json.loads(session.get_modelmeta().custom_metadata_map["rlplug"])
-    assert facts["run_id"] == run.run_id
+    assert facts["run_id"] == folder.name
     assert {one.name for one in session.get_inputs()} <= {one.name for one in made.inputs}
     assert [one.name for one in session.get_outputs()] == [one.name for one in made.outputs]
 

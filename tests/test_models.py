@@ -295,11 +295,11 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
     ("call", "when"),
     [
         ("create_logged_model", "after"),
-        ("log_batch", "after"),
-        ("log_outputs", "after"),
+        pytest.param("log_batch", "after", marks=pytest.mark.long),
+        pytest.param("log_outputs", "after", marks=pytest.mark.long),
         ("finalize_logged_model", "before"),
         ("delete_logged_model", "before"),
-        ("set_logged_model_tags", "before"),
+        pytest.param("set_logged_model_tags", "before", marks=pytest.mark.long),
     ],
 )
 def test_what_a_killed_process_left_is_completed_exactly_once(

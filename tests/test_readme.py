@@ -48,15 +48,18 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    if arguments[0] == "ablate":
-        # Two short runs instead of ten long ones.
-        arguments = [*("1" if one == "5" else one for one in arguments), "--steps", "150"]
-        arguments += ["--set", "learning_starts=100", "--set", "evaluation.episodes=1"]
-        arguments += ["--set", "tracking.enabled=false"]
-    of_runs = ("ui", "eval", "serve", "best", "resume", "show", "compare", "diff")
+    of_runs = ("ablate", "ui", "eval", "serve", "best", "resume", "show", "compare", "diff")
     if arguments[0] in of_runs or arguments[:2] in (["plugins", "check"], ["runs", "rm"]):
         arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0
+
+
+@pytest.mark.long
+def test_the_ablation_of_the_readme_runs(rlplug: Callable[..., Any], home: Path) -> None:
+    (arguments,) = [one for one in COMMANDS if one[0] == "ablate"]
+    # Two short runs instead of ten long ones.
+    arguments = [*("1" if one == "5" else one for one in arguments), "--steps", "300"]
+    assert rlplug(*arguments, "--set", "learning_starts=100").code == 0
 
 
 def test_the_commands_for_interrupted_runs_do_what_the_readme_says(

@@ -382,7 +382,7 @@ def test_drift_is_recorded_in_mlflow(home: Path, empty_store: Path, rlplug: Cli)
 
 
 def test_changed_options_take_effect_on_optimizers_and_environments(home: Path) -> None:
-    options = {**ALONE, "n_steps": 32, "checkpoint.every": 256}
+    options = {**ALONE, "n_steps": 32, "n_epochs": 2, "checkpoint.every": 256}
     run = library.run("ppo", "Pendulum-v1", steps=512, options=options)
     copy = shutil.copytree(run.folder, home / "copy")
 

@@ -29,7 +29,7 @@ Command = Callable[..., "Outcome"]
 
 pytestmark = pytest.mark.usefixtures("installed")
 
-OPTIONS = {"checkpoint.every": 100, "evaluation.every": 200, "evaluation.episodes": 2}
+OPTIONS = {"checkpoint.every": 20, "evaluation.every": 40, "evaluation.episodes": 2}
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def client(home: Path) -> MlflowClient:
 
 
 def failed(home: Path) -> Path:
-    """The folder of a run that failed at step 450, in an update."""
+    """The folder of a run that failed at step 90, in an update."""
     with pytest.raises(ArithmeticError, match="planted"):
-        library.run("means", steps=1_000, options={**OPTIONS, "fail_at": 450})
+        library.run("means", steps=200, options={**OPTIONS, "fail_at": 90})
     (folder,) = (one for one in (home / "work").glob("*/") if one.is_dir())
     return folder
 
@@ -77,15 +77,15 @@ def test_a_run_whose_folder_is_gone_goes_on_exactly_and_without_a_point_twice(
     assert not list(home.glob("fetched/*"))
     run = client.get_run(folder.name)
     assert (run.info.status, run.data.tags["rlplug.attempt"]) == ("FINISHED", "2")
-    assert run.data.tags["rlplug.resumed_from_step"] == "400"
+    assert run.data.tags["rlplug.resumed_from_step"] == "80"
     after = list(read_journal(folder / "metrics.jsonl"))
     assert [one.metrics for one in after[: len(before)]] == [one.metrics for one in before]
     found = all_points(client, folder.name)
-    whole = library.run("means", steps=1_000, options=OPTIONS)
+    whole = library.run("means", steps=200, options=OPTIONS)
     for name, wanted in all_points(client, whole.run_id).items():
         # What was reported at the failure lacks the update that failed.
         differ = set(found[name]) ^ set(wanted)
-        assert {step for step, _ in differ} <= {450}
+        assert {step for step, _ in differ} <= {90}
         assert len({step for step, _ in found[name]}) == len(found[name])
     assert all(found[name][: len(known)] == known for name, known in points.items())
     assert (folder / "logs" / "run.log").read_text().count("started") == 1
@@ -99,7 +99,7 @@ def test_a_run_whose_folder_is_gone_goes_on_exactly_and_without_a_point_twice(
 def test_a_restored_run_has_the_status_and_the_facts_it_had(
     home: Path, client: MlflowClient
 ) -> None:
-    folder = library.run("means", steps=300, options=OPTIONS).folder
+    folder = library.run("means", steps=60, options=OPTIONS).folder
     assert folder is not None
     status, facts = RunStatus.read(folder), json.loads((folder / "run.json").read_text())
     assert status is not None
@@ -131,21 +131,21 @@ def test_a_replay_buffer_that_was_not_uploaded_starts_empty_and_the_run_says_so(
     home: Path, caplog: pytest.LogCaptureFixture, uploaded: bool
 ) -> None:
     options = {
-        "learning_starts": 100,
+        "learning_starts": 50,
         "evaluation.episodes": 0,
-        "checkpoint.every": 200,
+        "checkpoint.every": 100,
         "checkpoint.upload_replay": uploaded,
         "checkpoint.save_environments": False,
     }
-    run = library.run("dqn", "CartPole-v1", steps=400, options=options)
+    run = library.run("dqn", "CartPole-v1", steps=200, options=options)
     shutil.rmtree(run.folder)
     caplog.clear()
-    done = library.resume(run.run_id, steps=600)
-    assert done.step == 600
+    done = library.resume(run.run_id, steps=300)
+    assert done.step == 300
     (said,) = [one for one in caplog.messages if "replay" in one] or [""]
     folder = run.folder / "replay"
     wanted = (
-        f"rlplug: the replay buffer is empty at step 400: its files are not in {folder} (only the "
+        f"rlplug: the replay buffer is empty at step 200: its files are not in {folder} (only the "
         "latest checkpoints keep theirs, and only checkpoint.upload_replay uploads them)."
     )
     assert said == ("" if uploaded else wanted)
@@ -183,8 +183,8 @@ def test_downloaded_checkpoints_are_not_trusted_and_those_that_follow_are(
     done = library.resume(folder.name, options=options, allow_drift=True)
     said = "the environments are not restored (the pickle comes from a server; --trust reads it)"
     assert said in caplog.text
-    (last,) = (one for one in checkpoints_in(folder / "checkpoints") if one.name.endswith("1000"))
-    assert done.step == 1_000
+    (last,) = (one for one in checkpoints_in(folder / "checkpoints") if one.name.endswith("0200"))
+    assert done.step == 200
     assert is_own(last)
 
 
@@ -202,8 +202,8 @@ def test_a_run_on_a_server_goes_on_in_another_runs_folder(
     monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "two"))
     done = library.resume(folder.name, options={"fail_at": 0}, allow_drift=True)
     assert done.folder == tmp_path / "two" / "work" / folder.name
-    assert (done.run_id, done.step) == (folder.name, 1_000)
-    assert "episodes start anew at step 400" in caplog.text
+    assert (done.run_id, done.step) == (folder.name, 200)
+    assert "episodes start anew at step 80" in caplog.text
     client = MlflowClient(served)
     assert client.get_run(folder.name).info.status == "FINISHED"
     for found in all_points(client, folder.name).values():
@@ -212,8 +212,8 @@ def test_a_run_on_a_server_goes_on_in_another_runs_folder(
     monkeypatch.setenv("RLPLUG_HOME", str(again))
     (tmp_path / "two").rename(tmp_path / "hidden too")
     caplog.clear()
-    longer = library.resume(folder.name, steps=1_200, trust=True)
-    assert longer.step == 1_200
+    longer = library.resume(folder.name, steps=240, trust=True)
+    assert longer.step == 240
     assert caplog.text == ""
-    with pytest.raises(RequestError, match="finished at step 1,200"):
+    with pytest.raises(RequestError, match="finished at step 240"):
         library.resume(folder.name)

@@ -173,7 +173,7 @@ class Reads(Algorithm):
 characters = st.characters(min_codepoint=33, exclude_categories=("Z", "C"))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.text(characters, max_size=12).map(lambda text: f"{BEGIN}{text}{END}"))
 def test_no_file_of_a_real_run_holds_any_password(
     tmp_path_factory: pytest.TempPathFactory, password: str

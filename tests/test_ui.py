@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,7 +25,6 @@ from rlplug.config.sections import RunConfig, RunSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
 from rlplug.tracking.server import (
-    UiServer,
     free_port,
     is_free,
     newest_experiment,
@@ -140,21 +140,20 @@ def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
 
 
 def test_of_this_machine_it_answers_by_a_name_at_which_mlflow_opens_no_assistant(
-    root: Path, first_port: int
+    served: str, first_port: int
 ) -> None:
-    port = free_port("127.0.0.1", first_port)
-    server = UiServer.start(f"sqlite:///{root / 'mlflow.db'}", root, host="127.0.0.1", port=port)
-    try:
-        server.wait_until_ready()
-        # Of the two experiments, not the one that every store has.
-        assert newest_experiment(server.url) == "1"
-        assert status_for(port, f"rlplug.localhost:{port}") == 200
-        # As a forwarded port is called.
-        assert status_for(port, "localhost:8080") == 200
-        assert status_for(port, "elsewhere.example") == 403
-    finally:
-        server.stop()
-    assert newest_experiment(server.url) == ""
+    from mlflow import MlflowClient
+
+    # Of all experiments, not the one that every store has.
+    newest = MlflowClient(served).create_experiment("newest of all")
+    assert newest_experiment(served) == newest != "0"
+    port = urlsplit(served).port
+    assert port is not None
+    assert status_for(port, f"rlplug.localhost:{port}") == 200
+    # As a forwarded port is called.
+    assert status_for(port, "localhost:8080") == 200
+    assert status_for(port, "elsewhere.example") == 403
+    assert newest_experiment(f"http://127.0.0.1:{free_port('127.0.0.1', first_port)}") == ""
 
 
 def status_for(port: int, host: str) -> int:
