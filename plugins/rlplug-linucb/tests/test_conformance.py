@@ -25,7 +25,9 @@ class TestNeuralLinUCB(AlgorithmConformance):
     name = "neural-linucb"
 
 
-@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize(
+    "seed", [3, pytest.param(4, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]
+)
 def test_probabilities_that_are_estimated_are_not_held_to_be_exact(seed: int) -> None:
     subject = Subject.of(
         "lints", seed=seed, options={"model": "joint"}, variants=[{"model": "hybrid"}]

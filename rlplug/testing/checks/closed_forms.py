@@ -167,7 +167,7 @@ def check_equals_its_reference(subject: Subject) -> None:
             harness = make_harness(subject, case, config=config)
             batches = []
             for index in range(4):
-                batch = harness.collect(5)["default"]
+                batch = harness.collect(3)["default"]
                 if index % 2:
                     weights = torch.linspace(0.5, 2.0, batch.rows, dtype=torch.float64)
                     batch = batch.with_columns({"weights": weights})
