@@ -33,11 +33,16 @@ class _Conformance:
     """Further sets of options, which enable what the others leave out."""
     environment: ClassVar[Callable[[], Any] | None] = None
     """Makes an environment to check it in, if it supports none of the kit's."""
+    marks: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
+    """Pytest's marks for the tests of some checks, by the names of the checks."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         # Pytest does not collect the base classes themselves.
         cls.__test__ = bool(cls.name or cls.plugin)
+        for name, mark in cls.marks.items():
+            # A test of its own: that of the base class is the test of every plugin.
+            setattr(cls, f"test_{name}", mark(_test_of(check_named(name))))
 
     @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> Subject:

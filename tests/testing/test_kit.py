@@ -261,6 +261,19 @@ def test_conformance_classes_give_one_test_per_check(broken: Any, tmp_path: Path
     assert "test_compiled" not in said
 
 
+def test_a_mark_belongs_to_the_tests_of_one_class() -> None:
+    name = "fragments_do_not_leak"
+
+    class Marked(AlgorithmConformance):
+        name = "linucb"
+        marks: ClassVar[dict[str, Any]] = {"fragments_do_not_leak": pytest.mark.long}
+
+    own, usual = (getattr(one, f"test_{name}") for one in (Marked, AlgorithmConformance))
+    assert [one.name for one in own.pytestmark] == ["long"]
+    assert (own.__name__, own.__doc__) == (usual.__name__, usual.__doc__)
+    assert not hasattr(usual, "pytestmark")
+
+
 def test_pytest_checks_what_is_installed_by_its_name(tmp_path: Path) -> None:
     said = pytest_in(tmp_path, "--rlplug", "linucb", "-v", "-k", "hooks_are_well or found_once")
     assert "test_conforms[linucb-is_found_once] PASSED" in said

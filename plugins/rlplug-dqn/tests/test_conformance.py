@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlplug.testing import AlgorithmConformance
 
 
@@ -9,7 +11,16 @@ class TestDQN(AlgorithmConformance):
     name = "dqn"
 
 
+# DQN solves them for each change, and Rainbow others: of values, exploration, masks, and steps.
+FOR_DQN = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_delayed_reward", "solves_time_limit", "solves_stay_under_a_time_limit"),
+    *("solves_ending", "solves_masked_best_action", "solves_leave_before_an_end"),
+)
+
+
 class TestRainbow(AlgorithmConformance):
     name = "rainbow"
     options = {"v_min": -2.0, "v_max": 12.0, "adam_eps": 1e-6, "gradient_steps": 2}
     variants = ({"distributional": False, "quantile": True},)
+    marks = dict.fromkeys(FOR_DQN, pytest.mark.long)

@@ -20,9 +20,19 @@ class TestPPO(AlgorithmConformance):
     )
 
 
+# PPO solves them for each change, and A2C others: of values, observations, steps, and Boxes.
+FOR_PPO = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_time_limit", "solves_stay_under_a_time_limit", "solves_leave_before_an_end"),
+    *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
+    *("solves_multi_discrete_choices", "solves_multi_binary_bits"),
+)
+
+
 class TestA2C(AlgorithmConformance):
     name = "a2c"
     options = {"n_steps": 1, "learning_rate": 0.003}
+    marks = dict.fromkeys(FOR_PPO, pytest.mark.long)
 
 
 MEMORY = {**SMALL, "memory_size": 16, "truncated_bptt": 8}
