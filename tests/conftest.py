@@ -109,16 +109,20 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, empty_store: Path, first_port: int
-) -> Iterator[str]:
+def served_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server of `served` keeps everything."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="session")
+def served(served_folder: Path, empty_store: Path, first_port: int) -> Iterator[str]:
     """The URI of a real MLflow server.
 
     It is the same for all tests of a process, as it takes seconds to start.
     """
     from rlplug.tracking.server import UiServer, free_port
 
-    folder = tmp_path_factory.mktemp("server")
+    folder = served_folder
     database = folder / "mlflow.db"
     database.write_bytes(empty_store.read_bytes())
     port = free_port("127.0.0.1", first_port + 20)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from rlplug.approximation import (
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
+from tests.warm import Warm
 
 
 def line(weight: float = 1.0) -> nn.Linear:
@@ -352,10 +351,15 @@ def test_heads_and_features_learn_together() -> None:
     assert loss().item() < before / 5
 
 
-def test_the_example_trains_an_agent_with_approximations_alone() -> None:
+@pytest.mark.parametrize("steps", ["2_500", pytest.param("12_000", marks=pytest.mark.long)])
+def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps: str) -> None:
     example = Path(__file__).parents[1] / "examples" / "approximation.py"
-    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True)
-    found = re.search(r"mean return of 10 greedy episodes: (\d+)", ran.stdout)
+    whole, given = "STEPS, BATCH, GAMMA = 12_000,", f"STEPS, BATCH, GAMMA = {steps},"
+    code = example.read_text(encoding="utf-8")
+    assert whole in code
+    ran = warm.start(code=code.replace(whole, given))
+    assert ran.wait() == 0, ran.err
+    found = re.search(r"mean return of 10 greedy episodes: (\d+)", ran.out)
     assert found is not None
     # Any action at all holds the pole for about 20 steps.
     assert int(found[1]) >= 100

@@ -29,7 +29,7 @@ Command = Callable[..., "Outcome"]
 
 pytestmark = pytest.mark.usefixtures("installed")
 
-OPTIONS = {"checkpoint.every": 20, "evaluation.every": 40, "evaluation.episodes": 2}
+OPTIONS = {"checkpoint.every": 40, "evaluation.every": 80, "evaluation.episodes": 2}
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import attrs
 import numpy
@@ -20,26 +19,9 @@ from rlplug import Acted, Algorithm, Module, hookimpl, option, run
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.tracking.location import tracking_uri
-from rlplug.tracking.server import UiServer
 from tests.warm import Forked, Warm
 
 BEGIN, END = "ZQXJKVWB", "BWVKJXQZ"
-
-
-@pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, empty_store: Path
-) -> Iterator[tuple[Path, int]]:
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(empty_store, folder / "mlflow.db")
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    running = UiServer.start(
-        f"sqlite:///{folder / 'mlflow.db'}", folder, host="127.0.0.1", port=port
-    )
-    running.wait_until_ready()
-    yield folder, port
-    running.stop()
 
 
 Run = Callable[..., Forked]
@@ -71,9 +53,9 @@ def files_with_secrets(*folders: Path) -> list[str]:
 
 
 def test_a_server_with_a_password_is_recorded_without_it_and_used_again(
-    rlplug_run: Run, server: tuple[Path, int], tmp_path: Path
+    rlplug_run: Run, served: str, served_folder: Path, tmp_path: Path
 ) -> None:
-    served, port = server
+    port = urlsplit(served).port
     uri = f"http://me:{BEGIN}a@b'c%2Fd%3Fe\"f{END}@127.0.0.1:{port}"
     options = ("--steps", "60", "--set", "checkpoint.every=20")
     first = rlplug_run(
@@ -99,7 +81,7 @@ def test_a_server_with_a_password_is_recorded_without_it_and_used_again(
     assert done.returncode == 0, done.err
     assert f"http://127.0.0.1:{port}/#/experiments/" in done.out
     assert BEGIN not in refused.err + done.out + done.err
-    assert files_with_secrets(tmp_path / "runs", served) == []
+    assert files_with_secrets(tmp_path / "runs", served_folder) == []
 
 
 def test_a_run_without_mlflow_records_no_secret_of_its_options_either(

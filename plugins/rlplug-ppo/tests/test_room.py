@@ -97,7 +97,7 @@ def test_room_is_that_of_the_rollout() -> None:
 
 @pytest.mark.long
 def test_room_grows_with_steps_and_environments_alone() -> None:
-    sizes = [(256, 8, "none"), (16, 128, "none"), (256, 8, "lstm"), (512, 8, "none")]
+    sizes = [(128, 8, "none"), (16, 64, "none"), (128, 8, "lstm"), (256, 8, "none")]
     runs = room(*((n_steps, num_envs, 3, memory) for n_steps, num_envs, memory in sizes))
     for (n_steps, num_envs, _), (*_, taken) in zip(sizes, runs, strict=True):
         rollout = n_steps * num_envs * FRAME
