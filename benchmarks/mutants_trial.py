@@ -69,7 +69,8 @@ def measure(plugin: str, folder: Path, kept: Path) -> None:
         seconds[check.name] = cpu_seconds() - began
         if outcome.status == "failed":
             failures[check.name] = outcome.text
-    for name, fingerprint in settings_of(subject):
+    # Another subject, for this one knows what the checks have computed.
+    for name, fingerprint in settings_of(Subject.of(plugin)):
         measured.switch_context(name)
         digests[name] = fingerprint()
     measured.stop()
@@ -149,7 +150,7 @@ def settings_of(subject: Any) -> Iterator[tuple[str, Callable[[], str]]]:
             if index == 0 or "image" not in case.name:
 
                 def digest(setting: Any = setting, case: Any = case) -> str:
-                    return fingerprint(subject, setting, case)
+                    return fingerprint(subject, setting, case).digest
 
                 yield f"{case.name} with {dict(setting)}", digest
 
