@@ -20,7 +20,7 @@ MOST = 8
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: a fifth of their time, tests wait for what they have started.
+    """One more than there are cores, as tests also wait for what they have started.
 
     None where only files are named: what tests print is seen, and at once.
     """

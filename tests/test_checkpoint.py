@@ -553,12 +553,15 @@ def test_a_run_that_is_not_here_is_fetched_from_mlflow(store_root: Path) -> None
 # -- a crash ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "delays", [(0.0, 0.007), pytest.param((0.003, 0.011), marks=pytest.mark.long)]
+)
 def test_kill_9_at_any_moment_leaves_a_checkpoint_that_can_be_loaded(
-    site: Path, home: Path, tmp_path: Path, warm: Warm
+    site: Path, home: Path, tmp_path: Path, warm: Warm, delays: tuple[float, ...]
 ) -> None:
     command = ["run", "--algo", "means", "--steps", "100000000"]
     command += ["--set", "checkpoint.every=1", "--set", "tracking.enabled=false", "--quiet"]
-    for delay in (0.0, 0.007):
+    for delay in delays:
         process = warm.start(*command, cwd=tmp_path, paths=[site])
         folder = _first_checkpoint(process, home)
         # In mid-write more often than not: nearly all the time goes into checkpoints.

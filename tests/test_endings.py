@@ -245,7 +245,7 @@ def test_sigusr1_before_there_is_anything_to_save_does_not_end_a_run(start: Star
 # -- a second signal ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trial", range(2))
+@pytest.mark.parametrize("trial", [0, 1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(
     started: Start, trial: int
 ) -> None:

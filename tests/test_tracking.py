@@ -419,22 +419,23 @@ def spawn(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_processes_that_start_together_in_an_empty_folder_all_succeed(
-    tmp_path: Path, warm: Warm
+    tmp_path: Path, warm: Warm, count: int
 ) -> None:
     environ = {**os.environ, "RLPLUG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     processes = [
-        warm.start(str(seed), "on", "go", code=SCRIPT, environ=environ) for seed in range(2)
+        warm.start(str(seed), "on", "go", code=SCRIPT, environ=environ) for seed in range(count)
     ]
     outcomes = [(*process.communicate(timeout=120), process.returncode) for process in processes]
     # Nothing on stderr: also not the lines that a first migration logs.
-    assert [(code, errors) for _, errors, code in outcomes] == [(0, "")] * 2
+    assert [(code, errors) for _, errors, code in outcomes] == [(0, "")] * count
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         ended = database.execute("select status from runs").fetchall()
         points = database.execute("select count(*) from metrics where key = 'a'").fetchone()
     database.close()
-    assert ended == [("FINISHED",)] * 2
-    assert points == (20,)
+    assert ended == [("FINISHED",)] * count
+    assert points == (10 * count,)
 
 
 def test_tracking_switched_off_keeps_the_journal_and_never_imports_mlflow(tmp_path: Path) -> None:

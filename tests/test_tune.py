@@ -16,7 +16,7 @@ import pytest
 
 import rlplug as api
 from rlplug.config.tune_section import TuneSection
-from rlplug.errors import ConfigError
+from rlplug.errors import ConfigError, RequestError
 from rlplug.registry import Registry
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.runs.recorded import RecordedRun
@@ -398,14 +398,19 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     assert "was started with other options: algorithm.l2_lambda was 1.0, and is 2.0" in other.err
 
 
-def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: Path) -> None:
-    # `Study` knows that all combinations are tried, and which one is the best.
+@pytest.mark.parametrize("trials", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(
+    home: Path, trials: int
+) -> None:
     space = {"alpha": {"choices": [0.5, 1.0]}}
-    options = {"tracking.enabled": False, "tune.sampler": "grid", "tune.trials": 1}
+    options = {"tracking.enabled": False, "tune.sampler": "grid", "tune.trials": trials}
     found = api.tune("linucb", steps=200, space=space, options=options)
-    (trial,) = found.trials
-    assert (trial.status, trial.options["alpha"] in (0.5, 1.0)) == ("finished", True)
-    assert found.best == trial
+    assert [one.status for one in found.trials] == ["finished"] * trials
+    tried = {one.options["alpha"] for one in found.trials}
+    assert len(tried) == trials
+    assert tried <= {0.5, 1.0}
+    assert found.best is not None
+    assert found.best.score == max(one.score or 0.0 for one in found.trials)
     assert found.best.score == pytest.approx(mean_reward(found.best.runs[0]))
     assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
     again = api.tune("linucb", steps=200, space=space, options=options)
@@ -414,6 +419,8 @@ def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(home: 
     interrupted = StudyInterrupted(again, signal.SIGTERM)
     assert (interrupted.result, interrupted.exit_code) == (again, 143)
     assert str(interrupted) == f"interrupted; to go on: rlplug resume {again.study}"
+    with pytest.raises(RequestError, match="NoSuch"):
+        api.tune("linucb", "NoSuch-v0", space=space, options=options)
 
 
 def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home: Path) -> None:

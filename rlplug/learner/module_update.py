@@ -295,13 +295,12 @@ class ModuleUpdate:
         else:
             start = 0
             for name, gradients in self._gradients.items():
-                own = flat
-                if flat is not None and len(self.acting) > 1:
-                    # Those of one optimizer lie side by side in the array of all.
-                    stop = start + sum(map(Tensor.numel, gradients))
-                    own, start = flat[start:stop], stop
+                # Those of one optimizer lie side by side in the array of all.
+                stop = start + sum(map(Tensor.numel, gradients))
+                own = None if flat is None else flat[start:stop]
                 if gradients:
                     self.nonfinite[name] = self._clip(name, gradients, own)
+                start = stop
         self._first_evaluation = False
 
     def step(self, evaluate: Callable[[], object], together: FusedSteps) -> None:

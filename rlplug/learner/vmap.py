@@ -122,19 +122,16 @@ class VmapEngine:
         lazy_load_decompositions()
         count = len(self.updates)
         level = _functorch._vmap_increment_nesting(count, "different")
+
+        def inside(of_all: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: _functorch._add_batch_dim(t, 0, level) for name, t in of_all.items()}
+
+        def outside(of_one: Tensor) -> Tensor:
+            return _functorch._remove_batch_dim(of_one, level, count, 0)
+
         try:
-            inside = {n: _functorch._add_batch_dim(one, 0, level) for n, one in tensors.items()}
-            batch = Batch(
-                {n: _functorch._add_batch_dim(one, 0, level) for n, one in columns.items()}
-            )
-            total, *others = self._loss(inside, batch)
-            return (
-                _functorch._remove_batch_dim(total, level, count, 0),
-                *(
-                    {n: _functorch._remove_batch_dim(v, level, count, 0) for n, v in one.items()}
-                    for one in others
-                ),
-            )
+            total, *named = self._loss(inside(tensors), Batch(inside(columns)))
+            return outside(total), *({n: outside(t) for n, t in one.items()} for one in named)
         finally:
             _functorch._vmap_decrement_nesting()
 

@@ -118,14 +118,14 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of the server, which is started for the first request."""
     if _Server.running is None:
         _Server.running = _Server()
-    answered = False
     try:
         answer = _Server.running.answer(request)
-        answered = True
-        return answer
-    finally:
-        if not (answered and _Server.forks):
-            _end_server()
+    except BaseException:
+        _end_server()
+        raise
+    if not _Server.forks:
+        _end_server()
+    return answer
 
 
 @atexit.register
