@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import os
 import re
 import sys
 from collections import defaultdict
@@ -132,16 +134,8 @@ class Registry:
 
     @classmethod
     def installed(cls) -> Registry:
-        """Scan the entry points of all installed distributions."""
-        found: dict[tuple[str, str, str, str], FoundPlugin] = {}
-        points = metadata.entry_points()
-        for group, kind in _GROUPS.items():
-            for point in points.select(group=group):
-                plugin = _read(kind, point)
-                # An editable install can appear twice, as egg-info and as dist-info.
-                key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
-                found.setdefault(key, plugin)
-        return cls(tuple(sorted(found.values(), key=lambda p: (p.kind, p.name, p.distribution))))
+        """Scan the entry points of all installed distributions, again only if folders changed."""
+        return cls(_scanned(tuple((path, _changed(path)) for path in sys.path)))
 
     @classmethod
     def of(cls, **classes: type[Any]) -> Registry:
@@ -291,6 +285,27 @@ def core_version() -> str:
 def is_name(name: str) -> bool:
     """Whether this is a valid plugin name."""
     return _NAME.match(name) is not None
+
+
+@functools.lru_cache(maxsize=1)
+def _scanned(path: tuple[tuple[str, int], ...]) -> tuple[FoundPlugin, ...]:
+    found: dict[tuple[str, str, str, str], FoundPlugin] = {}
+    points = metadata.entry_points()
+    for group, kind in _GROUPS.items():
+        for point in points.select(group=group):
+            plugin = _read(kind, point)
+            # An editable install can appear twice, as egg-info and as dist-info.
+            key = (kind, plugin.name, plugin.target, _normalise(plugin.distribution))
+            found.setdefault(key, plugin)
+    return tuple(sorted(found.values(), key=lambda p: (p.kind, p.name, p.distribution)))
+
+
+def _changed(folder: str) -> int:
+    """When distributions were last added to a folder of the path or removed."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:

@@ -31,7 +31,9 @@ def forked(seed: int) -> Iterator[None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call] # untyped in torch
     with torch.random.fork_rng(devices=devices):
         try:
-            torch.manual_seed(seed)
+            # The seeds of devices that a CPU host lacks would be kept for when one is there.
+            has_device = torch.accelerator.is_available()
+            (torch if has_device else torch.default_generator).manual_seed(seed)
             numpy.random.seed(seed % 2**32)
             random.seed(seed)
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -105,11 +106,17 @@ def apply_compute(section: ComputeSection, device: torch.device, *, small: bool)
         torch.backends.cudnn.benchmark = False
 
 
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> threadpoolctl.ThreadpoolController:
+    """The libraries that compute in threads: looked for again where modules have been imported."""
+    return threadpoolctl.ThreadpoolController()
+
+
 def limit_threads(count: int) -> Callable[[], None]:
     """Compute with so many threads, in torch and in NumPy's BLAS; returns what puts both back."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    limits = threadpoolctl.threadpool_limits(count, user_api="blas")
+    limits = _libraries(len(sys.modules)).limit(limits=count, user_api="blas")
 
     def restore() -> None:
         # First: it also puts back the threads of OpenMP, which are torch's.
@@ -126,7 +133,7 @@ def settings_kept() -> Iterator[None]:
     deterministic = _determinism()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    with threadpoolctl.threadpool_limits(None, user_api="blas"):
+    with _libraries(len(sys.modules)).limit(user_api="blas"):
         try:
             yield
         finally:
