@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,27 @@ def pytest_configure() -> None:
             signal.signal(number, default)
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs: migrated once, copied for every test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        file = tmp_path_factory.mktemp("store") / "mlflow.db"
+        MlflowClient(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of runs, empty for each test."""
-    monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "runs"))
+def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of runs, with a database without any, for each test."""
+    folder = tmp_path / "runs"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(empty_store, folder)
+    monkeypatch.setenv("RLPLUG_HOME", str(folder))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "runs"
+    return folder
 
 
 class Readme:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -97,18 +96,6 @@ def first_port(worker_id: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database without runs: migrated once, copied for every test."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from mlflow import MlflowClient
-
-        file = tmp_path_factory.mktemp("store") / "mlflow.db"
-        MlflowClient(f"sqlite:///{file}")
-    return file
-
-
-@pytest.fixture(scope="session")
 def served_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the server of `served` keeps everything."""
     return tmp_path_factory.mktemp("server")
@@ -140,7 +127,7 @@ def store_root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "runs"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     shutil.copy(empty_store, folder / "mlflow.db")
     monkeypatch.setenv("RLPLUG_HOME", str(folder))
     return folder

@@ -328,10 +328,11 @@ def write(checkpoints: Checkpoints, step: int, score: float = 0.0, **more: float
 
 
 def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / ".unfinished-step-000000000007-1").mkdir()
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    folder = tmp_path / "checkpoints"
+    (folder / ".unfinished-step-000000000007-1").mkdir(parents=True)
+    checkpoints = Checkpoints(folder, keep=2)
     write(checkpoints, 5)
-    assert [one.name for one in tmp_path.iterdir()] == ["step-000000000005"]
+    assert [one.name for one in folder.iterdir()] == ["step-000000000005"]
 
 
 def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) -> None:

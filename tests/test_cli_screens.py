@@ -126,7 +126,6 @@ def test_what_is_out_of_bounds_or_missing_is_refused(rlplug: Cli, line: str, sai
         ("run --like x --resume-or-start n", "--resume-or-start does not fit"),
         ("resume x --jobs 1", "--jobs is of several seeds, and 'x' is no group"),
         ("tune --algo linucb --space alpha", "--space takes KEY=RANGE, got 'alpha'"),
-        ("ui --host 0.0.0.0", "there are no runs yet"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -135,6 +134,13 @@ def test_what_does_not_go_together_is_refused(
     done = rlplug(*line.split())
     assert done.code == 2
     assert said in done.err
+
+
+def test_without_runs_there_is_nothing_to_serve(rlplug: Cli, home: Path) -> None:
+    (home / "mlflow.db").unlink()
+    done = rlplug("ui", "--host", "0.0.0.0")
+    assert done.code == 2
+    assert "there are no runs yet" in done.err
 
 
 def test_this_machine_alone_is_known_by_three_names() -> None:

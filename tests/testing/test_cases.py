@@ -294,3 +294,23 @@ def test_trees_are_stacked_along_a_new_axis() -> None:
     first, second = stacked(parts)["a"]
     assert (first.tolist(), second.tolist()) == ([[1], [3]], [[2], [4]])
     assert to_array([1, 2]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_observations_are_samples_of_the_space_as_gymnasium_draws_them(case: Case) -> None:
+    environment, space = case.make(), case.observation_space
+    observation, _ = environment.reset(seed=3)
+    space.seed(3)
+    for _ in range(50):
+        if isinstance(space, spaces.Dict):
+            own = {"arm_ids", "action_mask"} & set(space.spaces)
+            seen, drawn = ({**one, **dict.fromkeys(own)} for one in (observation, space.sample()))
+        else:
+            seen, drawn = observation, space.sample()
+        numpy.testing.assert_equal(seen, drawn)
+        observation, _ = environment.reset()
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_observations_have_the_type_of_their_space(case: Case) -> None:
+    assert case.make().reset(seed=3)[0] in case.observation_space
