@@ -183,6 +183,7 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     assert_same_metrics(whole, rest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "env", "sections"),
     [

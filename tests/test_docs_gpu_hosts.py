@@ -105,6 +105,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_run_is_recorded_on_a_server_with_logins(
     server: str, home: Path, rlplug: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,6 +318,7 @@ def test_what_a_killed_process_left_is_completed_exactly_once(
     assert_each_once(client, folder, steps)
 
 
+@pytest.mark.long
 def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     served: str, store_root: Path, monkeypatch: pytest.MonkeyPatch, rlplug: Cli
 ) -> None:

@@ -134,6 +134,7 @@ def test_sigterm_that_comes_while_ray_starts_is_not_lost() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_sigterm_that_comes_in_a_call_of_ray_is_not_taken_for_ctrl_c(
     store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
     resumed_equals(ppo(steps=1024, **{"run.max_updates": 6}), **RAY)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_linucb_over_two_runners_equals_one_process(store_root: Path) -> None:
     linucb_in_one_process_and(**RAY, **{"scale.runners": 2, "scale.max_staleness": 0})

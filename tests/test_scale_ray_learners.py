@@ -79,6 +79,7 @@ found = partial(gymnasium.make, "CartPole-v1")
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_the_run_resumable(
     store_root: Path, caplog: pytest.LogCaptureFixture

@@ -175,6 +175,7 @@ def test_runners_that_die_are_replaced_as_often_as_is_allowed(
             all(sampler.collect(step) for step in (20, 24))
 
 
+@pytest.mark.long
 def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,7 @@ def test_what_is_wrong_with_the_request_is_said_once_and_no_seed_has_a_run(
     assert not (home / "work").exists()
 
 
+@pytest.mark.long
 def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) -> None:
     options = ("--algo", "linucb", "--steps", "200", *OFFLINE)
     one = rlplug("run", *options, "--seed", "0", "--resume-or-start", "night-s0", "--json")

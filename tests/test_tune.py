@@ -441,6 +441,7 @@ def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home
     assert list(run.folder.glob("checkpoints/step-*"))
 
 
+@pytest.mark.long
 def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     home: Path, warm: Warm
 ) -> None:

@@ -45,7 +45,11 @@ def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
     ("kind", "passed_by"),
     [
         (PolicyGradient, {"targets_follow", "targets_are_used", "larger_errors_pull_more"}),
-        (QLearning, {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"}),
+        pytest.param(
+            QLearning,
+            {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_small_algorithm_passes_all_that_applies(kind: type[Any], passed_by: set[str]) -> None:

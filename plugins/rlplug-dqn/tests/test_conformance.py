@@ -11,11 +11,13 @@ class TestDQN(AlgorithmConformance):
     name = "dqn"
 
 
-# DQN solves them for each change, and Rainbow others: of values, exploration, masks, and steps.
+# DQN solves them for each change, and Rainbow one of observations and actions.
 FOR_DQN = (
     *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
     *("solves_delayed_reward", "solves_time_limit", "solves_stay_under_a_time_limit"),
     *("solves_ending", "solves_masked_best_action", "solves_leave_before_an_end"),
+    *("solves_known_best_arm", "finds_the_best_arm_that_is_present", "solves_masked_next_action"),
+    "solves_discounted_two_steps",
 )
 
 

@@ -20,12 +20,13 @@ class TestPPO(AlgorithmConformance):
     )
 
 
-# PPO solves them for each change, and A2C others: of values, observations, steps, and Boxes.
+# PPO solves them for each change, and A2C one of observations and actions, and of Boxes.
 FOR_PPO = (
     *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
     *("solves_time_limit", "solves_stay_under_a_time_limit", "solves_leave_before_an_end"),
     *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
-    *("solves_multi_discrete_choices", "solves_multi_binary_bits"),
+    *("solves_multi_discrete_choices", "solves_multi_binary_bits", "solves_discounted_two_steps"),
+    *("finds_the_best_arm_that_is_present", "solves_delayed_reward"),
 )
 
 

@@ -57,6 +57,7 @@ def earned_in_the_maze(memory: str) -> float:
     return sum(turns) / len(turns)
 
 
+@pytest.mark.long
 def test_a_memory_solves_what_nobody_without_one_can() -> None:
     assert earned_in_the_maze("lstm") > 0.9
     assert abs(earned_in_the_maze("none")) < 0.3

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlplug.testing import AlgorithmConformance
+
+# DQN solves them for each change: of a single agent, VDN's modules are DQN's.
+FOR_DQN = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_delayed_reward", "solves_time_limit", "solves_stay_under_a_time_limit"),
+    *("solves_ending", "solves_masked_best_action", "solves_leave_before_an_end"),
+    *("solves_known_best_arm", "finds_the_best_arm_that_is_present", "solves_masked_next_action"),
+    "solves_discounted_two_steps",
+)
 
 
 class TestVDN(AlgorithmConformance):
     name = "vdn"
+    marks = dict.fromkeys(FOR_DQN, pytest.mark.long)
