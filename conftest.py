@@ -74,6 +74,24 @@ def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
+@pytest.fixture
+def curves() -> None:
+    """Learning curves of runs are plotted as they are."""
+
+
+@pytest.fixture(autouse=True)
+def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests get an empty plot: the curve would take a tenth of their time."""
+    if "curves" in request.fixturenames:
+        return
+    from rlplug.review.figure import headed_figure, save_png
+
+    def empty(panels: object, title: str, subtitle: str, file: Path) -> None:
+        save_png(headed_figure(1.0, 1.0, "", ""), file)
+
+    monkeypatch.setattr("rlplug.tracking.review.draw_curve", empty)
+
+
 class Readme:
     """A README whose tables and example are compared with the code."""
 
@@ -117,6 +135,7 @@ def readme(request: pytest.FixtureRequest) -> Readme:
 def example(
     readme: Readme,
     tmp_path: Path,
+    empty_store: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> tuple[str, str]:
@@ -124,5 +143,7 @@ def example(
     (code,) = re.findall(r"```python\n(.*?)```", readme.text, re.DOTALL)
     (promised,) = re.findall(r"print\(.*\)  # (.*)", code)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "rlplug_runs").mkdir()
+    shutil.copy(empty_store, tmp_path / "rlplug_runs")
     exec(compile(code, "README.md", "exec"), {})
     return capsys.readouterr().out.strip(), promised

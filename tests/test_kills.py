@@ -1,7 +1,7 @@
 """Kill -9 at random moments, and compare with runs that were not killed.
 
-All shipped algorithms are for `python benchmarks/kills.py`; of the long tests, there is one of each
-kind of feed and of each way to sample.
+All shipped algorithms are for `python benchmarks/kills.py`; here, there is one of each kind of feed
+and of each way to sample.
 """
 
 from __future__ import annotations
@@ -18,23 +18,18 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "kills.py"
 
 
 CASES = "linucb,ppo,dqn,sac,bc,ppo+agents,ppo+lock-step,dqn+workers"
+KILLS = 10
 
 
-@pytest.mark.parametrize(
-    ("cases", "kills"),
-    [("ppo+lock-step", 2), pytest.param(CASES, 10, marks=pytest.mark.long)],
-    ids=["few", "each-kind"],
-)
-def test_kills_at_random_moments_lose_nothing_and_change_nothing(
-    tmp_path: Path, cases: str, kills: int
-) -> None:
+@pytest.mark.long
+def test_kills_at_random_moments_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
     command = [
         sys.executable,
         str(SCRIPT),
         "--cases",
-        cases,
+        CASES,
         "--kills",
-        str(kills),
+        str(KILLS),
         "--short",
         "--workers",
         "1",
@@ -48,7 +43,7 @@ def test_kills_at_random_moments_lose_nothing_and_change_nothing(
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.search(r"^(\d+) kills: .*; 0 failures$", done.stdout, re.MULTILINE)
     assert said is not None, done.stdout
-    assert int(said[1]) >= kills
+    assert int(said[1]) >= KILLS
     # Most fall into runs: otherwise moments are drawn from too long a time.
     in_time = re.search(r"'run, in time': (\d+)", said[0])
     assert in_time is None or int(in_time[1]) <= 5

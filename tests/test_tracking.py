@@ -111,6 +111,7 @@ def history(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, flo
     return [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
 
 
+@pytest.mark.usefixtures("curves")
 def test_a_finished_run_has_its_metrics_picture_config_and_summary(
     opened: Opened, client: MlflowClient, root: Path
 ) -> None:
@@ -131,7 +132,10 @@ def test_a_finished_run_has_its_metrics_picture_config_and_summary(
         (40, 1.0),
     ]
     assert history(client, tracking.run_id, "eval/return_mean") == [(40, 0.75)]
-    assert (tracking.folder / "plots" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    picture = (tracking.folder / "plots" / "learning_curve.png").read_bytes()
+    assert picture[:4] == b"\x89PNG"
+    # Panels of the reward and of the regret, each 5.4 inches wide, at 130 pixels per inch.
+    assert int.from_bytes(picture[16:20], "big") == round((1.2 + 2 * 5.4) * 130)
     for path in ("plots/learning_curve.png", "config/config.toml"):
         assert Path(client.download_artifacts(tracking.run_id, path, str(root))).stat().st_size
     note = run.data.tags["mlflow.note.content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
@@ -19,6 +20,9 @@ __all__ = ["structure", "type_name"]
 
 ConfigT = TypeVar("ConfigT")
 
+_types = functools.lru_cache(maxsize=None)(get_type_hints)
+"""The types of the fields of a class: to find them takes as long as to check its values."""
+
 
 def structure(
     config_class: type[ConfigT], values: Any, path: str, owners: Owners = core_owners
@@ -33,7 +37,7 @@ def structure(
     rest = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
     declared = {name: value for name, value in values.items() if name in fields and name != rest}
     others = {name: value for name, value in values.items() if name not in declared}
-    types = get_type_hints(config_class)
+    types = _types(config_class)  # type: ignore[arg-type] # a class is hashable
     problems: list[Problem] = []
     valid: dict[str, Any] = {}
     if rest is not None:

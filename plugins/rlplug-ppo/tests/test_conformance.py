@@ -27,6 +27,7 @@ FOR_PPO = (
     *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
     *("solves_multi_discrete_choices", "solves_multi_binary_bits", "solves_discounted_two_steps"),
     *("finds_the_best_arm_that_is_present", "solves_delayed_reward"),
+    "entropy_bonus_keeps_policies_random",
 )
 
 

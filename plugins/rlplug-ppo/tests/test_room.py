@@ -89,6 +89,7 @@ def test_a_long_run_takes_no_more_room_than_a_short_one() -> None:
     assert taken[-1] - taken[20] < 2 * 64 * 8 * FRAME
 
 
+@pytest.mark.long
 def test_room_is_that_of_the_rollout() -> None:
     once, twice = (taken for *_, taken in room((128, 8, 3, "none"), (256, 8, 3, "none")))
     assert 128 * 8 * FRAME < once < 8 * 128 * 8 * FRAME
