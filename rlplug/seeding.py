@@ -31,9 +31,10 @@ def forked(seed: int) -> Iterator[None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call] # untyped in torch
     with torch.random.fork_rng(devices=devices):
         try:
-            # The seeds of devices that a CPU host lacks would be kept for when one is there.
-            has_device = torch.accelerator.is_available()
-            (torch if has_device else torch.default_generator).manual_seed(seed)
+            # A build without devices would keep the seed for one that never comes. Whether there
+            # is a device is not asked: processes forked after that could not use it.
+            no_device = torch.accelerator.current_accelerator() is None
+            (torch.default_generator if no_device else torch).manual_seed(seed)
             numpy.random.seed(seed % 2**32)
             random.seed(seed)
             yield
