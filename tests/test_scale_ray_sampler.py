@@ -143,6 +143,7 @@ def test_runners_collect_ahead_with_the_weights_of_that_time(
     assert "is built" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.long
 def test_runners_that_die_are_replaced_as_often_as_is_allowed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
