@@ -67,7 +67,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of runs, with a database without any, for each test."""
     folder = tmp_path / "runs"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     shutil.copy(empty_store, folder)
     monkeypatch.setenv("RLPLUG_HOME", str(folder))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

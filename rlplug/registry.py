@@ -134,7 +134,7 @@ class Registry:
 
     @classmethod
     def installed(cls) -> Registry:
-        """Scan the entry points of all installed distributions, again only if folders changed."""
+        """The entry points of all installed distributions, scanned again if folders changed."""
         return cls(_scanned(tuple((path, _changed(path)) for path in sys.path)))
 
     @classmethod
@@ -289,6 +289,7 @@ def is_name(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _scanned(path: tuple[tuple[str, int], ...]) -> tuple[FoundPlugin, ...]:
+    """The plugins on `sys.path`; `path`, its folders and when they changed, tells scans apart."""
     found: dict[tuple[str, str, str, str], FoundPlugin] = {}
     points = metadata.entry_points()
     for group, kind in _GROUPS.items():

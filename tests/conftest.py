@@ -122,15 +122,10 @@ def served(served_folder: Path, empty_store: Path, first_port: int) -> Iterator[
 
 
 @pytest.fixture
-def store_root(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runs folder with an MLflow database; the one that commands take."""
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "runs"
-    folder.mkdir(exist_ok=True)
-    shutil.copy(empty_store, folder / "mlflow.db")
-    monkeypatch.setenv("RLPLUG_HOME", str(folder))
-    return folder
+def store_root(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of runs, whose experiment has the default name."""
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -187,7 +187,7 @@ def test_one_runner_gives_bit_for_bit_what_this_process_gives_also_when_resumed(
 @pytest.mark.parametrize(
     ("algorithm", "env", "sections"),
     [
-        pytest.param("vdn", RELAY, {}, marks=pytest.mark.long),
+        ("vdn", RELAY, {}),
         ("ppo", COUNTDOWN, TOGETHER),
     ],
 )

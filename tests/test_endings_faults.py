@@ -29,12 +29,6 @@ pytestmark = pytest.mark.usefixtures("home", "installed")
 OFF = {"tracking.enabled": False}
 
 
-@pytest.fixture
-def home(store_root: Path) -> Path:
-    """The folder of runs, with a database: to create one takes seconds."""
-    return store_root
-
-
 class Steady(gymnasium.Env[Any, Any]):
     """Arm 1 pays 1, arm 0 nothing."""
 

@@ -33,12 +33,6 @@ OPTIONS = {"checkpoint.every": 40, "evaluation.every": 80, "evaluation.episodes"
 
 
 @pytest.fixture
-def home(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLPLUG_HOME", str(store_root))
-    return store_root
-
-
-@pytest.fixture
 def client(home: Path) -> MlflowClient:
     from mlflow import MlflowClient
 

@@ -399,7 +399,7 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("trials", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("trials", [1, 2])
 def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(
     home: Path, trials: int
 ) -> None:

@@ -18,7 +18,7 @@ AnySpace = gymnasium.Space[Any]
 
 
 class RandomEnv(gymnasium.Env[Any, Any]):
-    """Observations sampled from a space, rewards uniform in [0, 1).
+    """Observations sampled from a space with finite bounds, rewards uniform in [0, 1).
 
     Episodes terminate and are truncated in turn; those of `length` 1 all terminate. `masked` puts a
     random action mask into `info["action_mask"]`; choosing a masked action raises.
@@ -88,7 +88,7 @@ class RandomEnv(gymnasium.Env[Any, Any]):
 
 
 def _sampled(space: AnySpace) -> Any:
-    """What `space.sample()` draws, in a quarter of the time where all boxes have finite bounds."""
+    """What `space.sample()` draws of boxes with finite bounds, in a quarter of the time."""
     if isinstance(space, spaces.Dict):
         return {name: _sampled(part) for name, part in space.spaces.items()}
     if not isinstance(space, spaces.Box):
