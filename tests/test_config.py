@@ -173,6 +173,13 @@ def test_one_of_names_the_choices() -> None:
     assert one_of(["a", "b"])("c") == "must be one of 'a', 'b', got 'c'"
 
 
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_options_made_by_hand_say_which_one_is_wrong(value: float) -> None:
+    with pytest.raises(ValueError, match="must be") as raised:
+        Options(learning_rate=value)
+    assert raised.value.__notes__ == ["option 'learning_rate' of Options"]
+
+
 def test_what_cannot_be_compared_with_a_limit_is_beyond_it() -> None:
     # A schedule is read from a list by the command, not by the class.
     with pytest.raises(ValueError, match=r"must be at least 0, got \[\[0, 1.0\], \[9, 0.1\]\]"):

@@ -63,12 +63,17 @@ def option(
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         values = points(value) if isinstance(value, Schedule) else [value]
-        for one in values:
-            _check_finite(one, infinite or default in (math.inf, -math.inf))
-            for check in checks:
-                problem = check(one)
-                if problem is not None:
-                    raise ValueError(problem)
+        try:
+            for one in values:
+                _check_finite(one, infinite or default in (math.inf, -math.inf))
+                for check in checks:
+                    problem = check(one)
+                    if problem is not None:
+                        raise ValueError(problem)
+        except ValueError as error:
+            # For who makes it by hand: a run names the option before the message.
+            error.add_note(f"option {attribute.name!r} of {type(instance).__name__}")
+            raise
 
     limits = tuple(check.words for check in checks if isinstance(check, Limit))
     metadata = {"help": help, "schedulable": schedulable, "rest": rest, "limits": limits}

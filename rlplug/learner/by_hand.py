@@ -146,6 +146,9 @@ class ByHand(LearnerModules):
             )
         params = self._set_gradients(update, gradients)
         if self._gradient_hooks.used:
+            # They may work in place, and these are the caller's.
+            for param in params:
+                param.grad = None if param.grad is None else param.grad.clone()
             # Gradients by term are taken in `update` alone: those that are there are of the last.
             self._gradient_hooks(update, {})
         return {param: param.grad for param in params if param.grad is not None}

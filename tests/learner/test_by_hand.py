@@ -210,6 +210,24 @@ def test_gradients_of_a_module_without_optimizers_are_refused(make: Any) -> None
         learner.postprocess_gradients_for_module("default", {})
 
 
+def test_hooks_that_work_in_place_leave_the_callers_gradients_alone(make: Any, batch: Any) -> None:
+    def double(self: Any, gradients: Any) -> None:
+        for gradient in gradients.values():
+            gradient.mul_(2)
+
+    learner = make(postprocess_gradients=double)
+    rows = {"default": batch(1.0)}
+    gradients = learner.compute_gradients(learner.compute_loss(learner.forward_train(rows), rows))
+    before = {param: gradient.clone() for param, gradient in gradients.items()}
+    by_module = learner.postprocess_gradients_for_module("default", gradients)
+    for changed in (by_module, learner.postprocess_gradients(gradients)):
+        assert changed.keys() == before.keys()
+        for param, gradient in before.items():
+            assert torch.equal(gradients[param], gradient)
+            assert torch.equal(changed[param], 2 * gradient)
+            assert gradient.abs().sum() > 0
+
+
 def test_losses_by_hand_leave_out_modules_that_have_none(make: Any, batch: Any) -> None:
     def loss(self: Any, fwd_out: Any, module_id: str) -> Any:
         return None if module_id == "b" else fwd_out["out"].mean()
