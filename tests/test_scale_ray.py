@@ -149,6 +149,35 @@ def test_what_fails_in_a_runner_is_told_and_where(
     assert "boom at step 3" in failed[0]
 
 
+def test_a_successor_steps_other_episodes_than_the_runner_before() -> None:
+    flags = {"run": {"algorithm": "ppo", "env": "CartPole-v1", "seed": 3}}
+    job = job_of(prepare(Request(flags=flags), Registry.installed()), "CartPole-v1")
+    job |= {"runners": 1, "several": False, "threads": 1, "path": []}
+    wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
+
+    def first(life: int, seed: int | None = None) -> list[float]:
+        """The first observation."""
+        made = Runner(job, wanted, 0, life=life, stale=False)
+        assert made.build() == (None, None)
+        assert made.start(seed, None) == (None, None)
+        state = made._modules["default"].state_dict()
+        weights = {"default": {name: one.numpy() for name, one in state.items()}}
+        told, failed = made.collect(
+            {"version": 0, "modules": weights, "normalization": None}, 0, None
+        )
+        made._stack.close()
+        assert failed is None
+        found: list[float] = told["experience"].columns["observations"][0].tolist()
+        return found
+
+    assert first(0) == first(0, 3)
+    # Again those of the same successor, and each one's own.
+    assert first(1) == first(1)
+    assert first(0) != first(1) != first(2) != first(0)
+    # Unless it is told which.
+    assert first(1, 7) == first(0, 7) != first(0)
+
+
 FAILING = """
 from gymnasium.envs.classic_control import CartPoleEnv
 
