@@ -58,8 +58,12 @@ def test_the_same_seed_builds_the_same_weights() -> None:
 def test_what_cannot_be_built_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gamma'"):
         rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, options={"gamna": 0.9})
-    with pytest.raises(RequestError, match="needs an observation space and an action space"):
-        rlplug.build_learner("dqn", OBSERVATIONS)
+    for spaces in ((), (OBSERVATIONS,), (None, ACTIONS)):
+        with pytest.raises(RequestError, match="needs an observation space and an action space"):
+            rlplug.build_learner("dqn", *spaces)
+        if spaces:
+            with pytest.raises(RequestError, match="needs an observation space and an action"):
+                rlplug.build_learner("dqn", *spaces, modules={"a": (OBSERVATIONS, ACTIONS)})
     with pytest.raises(UnsupportedSpaceError, match="module 'default'"):
         rlplug.build_learner("dqn", OBSERVATIONS, OBSERVATIONS)
     learner = rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS)

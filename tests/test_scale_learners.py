@@ -41,6 +41,7 @@ from tests.scale_runs import (
     as_torchrun_starts,
     blas_threads,
     command_of,
+    largest_difference,
     linucb_in_one_process_and,
     threads_per_process,
 )
@@ -66,6 +67,21 @@ def test_two_learners_of_prioritized_replay_have_the_same_weights_and_share_the_
     # Weights are compared at the last checkpoint.
     assert (run.status, run.checkpoints) == ("FINISHED", (24,))
     assert run.metrics["time/updates"] > 0
+
+
+@pytest.mark.long
+def test_each_learner_goes_on_with_the_replay_buffer_that_it_had(
+    store_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"num_envs": 2, "learning_starts": 8, "batch_size": 8, "net_arch": [8]}
+    options |= {"evaluation.episodes": 0, "tracking.enabled": False, "scale.learners": 2}
+    part = rlplug.run("dqn", "CartPole-v1", options={**options, "run.max_updates": 6})
+    rest = rlplug.resume(part.run_id, options={"run.max_updates": 20}, allow_drift=True)
+    whole = rlplug.run("dqn", "CartPole-v1", options={**options, "run.max_updates": 20})
+    assert rest.step == whole.step > part.step
+    assert largest_difference(rest.module, part.module) > 1e-4
+    assert largest_difference(rest.module, whole.module) == 0.0
+    assert not [one for one in caplog.messages if "anew" in one or "empty" in one]
 
 
 def test_workers_step_environments_with_one_thread_each(store_root: Path) -> None:

@@ -48,6 +48,20 @@ def asked(**section: Any) -> TuneRequest:
 # -- what is asked for --------------------------------------------------------------------------
 
 
+def test_a_study_is_the_same_wherever_it_runs_and_is_recorded() -> None:
+    def name(**sections: Any) -> str:
+        flags = {"run": {"algorithm": "linucb", "steps": 200}, **sections}
+        space = {"space": {"alpha": {"low": 0.1, "high": 2.0}}}
+        return TuneRequest.of(Request(flags=flags), space, Registry.installed()).default_name
+
+    elsewhere = {
+        "tracking": {"enabled": False, "experiment": "other"},
+        "scale": {"engine": "ray"},
+    }
+    assert name() == name(**elsewhere)
+    assert name() != name(algorithm={"l2_lambda": 2.0})
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
