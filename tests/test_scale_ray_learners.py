@@ -189,6 +189,38 @@ def test_learners_on_other_hosts_have_a_place_of_their_own_there(cluster: str) -
             actors.close(kill=True)
 
 
+def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
+    cluster: str, tmp_path: Path
+) -> None:
+    class Learner:
+        """Tells when it has ended."""
+
+        def follow(self, place: dict[str, Any], path: list[str]) -> int:
+            time.sleep(float(path[1]))
+            Path(path[0], str(place["index"])).touch()
+            return 0
+
+    places = [
+        Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
+        for index in (1, 2)
+    ]
+    section = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
+
+    def closed(seconds: float, *, kill: bool) -> list[str]:
+        """Those that had ended by themselves."""
+        folder = tmp_path / f"{seconds}-{kill}"
+        folder.mkdir()
+        path = [str(folder), str(seconds)]
+        actors = LearnerActors(import_module("ray"), section, Learner, path)
+        actors.start(places)
+        actors.close(kill=kill)
+        assert actors.ended() == {}
+        return sorted(one.name for one in folder.iterdir())
+
+    assert closed(0.5, kill=False) == ["1", "2"]
+    assert closed(3.0, kill=True) == []
+
+
 def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:
     def refused(**options: Any) -> str:
         with pytest.raises(RequestError) as raised:

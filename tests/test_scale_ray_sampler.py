@@ -23,7 +23,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.sampling.league_roster import Roster
 from rlplug.scale import ray_sampler
 from rlplug.scale.ray_sampler import RaySampler
-from tests.scale_actors import Telling
+from tests.scale_actors import REFUSES, Telling
 
 WHY = r"\((exit code 3|killed or crashed)\)"
 """Ray does not always know it yet."""
@@ -197,7 +197,10 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
     half = {node: 0.5}
     holder = ray.remote(num_cpus=0, resources=half)(Holder)
 
-    with sampler_of(roster=roster, resources=half) as (sampler, _, _):
+    def dies_at(index: int, life: int) -> int:
+        return REFUSES if life > 2 else -99
+
+    with sampler_of(roster=roster, resources=half, dies_at=dies_at) as (sampler, _, _):
 
         def heard() -> list[tuple[list[int], list[int]]]:
             """The numbers in the pool, and of the copies that are sent, last of each runner."""
@@ -230,6 +233,20 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert heard()[1] == (numbers, numbers)
         assert "runner 1 has a place of its own again." in caplog.text
         assert sampler.collect(28).columns["rewards"].tolist()[1::2] == [28.0, 128.0]
+
+        # One that cannot have the state of the runner beside another is given up.
+        waiting = holder.remote()
+        ray.kill(own)
+        ray.get(waiting.__ray_ready__.remote())
+        sampler.collect(32)
+        guest, (_, built) = sampler._runners[1], sampler._waiting[1]
+        ray.kill(waiting)
+        ray.get(built)
+        for step in (36, 40):
+            sampler.collect(step)
+            assert (sampler._runners[1], sampler._waiting) == (guest, {})
+        said = "runner 1 stays beside another: runner 1 has no place for it"
+        assert [said in one for one in caplog.messages].count(True) == 1
 
 
 class Holder:
