@@ -12,7 +12,6 @@ import numpy
 from rlplug.feeds import Experience
 from rlplug.scale.cluster import this_node
 
-
 REFUSES = -100
 """A timestep at which no runner ends: one that would end there has no place for a state."""
 

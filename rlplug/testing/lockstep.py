@@ -49,23 +49,19 @@ class Lockstep:
             index = len(self._given[rank])
             self._given[rank].append(value)
             other = 1 - rank
-            # The other one must go on before this one can: its generators are not these.
-            state = random_state(_CPU)
-            self._turn = other
-            self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._turn == rank and (len(self._given[other]) > index or self._ended())
-            )
-            set_random_state(state)
+            if not self._gone[other]:
+                # The other one must go on before this one can: its generators are not these.
+                state = random_state(_CPU)
+                self._turn = other
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._turn == rank)
+                set_random_state(state)
             if len(self._given[other]) <= index:
                 raise self._error or RequestError(
                     "one of two learners combined numbers, and the other one did not.",
                     "call learner.all_reduce in every update, whatever is in the batch",
                 )
             return [given[index] for given in self._given]
-
-    def _ended(self) -> bool:
-        return any(self._gone)
 
     def _task(self, rank: int, task: Callable[[], None]) -> None:
         with self._changed:

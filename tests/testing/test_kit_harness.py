@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from functools import partial
 from typing import Any
 
 import numpy
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from rlplug import AddOn, Batch
+from rlplug.errors import RequestError
 from rlplug.testing import Subject
 from rlplug.testing.algorithms import PolicyGradient, QLearning
 from rlplug.testing.cases import CASES
@@ -19,6 +22,7 @@ from rlplug.testing.harness import (
     make_harness,
     participant_of,
 )
+from rlplug.testing.lockstep import Lockstep
 
 
 class First(AddOn):
@@ -135,3 +139,30 @@ def test_add_ons_take_part_in_the_order_that_is_asked_for() -> None:
     harness = make_harness(Subject.of(QLearning), before=[before], after=[after])
     names = [one.found.name for one in harness.calls.participants]
     assert names == ["qlearning", "second", "third"]
+
+
+@pytest.mark.parametrize("together", [0, 1])
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_learner_that_combines_alone_is_told_so_and_waits_for_nobody(
+    alone: int, together: int
+) -> None:
+    lockstep = Lockstep()
+    given: list[Any] = []
+
+    def task(rank: int) -> None:
+        for number in range(together + (rank == alone)):
+            given.append(lockstep.exchange(rank, (rank, number)))
+
+    def run() -> None:
+        try:
+            lockstep.run([partial(task, rank) for rank in (0, 1)])
+        except RequestError as error:
+            given.append(str(error))
+
+    # So that a test that would wait for ever ends.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    *both, said = given
+    assert both == [[(0, 0), (1, 0)]] * 2 * together
+    assert said.startswith("one of two learners combined numbers, and the other one did not.")
