@@ -119,12 +119,14 @@ def _around(mean: Floats, deviation: Floats) -> Floats:
 def _best(functions: Floats, allowed: NDArray[numpy.bool_]) -> Floats:
     """∫ Π F_j dF_a over all others j, from distribution functions (n, arms, points)."""
     functions = numpy.where(allowed[:, :, None], functions, 1.0)
-    found = numpy.zeros(allowed.shape)
-    for arm in range(allowed.shape[1]):
-        others = numpy.delete(functions, arm, 1).prod(1)
-        found[:, arm] = ((others[:, 1:] + others[:, :-1]) / 2 * numpy.diff(functions[:, arm])).sum(
-            1
-        )
+    # Products over the arms before and after each one: of all others without dividing, as 0 / 0 is
+    # none.
+    none = numpy.ones_like(functions[:, :1])
+    before = numpy.concatenate([none, functions[:, :-1]], 1).cumprod(1)
+    after = numpy.concatenate([none, functions[:, :0:-1]], 1).cumprod(1)[:, ::-1]
+    others = before * after
+    heights = (others[:, :, 1:] + others[:, :, :-1]) / 2
+    found = (heights * numpy.diff(functions)).sum(2)
     found = numpy.where(allowed, numpy.maximum(found, 0.0), 0.0)
     shares: Floats = found / found.sum(1, keepdims=True)
     return shares
