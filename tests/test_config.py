@@ -84,6 +84,14 @@ def problems(*settings: str, **arguments: Any) -> dict[str, str]:
     return {problem.path: problem.message for problem in raised.value.problems}
 
 
+def test_an_algorithm_has_its_own_environment_steps_and_options_of_the_core() -> None:
+    config = prepared().config
+    assert (config.run.env, config.run.steps) == ("LinearBandit-v0", 5_000)
+    assert config.sampling.num_envs == 8
+    config = prepared("sampling.num_envs=2", env="CartPole-v1", steps=10).config
+    assert (config.run.env, config.run.steps, config.sampling.num_envs) == ("CartPole-v1", 10, 2)
+
+
 # -- strictness ---------------------------------------------------------------------------------
 
 
@@ -424,6 +432,24 @@ def test_a_file_for_another_algorithm_is_told_once(tmp_path: Path, named: str) -
         "algorithm": f"the options in {path} are those of 'other', not of 'learns': "
         "use --algo other, or remove [algorithm] from the file",
     }
+
+
+def test_a_file_with_all_that_another_algorithm_has_is_for_that_one(tmp_path: Path) -> None:
+    class Single(Learns):
+        """Has one option."""
+
+        @attrs.frozen(kw_only=True)
+        class Config:
+            only: int = option(8, "Rows.")
+
+    path = tmp_path / "run.toml"
+    path.write_text("[run]\nalgorithm = 'single'\n[algorithm]\nonly = 4\n")
+    request = Request(config=path, flags={"run": {"algorithm": "learns"}})
+    with pytest.raises(ConfigError) as raised:
+        prepare(request, Registry.of(learns=Learns, single=Single))
+    (problem,) = raised.value.problems
+    assert problem.path == "algorithm"
+    assert "are those of 'single', not of 'learns'" in problem.message
 
 
 def test_a_file_of_another_algorithm_is_used_where_its_options_are_known(tmp_path: Path) -> None:
