@@ -43,6 +43,15 @@ class Threads(gymnasium.Env[Any, Any]):
         return numpy.zeros(1, numpy.float32), reward, False, False, {}
 
 
+class FailsElsewhere(Threads):
+    """Can be stepped by the first learner alone."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if "learner_process" in command_of(psutil.Process()):
+            raise ValueError("not here")
+        return super().step(action)
+
+
 def command_of(process: psutil.Process) -> str:
     """How a process was started; empty for one that has ended."""
     try:

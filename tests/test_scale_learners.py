@@ -143,6 +143,16 @@ def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_no
     )
 
 
+def test_a_learner_that_fails_says_why_through_the_first_one(store_root: Path) -> None:
+    options = {**PPO, "scale.learners": 2, "num_envs": 2, "n_steps": 2, "batch_size": 4}
+    with pytest.raises(RunFailedError) as raised:
+        rlplug.run("ppo", "tests.scale_runs:FailsElsewhere", steps=8, options=options)
+    said = str(raised.value)
+    assert said.startswith("learner 1 of 2 failed: environment 'tests.scale_runs:FailsElsewhere'")
+    assert "ValueError: not here" in said
+    assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]
+
+
 def test_torchrun_gives_two_learners_and_one_run(store_root: Path) -> None:
     command = ["-m", "rlplug", "run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "512"]
     options = [f"--set={name}={json.dumps(value)}" for name, value in PPO.items()]
@@ -313,8 +323,9 @@ def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
             "MASTER_PORT": "29500",
         }
     )
-    assert place is not None
-    assert (place.index, place.size, place.local_index, place.local_size) == (3, 4, 1, 2)
+    assert place == Place(
+        index=3, size=4, host="host", port=29500, local_index=1, local_size=2, by_torchrun=True
+    )
 
 
 def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
