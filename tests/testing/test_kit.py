@@ -250,6 +250,13 @@ def test_a_class_that_no_process_can_import_is_passed_by(broken: Any) -> None:
         check_named("importing_is_quiet")(Subject.of(Local))
 
 
+def test_a_plugin_whose_own_import_fails_elsewhere_is_told(broken: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken_plugin.py").write_text(f"import nosuch_package\n{BROKEN}")
+    said = r"(?s)could not be rebuilt in another process.*No module named 'nosuch_package'"
+    with pytest.raises(CheckFailed, match=said):
+        check_named("importing_is_quiet")(Subject.of(broken.Broken))
+
+
 def test_conformance_classes_give_one_test_per_check(broken: Any, tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(CONFORMANCE)
     chosen = "options or hooks_are or every_parameter or fragments or compiled"

@@ -46,6 +46,9 @@ def test_the_first_difference_of_two_trees_is_told_with_its_path() -> None:
     assert other(2.0) == "a[1].b is ndarray and float"
     changed = {**tree, "c": torch.tensor([True, True])}
     assert first_difference(tree, changed) == "c: [True, False] and [True, True]"
+    assert first_difference({"c": torch.ones(4, dtype=torch.bool)}, {"c": torch.zeros(4) > 1}) == (
+        f"c: {[True] * 4} and {[False] * 4}"
+    )
     assert first_difference({"c": torch.ones(5, dtype=torch.bool)}, {"c": torch.zeros(5) > 1}) == (
         "c: values differ"
     )
