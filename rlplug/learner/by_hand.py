@@ -135,7 +135,7 @@ class ByHand(LearnerModules):
     def postprocess_gradients_for_module(
         self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
     ) -> dict[nn.Parameter, Tensor]:
-        """The hooks of one module on its own part."""
+        """The hooks of one module on copies of its own part."""
         check_gradients(gradients)
         update = self._all_updates().get(module_id)
         if update is None:
